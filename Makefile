@@ -7,19 +7,24 @@ EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 .PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels unit \
   mutants bench lock audit clean
 
-# Only what requirements.lock names, by its hashes; the project itself is built without network.
-$(VENV)/.made: pyproject.toml requirements.lock
+# Only what requirements.lock names, by its hashes; the three distributions of this repository are
+# built without network: the product, the studies of papers, the tools for developers.
+PROJECTS := pyproject.toml packages/papers/pyproject.toml packages/devtools/pyproject.toml
+$(VENV)/.made: $(PROJECTS) requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	  --editable . --editable ./packages/devtools --editable ./packages/papers
 	touch $@
 
-# Newest versions within pyproject.toml's bounds, for every Python from 3.11 on, with hashes.
+# Newest versions within the bounds of all three distributions, for every Python from 3.11 on, with hashes.
 lock:
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv
 	$(VENV)-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
-	  --generate-hashes --extra dev --no-header --output-file requirements.lock pyproject.toml
+	  --generate-hashes --extra dev --no-header \
+	  --no-emit-package bursar --no-emit-package bursar-devtools \
+	  --output-file requirements.lock $(PROJECTS)
 	rm -rf $(VENV)-lock
 
 # Known faults of what is pinned. Without the data this fails with one loud line: it is no pass.

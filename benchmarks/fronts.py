@@ -47,7 +47,6 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.papers.hpdc07 import slots_and_tasks
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
@@ -60,7 +59,8 @@ from bursar.planning.policy import PlacementPolicy, Scheduler
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule
 from bursar.planning.search_limits import SearchLimits
-from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
+from bursar_papers.hpdc07 import slots_and_tasks
+from bursar_papers.workflows import BANDWIDTH, cybershake, layered
 
 HERE = Path(__file__).parent
 SITES = {"a": 10, "b": 20, "c": 30, "d": 40}

@@ -31,10 +31,10 @@ from bursar.dispatch.credential import PilotTerms, decode_credential
 from bursar.dispatch.orphans import workers_of
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import Hello, frame
-from bursar.papers.drp_phases import ECHO, NOTHING, PIECE, measure_phases
-from bursar.papers.drp_serving import Level, MeasuredService, measured_service
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import TaskSpec
+from bursar_papers.drp.phases import ECHO, NOTHING, PIECE, measure_phases
+from bursar_papers.drp.serving import Level, MeasuredService, measured_service
 from dispatch import CLOCK_TICKS, WORKERS, BareLoops
 
 FEW = 1_000

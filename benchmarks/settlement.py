@@ -24,8 +24,8 @@ from job_records import slurm_jobs
 from run_lives import RunLives
 
 from bursar.runs.folder import RunFolder
-from bursar.testgrid.slurm import PACKAGES, SlurmCluster, missing_programs
-from bursar.testgrid.slurm_configuration import completions
+from bursar_devtools.testgrid.slurm import PACKAGES, SlurmCluster, missing_programs
+from bursar_devtools.testgrid.slurm_configuration import completions
 
 PRICE = 2.0 / 3600.0
 """Currency units for a processor-second: 2 SU a core-hour."""

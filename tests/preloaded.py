@@ -7,7 +7,6 @@ import bursar
 import bursar.api.running
 import bursar.api.simulating
 import bursar.cli.main
-import bursar.papers.catalogue
 import bursar.report.html
 import bursar.runs.executor_engine
 import bursar.runs.run_reports

@@ -7,7 +7,11 @@ import pytest
 from tests.code_loading import Place, places
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "bursar"
+SOURCES = (
+    ROOT / "src" / "bursar",
+    ROOT / "packages" / "papers" / "src",
+    ROOT / "packages" / "devtools" / "src",
+)
 SECURITY = ROOT / "docs" / "concepts" / "security.md"
 
 _ROW = re.compile(r"^\| `([^`]+\.py)`: (?:`([^`]+)`|module) \| `([^`]+)` \|", re.MULTILINE)
@@ -21,8 +25,9 @@ def written() -> list[tuple[str, str, str]]:
 def found() -> set[tuple[str, str, str]]:
     """The same, of the source."""
     return {
-        (str(path.relative_to(SOURCE)), *place)
-        for path in SOURCE.rglob("*.py")
+        (str(path.relative_to(source)), *place)
+        for source in SOURCES
+        for path in source.rglob("*.py")
         for place in places(path.read_text())
     }
 

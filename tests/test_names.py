@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "bursar"
-MODULES = sorted(SOURCE.rglob("*.py"))
-ROOMS = sorted(p.name for p in SOURCE.iterdir() if (p / "__init__.py").is_file())
+ROOT = Path(__file__).parents[1]
+PACKAGES = (
+    ROOT / "src" / "bursar",
+    ROOT / "packages" / "papers" / "src" / "bursar_papers",
+    ROOT / "packages" / "devtools" / "src" / "bursar_devtools",
+)
+MODULES = sorted(module for package in PACKAGES for module in package.rglob("*.py"))
+ROOMS = sorted(
+    room.relative_to(ROOT).as_posix()
+    for package in PACKAGES
+    for room in (package, *package.iterdir())
+    if (room / "__init__.py").is_file()
+)
 
 TWICE = 2
 """How many modules may have one name: a decision and the edge around it, say."""
@@ -38,7 +48,7 @@ def shared(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
 
 def test_no_two_classes_share_a_name() -> None:
     """A name that stands for one class needs no import line to be understood."""
-    trees = {str(m.relative_to(SOURCE)): parsed(m) for m in MODULES}
+    trees = {str(m.relative_to(ROOT)): parsed(m) for m in MODULES}
     assert sum(1 for tree in trees.values() for _ in classes(tree)) > 500
     assert shared(trees) == {}
 
@@ -54,7 +64,7 @@ def test_no_module_name_stands_more_than_twice() -> None:
     where: dict[str, list[str]] = defaultdict(list)
     for module in MODULES:
         if module.stem not in {"__init__", "__main__"}:
-            where[module.stem].append(str(module.relative_to(SOURCE)))
+            where[module.stem].append(str(module.relative_to(ROOT)))
     assert len(where) > 500
     assert {name: files for name, files in where.items() if len(files) > TWICE} == {}
 
@@ -62,7 +72,7 @@ def test_no_module_name_stands_more_than_twice() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_says_what_it_is_for(room: str) -> None:
     """The docstring of a room begins with a whole sentence."""
-    text = ast.get_docstring(parsed(SOURCE / room / "__init__.py")) or ""
+    text = ast.get_docstring(parsed(ROOT / room / "__init__.py")) or ""
     first = text.partition("\n\n")[0]
-    assert first.endswith("."), f"bursar/{room}/__init__.py: {first!r}"
-    assert len(first.split()) >= 6, f"bursar/{room}/__init__.py: {first!r}"
+    assert first.endswith("."), f"{room}/__init__.py: {first!r}"
+    assert len(first.split()) >= 6, f"{room}/__init__.py: {first!r}"

@@ -18,7 +18,7 @@ from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.papers.nimrodg import queues
+from bursar_papers.nimrodg import queues
 
 
 def bag(*runtimes: float | None, goal: Goal | None = None) -> Campaign:

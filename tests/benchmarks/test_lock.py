@@ -10,7 +10,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bursar.version import VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
+PROJECTS = (ROOT, ROOT / "packages" / "papers", ROOT / "packages" / "devtools")
+OURS = {"bursar", "bursar-papers", "bursar-devtools"}
 LINE = re.compile(
     r"^([A-Za-z0-9._-]+)==(\S+)(?: ; (.*?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
     re.M,
@@ -38,15 +42,41 @@ def pinned(python: str) -> dict[str, str]:
     return found
 
 
+def asked_by(folder: Path, *, every_extra: bool = False) -> list[str]:
+    """Return what a distribution asks for, with extra "dev" or all, but for our own others."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    extras = project["project"].get("optional-dependencies", {})
+    asked = [
+        *project["project"]["dependencies"],
+        *(text for name in extras if every_extra or name == "dev" for text in extras[name]),
+        *project["build-system"]["requires"],
+    ]
+    return [text for text in asked if Requirement(text).name not in OURS]
+
+
+def test_each_distribution_asks_for_the_others_of_its_own_version() -> None:
+    """They are developed together, and a mixture has never been tested."""
+    versions = {
+        folder: tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for folder in PROJECTS
+    }
+    assert {project["name"] for project in versions.values()} == OURS
+    assert {project["version"] for project in versions.values()} == {VERSION}
+    for folder, project in versions.items():
+        pins = {
+            one.name: str(one.specifier)
+            for one in map(Requirement, project["dependencies"])
+            if one.name in OURS
+        }
+        assert set(pins.values()) <= {f"=={VERSION}"}, folder
+        assert ("bursar" in pins) == (project["name"] != "bursar"), folder
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_lock_file_is_within_the_projects_bounds(python: str) -> None:
     """Everything that the project, its tests and its build ask for is pinned, once."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [
-        *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["dev"],
-        *project["build-system"]["requires"],
-    ]
+    wanted = [text for project in PROJECTS for text in asked_by(project)]
+    assert len(wanted) > 50
     versions = pinned(python)
     for text in wanted:
         asked = Requirement(text)
@@ -57,9 +87,7 @@ def test_the_lock_file_is_within_the_projects_bounds(python: str) -> None:
 
 def test_every_dependency_has_a_lower_bound() -> None:
     """Also those that are not pinned, as the one that changes code at random."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    for text in (*project["dependencies"], *(text for extra in extras for text in extra)):
+    for text in (text for one in PROJECTS for text in asked_by(one, every_extra=True)):
         assert any(one.operator in (">=", "==") for one in Requirement(text).specifier), text
 
 

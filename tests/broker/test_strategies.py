@@ -15,8 +15,8 @@ from bursar.model.campaign import Campaign, Retry
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.papers.nimrodg import BUDGETS, DEADLINES, campaign, optimum, queues
 from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar_papers.nimrodg import BUDGETS, DEADLINES, campaign, optimum, queues
 
 NAMES: tuple[Strategy, ...] = ("time", "cost", "none", "cost-time", "conservative-time")
 

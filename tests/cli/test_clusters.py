@@ -20,7 +20,7 @@ from tests.live_files import files_below
 from bursar.dispatch.journal import read_journal
 from bursar.provisioning.unresponsive import SILENCE
 from bursar.sites.job_watch import LATEST
-from bursar.testgrid.slurm import SlurmCluster
+from bursar_devtools.testgrid.slurm import SlurmCluster
 
 CAMPAIGN = """\
 [campaign]

@@ -18,7 +18,7 @@ from benchmarks.settlement import (
 )
 
 from bursar.provisioning.accounting import agree
-from bursar.testgrid.slurm import SlurmCluster
+from bursar_devtools.testgrid.slurm import SlurmCluster
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.garr import ASSUMED, POINTS, SITES, STATED, garr_network
 from bursar.model.errors import InputError
+from bursar_papers.datagrid.garr import ASSUMED, POINTS, SITES, STATED, garr_network
 
 MEGABIT = 125_000.0
 

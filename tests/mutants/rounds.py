@@ -102,6 +102,15 @@ class _Chosen:
         )
 
 
+def sources(root: Path) -> list[Path]:
+    """Return the folders from which a repository's packages are imported."""
+    return [
+        root / "src",
+        root / "packages" / "papers" / "src",
+        root / "packages" / "devtools" / "src",
+    ]
+
+
 def copy_repository(root: Path, to: Path) -> None:
     """Copy what git knows of, with machine code kept beside it, and nothing else."""
     shutil.rmtree(to, ignore_errors=True)
@@ -116,7 +125,7 @@ def copy_repository(root: Path, to: Path) -> None:
         if (root / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, to / name)
-    for cache in (root / "src").rglob("__pycache__"):
+    for cache in (cache for folder in sources(root) for cache in folder.rglob("__pycache__")):
         shutil.copytree(cache, to / cache.relative_to(root), dirs_exist_ok=True)
 
 
@@ -231,12 +240,12 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.chdir(copy)
-            sys.path[:0] = [str(copy / "src"), str(copy)]
+            sys.path[:0] = [*map(str, sources(copy)), str(copy)]
             # Compiled tests are kept: to compile them takes longer than most of them run. What is
             # kept of a mutated file is removed; other processes of a run keep nothing.
             sys.dont_write_bytecode = False
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-            os.environ["PYTHONPATH"] = str(copy / "src")
+            os.environ["PYTHONPATH"] = os.pathsep.join(map(str, sources(copy)))
             os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
             # A watchdog of the process that was forked is not there, and waited for for ever.
             faulthandler.cancel_dump_traceback_later = lambda: None

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bursar.papers.experiment import PaperFinding
+from bursar_papers.experiment import PaperFinding
 
 KEYS = {"what", "paper", "own", "ours", "verdict", "comparisons", "remark"}
 FIGURES = {"name", "mean", "low", "high", "at_least", "at_most"}

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from tests.papers.checking import check_findings
 
-from bursar.papers.catalogue import EXPERIMENTS, find
-from bursar.papers.escience06_sites import SLOTS, offered_slots, one_processor_each, sites_of
-from bursar.papers.execution_comparison import (
+from bursar.planning.problem import build_problem
+from bursar_papers.catalogue import EXPERIMENTS, find
+from bursar_papers.escience06_sites import SLOTS, offered_slots, one_processor_each, sites_of
+from bursar_papers.execution_comparison import (
     BEST_EFFORT,
     BOUND,
     DEPENDENT,
@@ -18,12 +19,11 @@ from bursar.papers.execution_comparison import (
     PlanSearchSettings,
     compare,
 )
-from bursar.papers.experiment import EFFORTS, Cell, Experiment, ExperimentResult
-from bursar.papers.experiment_runner import run_experiment
-from bursar.papers.summary import selected
-from bursar.papers.writing import write
-from bursar.planning.problem import build_problem
-from bursar.simulation.workflows import layered
+from bursar_papers.experiment import EFFORTS, Cell, Experiment, ExperimentResult
+from bursar_papers.experiment_runner import run_experiment
+from bursar_papers.summary import selected
+from bursar_papers.workflows import layered
+from bursar_papers.writing import write
 
 NOWHERE = Path("nowhere")
 
@@ -71,7 +71,7 @@ def test_the_grid_offers_as_many_slots_as_the_paper_states(seed: int) -> None:
 
 
 def test_one_workflow_is_run_in_every_way(data: Path) -> None:
-    from bursar.papers.loads import cluster_at
+    from bursar_papers.loads import cluster_at
 
     cluster = cluster_at(data, 40 * 86_400.0)
     work = layered(

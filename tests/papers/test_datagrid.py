@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tests.papers.checking import check_findings
 
-from bursar.papers import datagrid_grids as grids
-from bursar.papers.catalogue import find
-from bursar.papers.datagrid import HEAVY_WEIGHTS, LIGHT_WEIGHTS
-from bursar.papers.datagrid_findings import find_heavy, improvements
-from bursar.papers.experiment import Experiment, Row
+from bursar_papers.catalogue import find
+from bursar_papers.datagrid import datagrid_grids as grids
+from bursar_papers.datagrid.datagrid_experiments import HEAVY_WEIGHTS, LIGHT_WEIGHTS
+from bursar_papers.datagrid.datagrid_findings import find_heavy, improvements
+from bursar_papers.experiment import Experiment, Row
 
 NOWHERE = Path("nowhere")
 SMALL = {"jobs": 60, "seed": 0}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bursar.model.errors import InputError
-from bursar.papers.documenting import (
+from bursar_papers.documenting import (
     bounds,
     entry_of,
     read_entries,
@@ -15,8 +15,8 @@ from bursar.papers.documenting import (
     tally,
     update_page,
 )
-from bursar.papers.equivalence import ABOVE, BELOW, compare_with_bounds
-from bursar.papers.experiment import Experiment, ExperimentResult, PaperFinding
+from bursar_papers.equivalence import ABOVE, BELOW, compare_with_bounds
+from bursar_papers.experiment import Experiment, ExperimentResult, PaperFinding
 
 
 def outcome_of(*findings: PaperFinding) -> ExperimentResult:

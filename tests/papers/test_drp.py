@@ -13,12 +13,13 @@ from tests.papers.checking import check_findings
 
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
 from bursar.model.trace import Trace
-from bursar.papers import drp_live, drp_traces
-from bursar.papers.catalogue import find
-from bursar.papers.drp import acquired
-from bursar.papers.drp_acquiring import Acquirer, TaskBacklog
-from bursar.papers.drp_findings import BLIND, NEAR, REMARKS, above
-from bursar.papers.drp_site import (
+from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar_devtools.testgrid.slurm import SlurmCluster
+from bursar_papers.catalogue import find
+from bursar_papers.drp import live_runs, log_traces
+from bursar_papers.drp.acquiring import Acquirer, TaskBacklog
+from bursar_papers.drp.anl_uc_site import (
     FIRST,
     SCENARIOS,
     STATED,
@@ -31,10 +32,9 @@ from bursar.papers.drp_site import (
     measures,
     moments,
 )
-from bursar.papers.experiment import PaperFinding, Row
-from bursar.provisioning.pool_snapshot import PoolSite
-from bursar.simulation.loaded_cluster import LoadedCluster
-from bursar.testgrid.slurm import SlurmCluster
+from bursar_papers.drp.drp_experiments import acquired
+from bursar_papers.drp.drp_findings import BLIND, NEAR, REMARKS, above
+from bursar_papers.experiment import PaperFinding, Row
 
 NOWHERE = Path("nowhere")
 
@@ -262,18 +262,18 @@ def busy(seconds: float = 3600.0) -> LoadedCluster:
     return LoadedCluster(trace([(0.0, 6, seconds)]), 10, at=0.0, policy="easy", looseness=None)
 
 
-@pytest.mark.parametrize("policy", drp_traces.POLICIES)
+@pytest.mark.parametrize("policy", log_traces.POLICIES)
 def test_an_empty_machine_gives_everything_to_everybody(policy: Acquisition) -> None:
     cluster = LoadedCluster(trace([(0.0, 1, 1.0)]), 10, at=100.0, looseness=None)
-    found = drp_traces.gather_processors(cluster, policy, 8, drp_traces.HORIZON)
+    found = log_traces.gather_processors(cluster, policy, 8, log_traces.HORIZON)
     assert found["cpu"] == pytest.approx(100.0)
     assert (found["first"], found["half"], found["all"], found["most"]) == (0.0, 0.0, 0.0, 8)
 
 
 def test_all_at_once_waits_where_one_at_a_time_takes_what_is_free() -> None:
     """8 wanted, 4 free until an hour of the two has gone: half, and three quarters."""
-    rigid = drp_traces.gather_processors(busy(), "all-at-once", 8, drp_traces.HORIZON)
-    loose = drp_traces.gather_processors(busy(), "one-at-a-time", 8, drp_traces.HORIZON)
+    rigid = log_traces.gather_processors(busy(), "all-at-once", 8, log_traces.HORIZON)
+    loose = log_traces.gather_processors(busy(), "one-at-a-time", 8, log_traces.HORIZON)
     assert (rigid["cpu"], loose["cpu"]) == (pytest.approx(50.0), pytest.approx(75.0))
     assert (rigid["first"], rigid["all"]) == (3600.0, 3600.0)
     assert (loose["half"], loose["all"]) == (0.0, 3600.0)
@@ -288,7 +288,7 @@ def test_our_policy_fits_a_hole_that_blind_requests_do_not() -> None:
         trace([(0.0, 6, 3600.0), (0.0, 10, 7200.0)]), 10, at=0.0, policy="easy", looseness=None
     )
     found = {
-        policy: drp_traces.gather_processors(cluster.copy(), policy, 4, drp_traces.HORIZON)["cpu"]
+        policy: log_traces.gather_processors(cluster.copy(), policy, 4, log_traces.HORIZON)["cpu"]
         for policy in (*BLIND, "adaptive")
     }
     assert all(found[policy] == 0.0 for policy in BLIND)
@@ -297,7 +297,7 @@ def test_our_policy_fits_a_hole_that_blind_requests_do_not() -> None:
 
 def test_only_whole_tasks_are_useful() -> None:
     """Of allocations of 25 minutes two tasks are useful: 5 times 1,200 s of 7,200."""
-    found = drp_traces.gather_processors(busy(), "one-at-a-time", 4, 1500.0)
+    found = log_traces.gather_processors(busy(), "one-at-a-time", 4, 1500.0)
     assert found["cpu"] == pytest.approx(100.0)
     assert found["useful"] == pytest.approx(100 * 6000 / 7200)
 
@@ -309,10 +309,10 @@ def test_only_whole_tasks_are_useful() -> None:
         min_size=1,
         max_size=15,
     ),
-    policy=st.sampled_from(drp_traces.POLICIES),
+    policy=st.sampled_from(log_traces.POLICIES),
     wanted=st.integers(1, 10),
     longest=st.sampled_from([1200.0, 7200.0]),
-    queue=st.sampled_from(drp_traces.QUEUES),
+    queue=st.sampled_from(log_traces.QUEUES),
 )
 def test_never_more_is_held_than_was_wanted(
     jobs: list[tuple[int, int, int]],
@@ -329,7 +329,7 @@ def test_never_more_is_held_than_was_wanted(
         early="compress",
         looseness=None,
     )
-    found = drp_traces.gather_processors(cluster, policy, wanted, longest)
+    found = log_traces.gather_processors(cluster, policy, wanted, longest)
     assert 0 <= found["useful"] <= found["cpu"] + 1e-9
     assert found["cpu"] <= 100 + 1e-9
     assert found["most"] <= wanted
@@ -342,8 +342,8 @@ def test_differences_are_of_the_same_moment() -> None:
         for share in (0.25, 0.5)
         for policy, cpu in (("adaptive", 10.0 * seed + 7), ("additive", 10.0 * seed + 4 * share))
     ]
-    assert drp_traces.differences(rows, "adaptive", "cpu", "additive") == [6.0, 5.0, 6.0, 5.0]
-    assert drp_traces.by_moment(rows, "adaptive", "cpu", "additive") == [5.5, 5.5]
+    assert log_traces.differences(rows, "adaptive", "cpu", "additive") == [6.0, 5.0, 6.0, 5.0]
+    assert log_traces.by_moment(rows, "adaptive", "cpu", "additive") == [5.5, 5.5]
 
 
 def test_a_moment_of_a_log_is_measured_and_told(data: Path) -> None:
@@ -395,7 +395,7 @@ def test_workers_of_real_jobs_are_counted_as_they_come(
         node_ranges=True,
     )
     acquirer = Acquirer(policy, TaskBacklog(wanted=6, tasks=600, seconds=60.0), told, 600.0)
-    run = drp_live.LiveAcquisition(drp_live.manager_of(slurm), acquirer, tmp_path)
+    run = live_runs.LiveAcquisition(live_runs.manager_of(slurm), acquirer, tmp_path)
     try:
         asyncio.run(run.go(20.0, enough=lambda: len(run.moments()) == 6))
     finally:

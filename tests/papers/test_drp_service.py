@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bursar.model.errors import BursarError, InputError
-from bursar.papers.catalogue import find
-from bursar.papers.drp_phases import ECHO, PhaseTimes, measure_phases
-from bursar.papers.drp_service import EXPERIMENTS
-from bursar.papers.drp_serving import measured_service
 from bursar.remote.messages import TaskSpec
+from bursar_papers.catalogue import find
+from bursar_papers.drp.phases import ECHO, PhaseTimes, measure_phases
+from bursar_papers.drp.service_throughput import EXPERIMENTS
+from bursar_papers.drp.serving import measured_service
 
 THROUGHPUT, SECURITY = EXPERIMENTS
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.papers import drp_findings, nimrodg
-from bursar.papers.catalogue import find
-from bursar.papers.equivalence import (
+from bursar_papers import nimrodg
+from bursar_papers.catalogue import find
+from bursar_papers.drp import drp_findings
+from bursar_papers.equivalence import (
     ABOVE,
     BELOW,
     Comparison,
@@ -18,8 +19,8 @@ from bursar.papers.equivalence import (
     compare_with_bounds,
     compare_with_stated,
 )
-from bursar.papers.experiment import PaperFinding
-from bursar.papers.summary import Summary, deviation_ratio
+from bursar_papers.experiment import PaperFinding
+from bursar_papers.summary import Summary, deviation_ratio
 
 NUMBERS = st.floats(-1e6, 1e6)
 

@@ -9,19 +9,19 @@ from tests.papers.checking import check_findings
 from bursar.market.accounts import Accounts
 from bursar.market.trade_messages import Accept as Accepted
 from bursar.market.trade_messages import Bid, Confirm, Quote
-from bursar.papers.catalogue import find
-from bursar.papers.experiment import Experiment
-from bursar.papers.market import POLICIES, setting
-from bursar.papers.market_findings import differences
-from bursar.simulation.marketplace.customer import HIGHEST, LOWEST, MarketCustomer, draw_values
-from bursar.simulation.marketplace.market_measures import (
+from bursar_papers.catalogue import find
+from bursar_papers.experiment import Experiment
+from bursar_papers.market.customer import HIGHEST, LOWEST, MarketCustomer, draw_values
+from bursar_papers.market.market_experiments import POLICIES, setting
+from bursar_papers.market.market_findings import differences
+from bursar_papers.market.market_measures import (
     PROTOCOLS,
     MarketProtocol,
     find_violations,
     measure,
     simulate_market,
 )
-from bursar.simulation.marketplace.market_simulation import BEGIN, COST_SHARE, MarketSimulation
+from bursar_papers.market.market_simulation import BEGIN, COST_SHARE, MarketSimulation
 
 SMALL = {"users": 2, "jobs": 15, "seed": 3}
 UNITS = 1_000_000

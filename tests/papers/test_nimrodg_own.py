@@ -11,10 +11,10 @@ from tests.papers.checking import check_findings
 
 from bursar.api.simulating import simulate
 from bursar.model.errors import InputError
-from bursar.papers.catalogue import find
-from bursar.papers.nimrodg import PRICES, campaign, queues
-from bursar.papers.nimrodg_own import KNOWN, RULE, UNKNOWN, bounds
 from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar_papers.catalogue import find
+from bursar_papers.nimrodg import PRICES, campaign, queues
+from bursar_papers.nimrodg_own import KNOWN, RULE, UNKNOWN, bounds
 
 
 @given(

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.papers.checking import check_documents
 
-from bursar.papers.catalogue import EXPERIMENTS, TITLES, figures_of, find
-from bursar.papers.documenting import ALL, blocks, entry_of, read_entries, rendered
-from bursar.papers.experiment_runner import run_experiment
+from bursar_papers.catalogue import EXPERIMENTS, TITLES, figures_of, find
+from bursar_papers.documenting import ALL, blocks, entry_of, read_entries, rendered
+from bursar_papers.experiment_runner import run_experiment
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "papers"
 NOWHERE = Path("nowhere")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bursar.model.errors import BursarError
-from bursar.papers import experiment_runner
-from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
-from bursar.papers.experiment_runner import key_of, read_kept, run_experiment, worker_processes
+from bursar_papers import experiment_runner
+from bursar_papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar_papers.experiment_runner import key_of, read_kept, run_experiment, worker_processes
 
 MEASURED: list[int] = []
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bursar.papers.summary import Summary, grouped, paired
+from bursar_papers.summary import Summary, grouped, paired
 
 ROWS = [
     {"seed": 0, "kind": "a", "makespan": 4.0},

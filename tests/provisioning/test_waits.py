@@ -12,8 +12,8 @@ from bursar.cluster.machine import Policy
 from bursar.cluster.simulation import simulate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
-from bursar.papers.loads import read_ctc_log
 from bursar.provisioning.wait_prediction import BoundScore, WaitPredictor
+from bursar_papers.loads import read_ctc_log
 
 
 def wait(

@@ -14,7 +14,7 @@ from tests.service.service_process import PATIENCE, Served, free_port, is_alive,
 
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
-from bursar.testgrid.slurm import SlurmCluster
+from bursar_devtools.testgrid.slurm import SlurmCluster
 
 SITE = """\
 worker_listen = '127.0.0.1:{port}'

@@ -19,8 +19,8 @@ from tests.dispatch.many_workers import SAYINGS, come_and_go
 from bursar.dispatch.credential import Credential, decode_credential
 from bursar.dispatch.tls import client_context
 from bursar.dispatch.wire import Hello, frame
-from bursar.papers.drp_serving import measured_service
 from bursar.remote.client import ServiceClient
+from bursar_papers.drp.serving import measured_service
 
 HELD = 1_000
 MOST = 50.0  # MB by which a process may have grown at the end

@@ -18,7 +18,7 @@ from bursar.planning.policy import PlacementPolicy as Placing
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
 from bursar.simulation.loaded_cluster import LoadedCluster, reserved_windows
-from bursar.simulation.workflows import layered
+from bursar_papers.workflows import layered
 
 
 def trace(seed: int = 0, jobs: int = 300, processors: int = 32) -> Trace:

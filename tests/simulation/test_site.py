@@ -32,7 +32,7 @@ from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_grid import SimulatedGrid
 from bursar.simulation.virtual_loop import VirtualLoop
-from bursar.simulation.workflows import layered
+from bursar_papers.workflows import layered
 
 
 def _carried_out(instance: Instance, folder: Path) -> tuple[dict[str, Any], JournalState]:

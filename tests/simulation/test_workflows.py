@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bursar.model.errors import InputError
-from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
+from bursar_papers.workflows import BANDWIDTH, cybershake, layered
 
 
 def test_layered_graphs_have_their_depth_parents_and_means() -> None:

@@ -23,14 +23,14 @@ from bursar.model.site import SiteFacts
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobUsage, QueueState
 from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.provisioning.pool_snapshot import AllocationLoss
-from bursar.simulation.simulated_manager import (
+from bursar.simulation.virtual_loop import VirtualLoop
+from bursar.sites.batch import STARTING, BatchSite
+from bursar.sites.protocol import HeldProcessors
+from bursar_devtools.simulated_manager import (
     SchedulerLatency,
     SimulatedResourceManager,
     cluster_with_timetable,
 )
-from bursar.simulation.virtual_loop import VirtualLoop
-from bursar.sites.batch import STARTING, BatchSite
-from bursar.sites.protocol import HeldProcessors
 
 THERE = ("pending", "held", "running")
 

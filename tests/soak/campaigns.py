@@ -18,7 +18,7 @@ from tests.soak.rounds import Findings
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.work_directories import attempt_folder, folder_name
 from bursar.model.outcome import Status
-from bursar.testgrid.processes import is_running
+from bursar_devtools.testgrid.processes import is_running
 
 WORKERS = ("bursar.dispatch.worker", "bursar.provisioning.pilot")
 """Modules that a worker's process runs."""

@@ -24,9 +24,9 @@ from tests.soak.rounds import Findings
 from bursar.model.errors import SiteError
 from bursar.provisioning.accounting import agree
 from bursar.runs.folder import RunFolder
-from bursar.testgrid.gridengine import GridEngineCluster
-from bursar.testgrid.slurm import SlurmCluster
-from bursar.testgrid.slurm_configuration import completions
+from bursar_devtools.testgrid.gridengine import GridEngineCluster
+from bursar_devtools.testgrid.slurm import SlurmCluster
+from bursar_devtools.testgrid.slurm_configuration import completions
 
 PRICE = 2.0 / 3600.0
 """Currency units for a processor-second: 2 SU a core-hour."""

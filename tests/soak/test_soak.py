@@ -12,7 +12,7 @@ from tests.soak.clusters import ClusterRuns, GridEngineDaemons, SlurmDaemons, ch
 from tests.soak.rounds import Findings, Target, run_rounds
 from tests.soak.services import Services
 
-from bursar.testgrid import gridengine, slurm
+from bursar_devtools.testgrid import gridengine, slurm
 
 SEED = 20261123
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.testgrid.processes import is_running
-from bursar.testgrid.slurm import MARK, PACKAGES, SlurmCluster, missing_programs
+from bursar_devtools.testgrid.processes import is_running
+from bursar_devtools.testgrid.slurm import MARK, PACKAGES, SlurmCluster, missing_programs
 
 
 def need_slurm() -> None:

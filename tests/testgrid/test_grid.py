@@ -8,8 +8,8 @@ import pytest
 from tests.testgrid.clusters import need_slurm
 
 from bursar.model.errors import InputError, SiteError
-from bursar.testgrid import local_grid as grids
-from bursar.testgrid.local_grid import LocalTestGrid
+from bursar_devtools.testgrid import local_grid as grids
+from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
 
 def test_clusters_do_not_see_each_others_jobs(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import socket
 import threading
 
-from bursar.testgrid import ports
+from bursar_devtools.testgrid import ports
 
 
 def test_a_block_has_no_port_that_somebody_listens_on() -> None:

@@ -15,8 +15,8 @@ import pytest
 from tests.testgrid.clusters import end_orphans, need_slurm
 
 from bursar.model.errors import InputError, SiteError
-from bursar.testgrid import ports, slurm
-from bursar.testgrid.slurm import MARK, SlurmCluster
+from bursar_devtools.testgrid import ports, slurm
+from bursar_devtools.testgrid.slurm import MARK, SlurmCluster
 
 PATIENCE = 60.0
 """Seconds after which a test gives up on a condition."""
@@ -263,7 +263,8 @@ def test_down_after_a_start_was_killed(tmp_path: Path, sign: str) -> None:
     need_slurm()
     folder = tmp_path / "c"
     code = (
-        f"from bursar.testgrid.slurm import SlurmCluster; SlurmCluster.up({str(folder)!r}, nodes=3)"
+        "from bursar_devtools.testgrid.slurm import SlurmCluster;"
+        f" SlurmCluster.up({str(folder)!r}, nodes=3)"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as starting:
         until(lambda: (folder / sign).exists())

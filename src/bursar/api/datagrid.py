@@ -4,7 +4,7 @@ The simulator of data grids, for Python.
 A :class:`DataGrid` of sites, copies of files and a network; a :class:`GridWorkload`, drawn by
 :func:`poisson` or made of arrays; a :class:`BrokerPolicy` of the broker, :class:`GridServices` and
 :class:`GridFaults`: :func:`simulate` sends the load through it and answers with the lifetimes of
-all jobs. :func:`from_optorsim` takes all of that from OptorSim's configuration files.
+all jobs.
 """
 
 from bursar.broker.directory.hierarchy import IndexLevel
@@ -13,7 +13,6 @@ from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval, b
 from bursar.simulation.datagrid.grid_outcome import GridOutcome
 from bursar.simulation.datagrid.grid_simulation import simulate
 from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload, poisson
-from bursar.simulation.datagrid.optorsim import OptorSimScenario, from_optorsim
 from bursar.simulation.datagrid.scenario import (
     CURRENT,
     BrokerPolicy,
@@ -34,11 +33,9 @@ __all__ = [
     "GridServices",
     "GridWorkload",
     "IndexLevel",
-    "OptorSimScenario",
     "RankWeights",
     "SiteOutage",
     "batch_means",
-    "from_optorsim",
     "interval",
     "poisson",
     "simulate",

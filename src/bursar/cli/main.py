@@ -15,6 +15,7 @@ import typer
 import bursar
 from bursar.cli import (
     account,
+    add_ons,
     amend,
     certs,
     instance,
@@ -23,7 +24,6 @@ from bursar.cli import (
     pilots,
     plan,
     replicas,
-    reproduce,
     results,
     run,
     runs,
@@ -32,7 +32,6 @@ from bursar.cli import (
     simulate,
     sites,
     submit,
-    testgrid,
     tokens,
     top,
     trace,
@@ -76,8 +75,7 @@ for module in (
     tokens,
     tune,
     trace,
-    reproduce,
-    testgrid,
+    add_ons,
     schema,
     serve,
 ):

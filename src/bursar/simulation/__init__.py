@@ -3,6 +3,5 @@ This package simulates what surrounds a run: time, network, sites, workers and w
 
 - :mod:`bursar.simulation.virtual_loop` is the event loop on virtual time.
 - :mod:`bursar.simulation.simulated_site` stands in for a site of a run.
-- :mod:`bursar.simulation.datagrid`, :mod:`bursar.simulation.marketplace` and
-  :mod:`bursar.simulation.faults` simulate data grids, markets, and a service under faults.
+- :mod:`bursar.simulation.datagrid` simulates a data grid: broker, storages and network.
 """

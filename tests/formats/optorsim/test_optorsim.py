@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.optorsim.background import STEPS, read_background, read_measured
-from bursar.formats.optorsim.grid_configuration import read_grid
-from bursar.formats.optorsim.jobs import read_jobs
-from bursar.formats.optorsim.parameters import read_parameters
 from bursar.model.errors import InputError
+from bursar_papers.optorsim.background import STEPS, read_background, read_measured
+from bursar_papers.optorsim.grid_configuration import read_grid
+from bursar_papers.optorsim.jobs import read_jobs
+from bursar_papers.optorsim.parameters import read_parameters
 
 MEGABIT = 125_000.0
 

@@ -21,8 +21,8 @@ from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
 from bursar.provisioning.lrm.gridengine import GridEngine, parallel_environment, qstat_output
 from bursar.provisioning.lrm.gridengine.qacct_output import parse_records
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, QueueState
-from bursar.testgrid.gridengine import PACKAGES, QUEUES, missing_programs
-from bursar.testgrid.gridengine import GridEngineCluster as Cluster
+from bursar_devtools.testgrid.gridengine import PACKAGES, QUEUES, missing_programs
+from bursar_devtools.testgrid.gridengine import GridEngineCluster as Cluster
 
 SLOTS = 6
 QSTAT = text_of("gridengine/qstat.xml")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.provisioning.lrm.contract import EACH, Ground, has_ended, is_running
 
-from bursar.provisioning.lrm.fork_manager import ForkManager
+from bursar_devtools.fork_manager import ForkManager
 
 
 async def ground_of(folder: Path, check: Callable[[Ground], Awaitable[None]]) -> None:

@@ -14,13 +14,13 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.trace import Trace
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.simulation.loaded_cluster import LoadedCluster
-from bursar.simulation.simulated_manager import (
+from bursar.simulation.virtual_loop import VirtualLoop
+from bursar_devtools.simulated_manager import (
     SchedulerLatency,
     SimulatedJob,
     SimulatedResourceManager,
     cluster_with_timetable,
 )
-from bursar.simulation.virtual_loop import VirtualLoop
 
 REQUEST = JobRequest(name="job", processors=1, seconds=60.0, script="", folder="/nowhere")
 

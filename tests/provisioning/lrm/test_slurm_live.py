@@ -24,7 +24,7 @@ from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.provisioning.lrm.slurm import Slurm
-from bursar.testgrid.slurm import SlurmCluster
+from bursar_devtools.testgrid.slurm import SlurmCluster
 
 Check = Callable[[Ground], Awaitable[None]]
 

@@ -58,11 +58,11 @@ from bursar.service.workers import connection as hub_connection
 from bursar.service.workers.bounds import bound_outcomes
 from bursar.service.workers.connection import WorkerConnection
 from bursar.service.workers.worker_server import WorkerServer
-from bursar.simulation.faults.fault_plan import fault_plan_of
-from bursar.simulation.faults.faulty_worker import FaultyWorker
 from bursar.sites.batch import BatchSite
 from bursar.sites.job_settlement import JobSettlement
 from bursar.sites.pilot_job_journal import PilotJobJournal, RecoveredJobs
+from bursar_devtools.faults.fault_plan import fault_plan_of
+from bursar_devtools.faults.faulty_worker import FaultyWorker
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import pytest
 
 from bursar.remote.calls import ApiCall, cancel, cancel_agreement, destroy, instances, submit
 from bursar.remote.messages import PREFIX
-from bursar.simulation.faults.fault_plan import FaultTarget
-from bursar.simulation.faults.fault_targeting import fault_target_of
+from bursar_devtools.faults.fault_plan import FaultTarget
+from bursar_devtools.faults.fault_targeting import fault_target_of
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.service.disk import DiskBroken, DiskFull
-from bursar.simulation.faults.event_trace import EventTrace
-from bursar.simulation.faults.simulated_disk import SimulatedDisk, SimulatedStorage
-from bursar.simulation.faults.simulated_process import (
+from bursar_devtools.faults.event_trace import EventTrace
+from bursar_devtools.faults.simulated_disk import SimulatedDisk, SimulatedStorage
+from bursar_devtools.faults.simulated_process import (
     ProcessKilled,
     ProcessLoop,
     SimulatedProcess,

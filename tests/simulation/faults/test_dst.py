@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from bursar.simulation.faults import command
-from bursar.simulation.faults.fault_simulation import SeedVerdict, simulate
+from bursar_devtools.faults import dst_command
+from bursar_devtools.faults.fault_simulation import SeedVerdict, simulate
 
 _FEW = 40
 SEEDS = 200
@@ -38,7 +38,7 @@ def test_every_seed_ends_well(first: int) -> None:
 
 
 _DIGESTS = """
-from bursar.simulation.faults.fault_simulation import simulate
+from bursar_devtools.faults.fault_simulation import simulate
 print([simulate(seed).digest for seed in (3, 9)])
 """
 
@@ -81,8 +81,8 @@ def _verdict(seed: int) -> SeedVerdict:
 def test_a_failing_seed_is_told_with_its_last_steps_and_how_to_replay_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "simulate", _verdict)
-    assert command.main(["--seeds", "3", "--from", "2", "--jobs", "1"]) == 1
+    monkeypatch.setattr(dst_command, "simulate", _verdict)
+    assert dst_command.main(["--seeds", "3", "--from", "2", "--jobs", "1"]) == 1
     said = capsys.readouterr().out
     assert "   1.000000  server  starts\nseed 3 at " in said
     assert "server: forgot something" in said
@@ -91,7 +91,7 @@ def test_a_failing_seed_is_told_with_its_last_steps_and_how_to_replay_it(
 
 
 def test_a_seed_is_replayed_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--seed", "4", "--trace"]) == 0
+    assert dst_command.main(["--seed", "4", "--trace"]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.split() == ["0.000000", "server", "starts,", "life", "1"]
     assert last.startswith("seed 4 at ")
@@ -103,6 +103,6 @@ def test_words_that_make_no_sense_are_refused(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        command.main(words)
+        dst_command.main(words)
     assert refused.value.code == 2
     assert "error: argument" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 
 from bursar.remote.messages import FileInfo
 from bursar.service.http.instance_files import FileUpload
-from bursar.simulation.faults.file_faults import TearingFilesystem, simulate_files
+from bursar_devtools.faults.file_faults import TearingFilesystem, simulate_files
 
 SEEDS = 200
 _MANY = 5_000

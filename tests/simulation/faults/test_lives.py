@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bursar.simulation.faults.simulated_process import (
+from bursar_devtools.faults.simulated_process import (
     ProcessLoop,
     SimulatedProcess,
     current_process,

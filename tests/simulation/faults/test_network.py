@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.simulation.faults.event_trace import EventTrace
-from bursar.simulation.faults.faulty_connection import FaultyListener
-from bursar.simulation.faults.faulty_http import (
+from bursar_devtools.faults.event_trace import EventTrace
+from bursar_devtools.faults.faulty_connection import FaultyListener
+from bursar_devtools.faults.faulty_http import (
     FaultyHttpTransport,
     Receive,
     Send,
     SimulatedEndpoint,
 )
-from bursar.simulation.faults.faulty_network import FaultyNetwork, NetworkConditions
-from bursar.simulation.faults.simulated_process import ProcessLoop, SimulatedProcess, run_processes
+from bursar_devtools.faults.faulty_network import FaultyNetwork, NetworkConditions
+from bursar_devtools.faults.simulated_process import ProcessLoop, SimulatedProcess, run_processes
 
 Story = Callable[[FaultyNetwork, SimulatedProcess, SimulatedProcess], Coroutine[Any, Any, Any]]
 

@@ -1,0 +1,193 @@
+"""Simulates the service's machine, which restarts the service from its disk after every end."""
+
+import math
+import random
+from collections.abc import Callable
+from functools import cache
+
+from bursar.model.site import SiteFacts
+from bursar.service.config import MarketSettings, ServiceConfig, TaskSettings
+from bursar.service.disk import DiskBroken, DiskFull
+from bursar.service.execution_service import ExecutionService
+from bursar.service.identity_file import load_identity
+from bursar.service.interfaces import Clock, ServiceError
+from bursar.sites.protocol import Site
+from bursar_devtools.faults.event_trace import EventTrace
+from bursar_devtools.faults.fault_plan import FaultPlan
+from bursar_devtools.faults.faulty_cluster import FaultyCluster
+from bursar_devtools.faults.faulty_connection import FaultyListener
+from bursar_devtools.faults.faulty_http import SimulatedEndpoint
+from bursar_devtools.faults.faulty_site import FaultySite, SimulatedHost
+from bursar_devtools.faults.seeded_random import seeded_random
+from bursar_devtools.faults.simulated_disk import SimulatedDisk, SimulatedStorage
+from bursar_devtools.faults.simulated_homes import FOLDER, SimulatedInstanceHomes
+from bursar_devtools.faults.simulated_process import ProcessLoop, SimulatedProcess
+from bursar_devtools.faults.skewed_clock import skewed_clock
+
+PARTY = "server"
+
+OWNER = "site"
+"""Name of the site, and of the owner in its deals."""
+
+JUMP = 2.0
+"""Largest change of the service's clock at a restart, seconds."""
+
+_DISK = "the journal cannot be written"
+"""Beginning of the only reason for which the service may stop by itself."""
+
+_ADDRESS = ("127.0.0.1", 1)
+
+InjectFaults = Callable[[SimulatedProcess], None]
+"""Called with each new process of the service, to schedule its end."""
+
+
+class RestartingService:
+    """
+    Runs the service in one simulated process after another.
+
+    Parameters
+    ----------
+    seed
+        Seed of all random choices of the service.
+    plan
+        Settings of the market, and faults of the clock.
+    platter, homes, service, door, machine
+        Parts that outlive a process: disk, instance folders, addresses for clients and workers,
+        processors.
+    cluster
+        Cluster that replaces the machine's processors; None to use the machine.
+    damage
+        Callback for new processes, see :data:`InjectFaults`.
+    wrong
+        Called with a party and the rule that was violated.
+    """
+
+    def __init__(
+        self,
+        loop: ProcessLoop,
+        seed: int,
+        plan: FaultPlan,
+        *,
+        platter: SimulatedStorage,
+        homes: SimulatedInstanceHomes,
+        service: SimulatedEndpoint,
+        door: FaultyListener,
+        machine: SimulatedHost,
+        cluster: FaultyCluster | None,
+        trace: EventTrace,
+        damage: InjectFaults,
+        wrong: Callable[[str, str], None],
+    ) -> None:
+        self.house: ExecutionService | None = None
+        self.life: SimulatedProcess | None = None
+        self.lives = 0
+        self.up_since = math.inf
+        self._loop = loop
+        self._seed = seed
+        self._plan = plan
+        self._cluster = cluster
+        self._config = _service_config(plan, machine.facts if cluster is None else cluster.facts)
+        self._platter = platter
+        self._homes = homes
+        self._service = service
+        self._door = door
+        self._machine = machine
+        self._trace = trace
+        self._damage = damage
+        self._wrong = wrong
+        self._supervisor = SimulatedProcess(loop, "supervisor")
+        self._chance = seeded_random(seed, "supervisor")
+        self._now = skewed_clock(loop.time, self._chance, skew=plan.skew, drift=plan.drift)
+        self._clock = self._now
+        self._is_first = True
+
+    def clock(self) -> float:
+        """Return the time by the clock of the present process, or else of the last one."""
+        return self._clock()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the service takes requests."""
+        return self.house is not None and self.life is not None and self.life.is_alive
+
+    def start(self) -> None:
+        """Start a new process of the service."""
+        life = self.life = SimulatedProcess(self._loop, PARTY)
+        self.house = None
+        self.lives += 1
+        self._clock = self._clock_of_a_life()
+        life.on_death(self._ended)
+        self._trace.note(PARTY, f"starts, life {self.lives}")
+        self._damage(life)
+        life.spawn(self._live(life, random.Random(f"{self._seed} entropy {self.lives}")))
+
+    async def drain(self) -> None:
+        """Drain and close the service, as a step of its own process."""
+        if self.house is not None and self.life is not None:
+            self._trace.fault("drain", PARTY, "is told to end")
+            try:
+                await self.house.drain()
+                await self.house.close()
+                self._trace.note(PARTY, "has ended in good order")
+            except ServiceError as error:
+                self._trace.note(PARTY, f"ends: {error}")
+            self.life.kill()
+
+    def _clock_of_a_life(self) -> Clock:
+        jump = self._chance.uniform(-JUMP, JUMP) if self._plan.skew else 0.0
+        clock = self._now
+        return lambda: clock() + jump
+
+    async def _live(self, life: SimulatedProcess, random_bytes: random.Random) -> None:
+        disk = SimulatedDisk(self._platter, life)
+
+        @cache
+        def site() -> Site:
+            cluster = self._cluster
+            return FaultySite(self._machine) if cluster is None else cluster.site(house.hub)
+
+        try:
+            identity = await load_identity(disk, random_bytes.randbytes)
+            house = ExecutionService(
+                self._config,
+                identity=identity,
+                disk=disk,
+                clock=self._clock,
+                entropy=random_bytes.randbytes,
+                sites=lambda account: site(),
+                address=_ADDRESS,
+                segment_size=self._plan.segment,
+                homes=self._homes,
+            )
+            await house.open()
+            self.house = house
+            self._service.serve(life, house.app)
+            self._door.listen(life, house.hub.protocol)
+            self.up_since = self._loop.time()
+            self._trace.note(PARTY, "is open")
+            reason = await house.failed()
+            self._trace.note(PARTY, f"ends by itself: {reason}")
+            if not reason.startswith(_DISK):  # a broken disk is not the service's error
+                self._wrong(PARTY, reason)
+        except (DiskFull, DiskBroken, ServiceError) as error:
+            self._trace.note(PARTY, f"cannot start: {error}")
+        except Exception as error:
+            self._wrong(PARTY, f"cannot start: {type(error).__name__}: {error}")
+        life.kill()
+
+    def _ended(self) -> None:
+        self.house = None
+        self.up_since = math.inf
+        self._supervisor.call_later(self._chance.uniform(0.05, 10.0), self.start)
+
+
+def _service_config(plan: FaultPlan, facts: SiteFacts) -> ServiceConfig:
+    return ServiceConfig(
+        name=OWNER,
+        folder=FOLDER,
+        site=facts,
+        selling=MarketSettings(
+            must_buy=plan.must_buy, price_shared=plan.price_shared, credit=0.0, validity=300.0
+        ),
+        tasks=TaskSettings(outlives=300.0),
+    )

@@ -1,0 +1,1 @@
+"""Cavalieri, Monforte and Scibilia (2003): a resource broker for data grids, simulated."""

@@ -1,0 +1,169 @@
+"""Cells measured on several processes, each kept as soon as it is done."""
+
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any
+
+import bursar
+from bursar.model.errors import BursarError
+from bursar_papers.experiment import Cell, Effort, Experiment, ExperimentResult, Row
+
+OnProgress = Callable[[int, int], None]
+"""Told cells done and cells in all."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    effort: Effort,
+    *,
+    data: Path,
+    kept: Path,
+    pool: Executor | None = None,
+    on_progress: OnProgress | None = None,
+) -> ExperimentResult:
+    """
+    Measures all cells that are not kept already.
+
+    Parameters
+    ----------
+    data
+        Folder with traces.
+    kept
+        File of cells measured before, which is added to; JSON, one a line. Cells that
+        other code measured do not count.
+    pool
+        Where cells are measured; None: here. See :func:`worker_processes`.
+    """
+    cells = list(experiment.cells(effort))
+    keys = [key_of(experiment, cell) for cell in cells]
+    before = read_kept(kept)
+    missing = [i for i, key in enumerate(keys) if key not in before]
+    done = len(cells) - len(missing)
+    if on_progress is not None:
+        on_progress(done, len(cells))
+    with _appending(kept) as file:
+        for i, rows, seconds in _measured(experiment, cells, missing, data, pool):
+            entry = {"key": keys[i], "cell": dict(cells[i]), "rows": rows, "seconds": seconds}
+            before[keys[i]] = entry
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
+            file.flush()
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(cells))
+    rows = [row for key in keys for row in before[key]["rows"]]
+    return ExperimentResult(
+        experiment=experiment,
+        effort=effort,
+        rows=rows,
+        cells=len(cells),
+        cached=len(cells) - len(missing),
+        seconds=sum(before[key]["seconds"] for key in keys),
+        seeds=len({cell["seed"] for cell in cells}),
+        findings=experiment.findings(rows),
+    )
+
+
+def key_of(experiment: Experiment, cell: Cell) -> str:
+    """What a kept cell is found by: it changes with the cell and with any of our code."""
+    said = json.dumps([experiment.paper, experiment.figure, dict(cell), code_stamp()])
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+@cache
+def code_stamp() -> str:
+    """Return a digest of the source of Bursar and of its studies."""
+    digest = hashlib.sha256()
+    for package in (Path(bursar.__file__).parent, Path(__file__).parent):
+        for module in sorted(package.rglob("*.py")):
+            digest.update(module.relative_to(package.parent).as_posix().encode())
+            digest.update(module.read_bytes())
+    return digest.hexdigest()
+
+
+def read_kept(path: Path) -> dict[str, dict[str, Any]]:
+    """Cells measured before, by key; a line cut short by a crash is passed over."""
+    if not path.exists():
+        return {}
+    found = {}
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+            found[entry["key"]] = entry
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+@contextmanager
+def _appending(path: Path) -> Iterator[IO[str]]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cut_short = path.exists() and not path.read_bytes().endswith(b"\n")
+        with path.open("a") as file:
+            if cut_short and path.stat().st_size:
+                file.write("\n")
+            yield file
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _measured(
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    missing: Sequence[int],
+    data: Path,
+    pool: Executor | None,
+) -> Iterator[tuple[int, list[Row], float]]:
+    """Index, rows and seconds of each missing cell, as they are done."""
+    measure = experiment.measure
+    if pool is None or len(missing) <= 1:
+        for i in missing:
+            yield (i, *_measure_timed(measure, cells[i], data))
+        return
+    waiting = {pool.submit(_measure_timed, measure, dict(cells[i]), data): i for i in missing}
+    while waiting:
+        ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in ended:
+            yield (waiting.pop(future), *future.result())
+
+
+@contextmanager
+def worker_processes(jobs: int) -> Iterator[Executor | None]:
+    """
+    So many processes to measure cells on; one is this one (None).
+
+    They are there from the first use on; on an error what has not begun is dropped.
+    """
+    if jobs == 1:
+        yield None
+        return
+    # Not forked: threads of this process may hold locks.
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_ignore_interrupts
+    ) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first of them knows what to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _measure_timed(
+    measure: Callable[[Cell, Path], list[Row]], cell: Cell, data: Path
+) -> tuple[list[Row], float]:
+    began = time.perf_counter()
+    rows = measure(cell, data)
+    return rows, time.perf_counter() - began

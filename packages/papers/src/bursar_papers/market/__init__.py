@@ -1,0 +1,1 @@
+"""Every protocol and pricing rule of the market, studied by simulation on virtual time."""

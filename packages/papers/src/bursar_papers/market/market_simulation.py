@@ -1,0 +1,302 @@
+"""
+The simulated market: owners, customers and a book of accounts on a clock of events.
+
+Time goes by periods, each as long as a job. In the minute before a period its processors
+are traded. What is agreed is held at once, paid when it begins, and refunded when it ends
+where the owner did not deliver; jobs that were lost wait again.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import numpy as np
+
+from bursar.market.accounts import Accounts, LedgerAccount
+from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.exchange import MessageExchange, TradingParty
+from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import TradeMessage
+from bursar.market.trade_server import TradeServer
+from bursar.model.admission import Refusal
+from bursar.model.money import Micros, to_micros
+from bursar.model.pricing import Pricing, Rule
+from bursar_papers.market.customer import MarketCustomer, draw_values
+from bursar_papers.market.double_auction import DoubleAuctionParty
+
+BEGIN = 1_772_434_800.0 - 990.0
+"""Half a campaign before six in the evening in Melbourne, seconds since the epoch."""
+
+TRADING_LEAD = 60.0
+"""Seconds before a period in which it is traded."""
+
+COST_SHARE = 0.8
+"""What a processor costs its owner, as a share of the base price: no deal goes below."""
+
+AVOIDANCE = 450.0
+"""Seconds for which a customer avoids an owner that failed it."""
+
+FIRST_GROUP = "physics"
+"""The group of the first customer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketScenario:
+    """
+    Describes the parties of a market and what they trade.
+
+    Parameters
+    ----------
+    customers, jobs
+        How many customers, and jobs of each.
+    seconds
+        That each job takes on one processor.
+    deadline
+        Seconds from the begin.
+    budget
+        Of each customer, currency units.
+    prices
+        Base price of each owner, per processor-second.
+    processors
+        Of each owner.
+    rules
+        Of every owner's pricing.
+    pooled
+        The owners sell as one.
+    ahead, block
+        Where not 0: quotes are also asked for so many periods later, and for so many
+        jobs in a row.
+    outage
+        From when to when the cheapest owner delivers nothing, seconds from the begin.
+    seed
+        Of values and arrivals.
+    """
+
+    customers: int
+    jobs: int
+    seconds: float
+    deadline: float
+    budget: float
+    prices: tuple[float, ...]
+    processors: int = 1
+    rules: tuple[Rule, ...] = ()
+    pooled: bool = False
+    ahead: int = 0
+    block: int = 0
+    outage: tuple[float, float] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobAgreement:
+    """An agreement with the jobs that run under it."""
+
+    agreement: Agreement
+    customer: MarketCustomer
+    jobs: tuple[int, ...]
+
+
+class MarketSimulation:
+    """
+    The market of a setting; :meth:`run` lets a way to trade decide each period.
+
+    Attributes
+    ----------
+    owners, customers
+        By name; owners from the cheapest on.
+    costs
+        Of one job at each owner, micro-units.
+    deals, refunds
+        What was agreed, and what was given back of it by agreement; micro-units.
+    """
+
+    def __init__(self, setting: MarketScenario) -> None:
+        self.setting = setting
+        self.rng = np.random.default_rng([setting.seed, 0])
+        budget = to_micros(setting.budget)
+        prices = {f"owner-{price:g}": price for price in sorted(setting.prices)}
+        processors = setting.processors
+        if setting.pooled:
+            prices = {"pool": sum(prices.values()) / len(prices)}
+            processors *= len(setting.prices)
+        self.processors = setting.processors * len(setting.prices)
+        self.owners = {name: self._owner(name, p, processors) for name, p in prices.items()}
+        self.costs = {n: to_micros(COST_SHARE * p * setting.seconds) for n, p in prices.items()}
+        self.customers: dict[str, MarketCustomer] = {}
+        for i in range(1, setting.customers + 1):
+            values = draw_values(setting.seed, i, setting.jobs, budget)
+            self.customers[f"user-{i}"] = MarketCustomer(TradeManager(f"user-{i}"), budget, values)
+        managers = [customer.manager for customer in self.customers.values()]
+        parties: list[TradingParty] = [*self.owners.values(), *managers]
+        self.desks = {party.name: DoubleAuctionParty(party.name, party) for party in parties}
+        self.floor = DoubleAuctionParty("floor")
+        self.exchange = MessageExchange([*self.desks.values(), self.floor])
+        self.accounts = open_customer_accounts(self)
+        self.deals: list[JobAgreement] = []
+        self.refunds: dict[str, Micros] = {}
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = count()
+
+    # Time.
+
+    def at(self, moment: float, action: Callable[[float], None]) -> None:
+        """Has something done at a moment; of equal ones, what was asked for first."""
+        heapq.heappush(self._events, (moment, next(self._order), action))
+
+    def run(self, trade: "TradingProcedure") -> None:
+        """Has every period traded, until nothing is left to happen."""
+        for start in self.periods():
+            self.at(start - TRADING_LEAD, partial(trade, self, start))
+            self.at(start, self.exchange.tick)
+        while self._events:
+            now, _, action = heapq.heappop(self._events)
+            action(now)
+
+    def periods(self) -> list[float]:
+        """Begin of each, seconds since the epoch."""
+        seconds = self.setting.seconds
+        return [BEGIN + i * seconds for i in range(int(self.setting.deadline // seconds))]
+
+    @property
+    def end(self) -> float:
+        """The deadline, seconds since the epoch."""
+        return BEGIN + self.setting.deadline
+
+    # Trade.
+
+    def carry(self, messages: Iterable[TradeMessage], now: float) -> list[TradeMessage]:
+        """Has messages delivered and answered; returns all that were delivered."""
+        before = len(self.exchange.delivered)
+        self.exchange.carry(messages, now)
+        return self.exchange.delivered[before:]
+
+    def lot(self, start: float, jobs: int = 1, processors: int = 1) -> DealTemplate:
+        """Processors from a moment on, for as many jobs one after the other."""
+        seconds = jobs * self.setting.seconds
+        return DealTemplate(
+            processors=processors, seconds=seconds, earliest=start, latest=start + seconds
+        )
+
+    def limits(self, customer: MarketCustomer, now: float) -> dict[int, Micros]:
+        """What a customer gives for each of its next jobs, as many as there are processors."""
+        left = max(self.setting.seconds, self.end - now)
+        needed = len(customer.waiting) * self.setting.seconds / (self.processors * left)
+        money = self.accounts.balance(f"user:{customer.name}")
+        return dict(customer.limits(money, min(1.0, needed), self.processors))
+
+    def visits(self, start: float) -> Iterator[tuple[float, MarketCustomer, int]]:
+        """When which customer comes to buy for which job, at random in the minute before."""
+        for customer in self.customers.values():
+            jobs = customer.waiting[: self.processors]
+            moments = np.sort(
+                self.rng.uniform(start - TRADING_LEAD, start - TRADING_LEAD / 10, len(jobs))
+            )
+            for moment, job in zip(moments, jobs, strict=True):
+                yield float(moment), customer, job
+
+    def hold(self, customer: MarketCustomer, order: str, amount: Micros, now: float) -> bool:
+        """Sets aside what an order may cost; False when the customer does not have it."""
+        answer = self.accounts.hold(now, f"{order} ordered", customer.name, order, amount)
+        return not isinstance(answer, Refusal)
+
+    def drop(self, order: str, now: float) -> None:
+        """Gives back what an order still holds."""
+        left = self.accounts.balance(f"held:{order}")
+        if left:
+            _require_booked(self.accounts.release(now, f"{order} over", order, left))
+
+    def agree(
+        self,
+        customer: MarketCustomer,
+        order: str,
+        jobs: Iterable[int],
+        agreement: Agreement,
+        now: float,
+    ) -> None:
+        """Turns an order into a deal: its price is held, its begin and end are awaited."""
+        self.drop(order, now)
+        deal = JobAgreement(agreement, customer, tuple(jobs))
+        amount, name = agreement.terms.amount, agreement.id
+        _require_booked(self.accounts.hold(now, f"{name} agreed", customer.name, name, amount))
+        self.deals.append(deal)
+        for job in deal.jobs:
+            customer.waiting.remove(job)
+        self.at(agreement.start, lambda moment: self._pay(deal, moment))
+        self.at(agreement.terms.end, lambda moment: self._deliver(deal, moment))
+
+    # Inside.
+
+    def _owner(self, name: str, price: float, processors: int) -> TradeServer:
+        return TradeServer(
+            name,
+            processors=processors,
+            pricing=Pricing(price, self.setting.rules),
+            validity=TRADING_LEAD,
+            floor=COST_SHARE,
+            groups={"user-1": frozenset({FIRST_GROUP})},
+        )
+
+    def _pay(self, deal: JobAgreement, now: float) -> None:
+        agreement, amount = deal.agreement, deal.agreement.terms.amount
+        name, owner = agreement.id, agreement.owner
+        _require_booked(self.accounts.settle(now, paid_key(name), name, owner, amount))
+        self.owners[owner].note_payment(deal.customer.name, amount)
+
+    def _deliver(self, deal: JobAgreement, now: float) -> None:
+        agreement, customer = deal.agreement, deal.customer
+        lost = []
+        for i, job in enumerate(deal.jobs):
+            begin = agreement.start + (i // agreement.processors) * self.setting.seconds
+            if self.is_out(agreement.owner, begin):
+                lost.append(job)
+            else:
+                customer.ended[job] = begin + self.setting.seconds
+        if lost:
+            customer.waiting[:0] = lost
+            customer.avoided[agreement.owner] = now + AVOIDANCE
+            amount = agreement.terms.amount * len(lost) // len(deal.jobs)
+            self.refunds[agreement.id] = amount
+            name = agreement.id
+            _require_booked(self.accounts.refund(now, refund_key(name), name, amount))
+
+    def is_out(self, owner: str, begin: float) -> bool:
+        """Whether an owner breaks down during a job that begins at a moment."""
+        if self.setting.outage is None or owner != next(iter(self.owners)):
+            return False
+        first, last = (BEGIN + moment for moment in self.setting.outage)
+        return begin < last and begin + self.setting.seconds > first
+
+
+TradingProcedure = Callable[[MarketSimulation, float, float], None]
+"""Trades one period: from the market, the begin of the period and now."""
+
+
+def open_customer_accounts(place: MarketSimulation) -> Accounts:
+    """A book in which each customer is granted its budget."""
+    accounts = Accounts()
+    for owner in place.owners:
+        _require_booked(accounts.open_account(LedgerAccount(name=owner, kind="provider")))
+    for customer in place.customers.values():
+        _require_booked(accounts.open_account(LedgerAccount(name=customer.name)))
+        _require_booked(
+            accounts.grant(BEGIN, f"{customer.name} granted", customer.name, customer.budget)
+        )
+    return accounts
+
+
+def paid_key(agreement: str) -> str:
+    """Key under which both sides book the payment."""
+    return f"{agreement} paid"
+
+
+def refund_key(agreement: str) -> str:
+    """Key under which both sides book the refund."""
+    return f"{agreement} refunded"
+
+
+def _require_booked(answer: object) -> None:
+    """What the market booked must have been possible."""
+    if isinstance(answer, Refusal):
+        raise RuntimeError(f"the book refuses: {answer.reason}")

@@ -1,1 +1,0 @@
-"""A simulated market: owners and customers trade by the real protocols, on virtual time."""
