@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bursar.api.datagrid import from_optorsim, simulate
+from bursar.api.datagrid import simulate
 from bursar.model.errors import InputError
+from bursar_papers.optorsim.optorsim_scenario import from_optorsim
 
 GRID = """\
 # worker nodes, kSI2000, storage elements, sizes, bandwidths
