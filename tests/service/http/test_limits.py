@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from tests.service.http.api_rig import Clock
 
 from bursar.dispatch.subnet import subnet_of
-from bursar.service.http.concurrency import ConcurrencyLimit, DynamicThreshold
 from bursar.service.http.http_limits import HttpLimits
-from bursar.service.http.token_buckets import RateLimit, TokenBuckets
+from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
@@ -16,7 +15,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     Three at once, then one every half second; whoever waits as told gets one.
     """
     clock = Clock()
-    buckets = TokenBuckets(2.0, 3.0, clock)
+    buckets = TokenBuckets(lambda who: (2.0, 3.0), clock)
 
     assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     assert buckets.take("b") == 0.0
@@ -37,7 +36,7 @@ def test_no_time_sees_more_than_burst_and_rate_allow(
     The law of the bucket: in any time t no more than burst + rate * t tokens.
     """
     clock = Clock()
-    buckets = TokenBuckets(rate, burst, clock)
+    buckets = TokenBuckets(lambda who: (rate, burst), clock)
     taken = []
     for pause in pauses:
         clock.now += pause
@@ -54,7 +53,7 @@ def test_the_longest_unused_bucket_is_forgotten() -> None:
     """
     Addresses of strangers do not fill the memory.
     """
-    buckets = TokenBuckets(1.0, 1.0, Clock(), most=3)
+    buckets = TokenBuckets(lambda who: (1.0, 1.0), Clock(), most=3)
 
     for who in ("a", "b", "c", "a", "d"):
         buckets.take(who)
@@ -68,7 +67,7 @@ def test_a_room_has_so_many_places_for_each() -> None:
     """
     One user's requests take no place of another's, and a place comes back once.
     """
-    room = ConcurrencyLimit(2)
+    room = ConcurrencyLimit(lambda who: 2)
 
     assert [room.enter("a"), room.enter("a"), room.enter("a"), room.enter("b")] == [
         True,
@@ -84,7 +83,7 @@ def test_some_have_more_or_fewer_places() -> None:
     """
     Their own number counts; nobody else's changes by it.
     """
-    room = ConcurrencyLimit(2, {"few": 1, "many": 3})
+    room = ConcurrencyLimit(lambda who: {"few": 1, "many": 3}.get(who, 2))
 
     assert [room.enter("few") for _ in range(2)] == [True, False]
     assert [room.enter("many") for _ in range(4)] == [True, True, True, False]
@@ -96,12 +95,14 @@ def test_a_pace_and_a_room_may_change() -> None:
     For those who are there, too; what is taken stays taken.
     """
     clock = Clock()
-    buckets, room = TokenBuckets(1.0, 3.0, clock), ConcurrencyLimit(2)
+    paces = {"a": (1.0, 3.0), "b": (1.0, 3.0)}
+    most = {"a": 2, "b": 2}
+    buckets, room = TokenBuckets(paces.__getitem__, clock), ConcurrencyLimit(most.__getitem__)
     assert [buckets.take(who) for who in ("a", "a", "b")] == [0.0] * 3
     assert [room.enter("a") for _ in range(2)] == [True, True]
 
-    buckets.set_pace(0.5, 1.0, {"b": RateLimit(4.0, 5.0)})
-    room.set_most(1, {"b": 2})
+    paces |= {"a": (0.5, 1.0), "b": (4.0, 5.0)}
+    most["a"] = 1
 
     assert [buckets.take("a") for _ in range(2)] == [0.0, 2.0]
     clock.now += 10.0

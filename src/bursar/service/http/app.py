@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from bursar.service.http.authorized_request import AuthorizedRequest
-from bursar.service.http.concurrency import DynamicThreshold
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.file_store import FileStore
 from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.openapi import document
 from bursar.service.http.origins import check_origin
 from bursar.service.http.problems import incident_response, problem_response
@@ -77,7 +77,7 @@ class ServiceApi:
         Limits of memory buffers stay as they are; limits of connections are the listener's.
         """
         self._parts = replace(self._parts, limits=limits, own_limits=own_limits)
-        self._gate.relimit(limits, own_limits)
+        self._gate.relimit(self._parts)
 
     def end_streams(self) -> None:
         """End all streams and waiting requests now, and answer later ones without waiting."""

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bursar.service.http.concurrency import DynamicThreshold
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.file_store import FileStore
 from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.interfaces import Principal, ServiceError
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from functools import partial
 from bursar.dispatch.descriptors import affordable_connections
 from bursar.dispatch.handshakes import Handshakes
 from bursar.dispatch.subnet import subnet_of
-from bursar.service.http.concurrency import ConcurrencyLimit
 from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.limiters import ConcurrencyLimit
 
 _BACKLOG = 1024
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
@@ -85,7 +85,7 @@ class _ConnectionLimit:
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
-        self._of_one = ConcurrencyLimit(most_of_one)
+        self._of_one = ConcurrencyLimit(lambda source: most_of_one)
         self._idle: dict[str, dict[ConnectionSlot, None]] = {}  # by address, the longest idle first
         self.taken = 0
 

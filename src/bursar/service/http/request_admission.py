@@ -1,17 +1,14 @@
 """Authenticates requests and limits their rate and number."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from bursar.dispatch.subnet import subnet_of
-from bursar.service.http.concurrency import ConcurrencyLimit
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.limiters import ConcurrencyLimit, TokenBuckets
 from bursar.service.http.request import HttpRequest
 from bursar.service.http.responses import ByteStream
 from bursar.service.http.routes import ApiRoute, RouteAccess
-from bursar.service.http.token_buckets import RateLimit, TokenBuckets
 from bursar.service.interfaces import Principal, ServiceError
 
 ANONYMOUS = Principal(user="", scopes=frozenset(), means="")
@@ -28,23 +25,16 @@ class RequestAdmission:
     """
 
     def __init__(self, parts: ApiDependencies) -> None:
-        limits, own = parts.limits, _limits_by_user(parts.own_limits)
-        self._authenticator = parts.authenticator
-        self._scrapers = parts.scrapers
-        self._users = TokenBuckets(limits.rate, limits.burst, parts.clock, own=own.paces)
-        self._strangers = TokenBuckets(limits.stranger_rate, limits.stranger_burst, parts.clock)
-        self._failures = TokenBuckets(limits.failure_rate, limits.failure_burst, parts.clock)
-        self._requests = ConcurrencyLimit(limits.requests, own.requests)
-        self._streams = ConcurrencyLimit(limits.streams, own.streams)
+        self._parts = parts
+        self._users = TokenBuckets(self._pace_of_user, parts.clock)
+        self._strangers = TokenBuckets(self._pace_of_stranger, parts.clock)
+        self._failures = TokenBuckets(self._pace_of_failures, parts.clock)
+        self._requests = ConcurrencyLimit(lambda user: self._parts.limits_of(user).requests)
+        self._streams = ConcurrencyLimit(lambda user: self._parts.limits_of(user).streams)
 
-    def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
-        """Set the rates and numbers that hold from now on."""
-        own = _limits_by_user(own_limits)
-        self._users.set_pace(limits.rate, limits.burst, own.paces)
-        self._strangers.set_pace(limits.stranger_rate, limits.stranger_burst, {})
-        self._failures.set_pace(limits.failure_rate, limits.failure_burst, {})
-        self._requests.set_most(limits.requests, own.requests)
-        self._streams.set_most(limits.streams, own.streams)
+    def relimit(self, parts: ApiDependencies) -> None:
+        """Set the components, whose limits hold from now on."""
+        self._parts = parts
 
     def know(self, request: HttpRequest, route: ApiRoute) -> Principal:
         """
@@ -61,7 +51,7 @@ class RequestAdmission:
             self.count_stranger(request)
             return ANONYMOUS
         try:
-            return self._authenticator.authenticate(
+            return self._parts.authenticator.authenticate(
                 request.headers, request.certificate, request.peer
             )
         except ServiceError:
@@ -75,7 +65,7 @@ class RequestAdmission:
     def still_knows(self, request: HttpRequest, principal: Principal) -> bool:
         """Return whether a request's credentials are still valid: they can be revoked."""
         try:
-            return principal == self._authenticator.authenticate(
+            return principal == self._parts.authenticator.authenticate(
                 request.headers, request.certificate, request.peer
             )
         except ServiceError:
@@ -126,9 +116,19 @@ class RequestAdmission:
 
     def _may(self, principal: Principal, access: RouteAccess) -> bool:
         if access == "scrape":
-            named = principal.user in self._scrapers
+            named = principal.user in self._parts.scrapers
             return "admin" in principal.scopes or (named and "read" in principal.scopes)
         return access in principal.scopes
+
+    def _pace_of_user(self, user: str) -> tuple[float, float]:
+        limits = self._parts.limits_of(user)
+        return limits.rate, limits.burst
+
+    def _pace_of_stranger(self, subnet: str) -> tuple[float, float]:
+        return self._parts.limits.stranger_rate, self._parts.limits.stranger_burst
+
+    def _pace_of_failures(self, subnet: str) -> tuple[float, float]:
+        return self._parts.limits.failure_rate, self._parts.limits.failure_burst
 
 
 class AuthorizedStream:
@@ -160,22 +160,6 @@ class AuthorizedStream:
     async def aclose(self) -> None:
         """Close the stream."""
         await self._pieces.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class _UserLimits:
-    paces: dict[str, RateLimit]
-    requests: dict[str, int]
-    streams: dict[str, int]
-
-
-def _limits_by_user(limits: Mapping[str, HttpLimits]) -> _UserLimits:
-    """Return the limits of users who have their own, by kind."""
-    return _UserLimits(
-        paces={user: RateLimit(mine.rate, mine.burst) for user, mine in limits.items()},
-        requests={user: mine.requests for user, mine in limits.items()},
-        streams={user: mine.streams for user, mine in limits.items()},
-    )
 
 
 def _scope_of(access: RouteAccess) -> str:
