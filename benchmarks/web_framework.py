@@ -28,7 +28,6 @@ from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.handlers.instances import read_submission
 from bursar.service.http.http_limits import HttpLimits
-from bursar.service.http.origins import check_origin
 from bursar.service.http.problems import problem_response
 from bursar.service.http.request import HttpRequest
 from bursar.service.http.request_admission import RequestAdmission
@@ -84,7 +83,7 @@ def litestar_app(parts: ApiDependencies) -> App:
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             request = HttpRequest(scope, receive)
-            check_origin(request.scheme, request.headers, parts.names)
+            request.check_origin(parts.names)
             request.check_headers()
             route = routes[scope["route_handler"].operation_id]
             with ExitStack() as held:

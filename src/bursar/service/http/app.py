@@ -14,7 +14,6 @@ from bursar.service.http.file_store import FileStore
 from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.openapi import document
-from bursar.service.http.origins import check_origin
 from bursar.service.http.problems import incident_response, problem_response
 from bursar.service.http.request import (
     ClientDisconnected,
@@ -116,7 +115,7 @@ class ServiceApi:
     async def _reply(
         self, request: HttpRequest, known: _RequestContext, held: ExitStack
     ) -> HttpResponse | StreamingResponse:
-        check_origin(request.scheme, request.headers, self._parts.names)
+        request.check_origin(self._parts.names)
         request.check_headers()
         route, values = self._route(request, known)
         known.route = route.name

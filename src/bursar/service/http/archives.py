@@ -20,13 +20,14 @@ from bursar.dispatch.staging import shown
 from bursar.dispatch.work_directories import remove_tree
 from bursar.remote.messages import FileInfo
 from bursar.service.http.confined_folders import (
+    UNFINISHED,
     folder,
     inherit_owner,
     name_conflict,
+    parse_name,
     translated_file_errors,
 )
 from bursar.service.http.instance_files import READ, create_upload
-from bursar.service.http.names import UNFINISHED, parse_name
 from bursar.service.interfaces import ServiceError
 
 TAR = "application/x-tar"

@@ -13,15 +13,17 @@ from typing import Any
 from bursar.dispatch.confined_files import FOLDER, PLAIN
 from bursar.remote.messages import FileInfo
 from bursar.service.http.confined_folders import (
+    DEEPEST,
+    UNFINISHED,
     disk_low,
     file_not_found,
     folder,
     inherit_owner,
     is_own_file,
     name_conflict,
+    parse_name,
     translated_file_errors,
 )
-from bursar.service.http.names import DEEPEST, UNFINISHED, parse_name
 from bursar.service.interfaces import ServiceError
 
 MOST_LISTED = 200_000

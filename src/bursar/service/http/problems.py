@@ -1,20 +1,22 @@
 """Errors as problem documents (RFC 9457)."""
 
 import re
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 
 from bursar.remote.messages import Problem
-from bursar.service.http.responses import HttpResponse
+from bursar.service.http.responses import HttpResponse, encode_json
 from bursar.service.interfaces import ServiceError
+
+T = TypeVar("T")
 
 PROBLEM = "application/problem+json"
 
 _PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$", re.DOTALL)
 _LONGEST = 500  # characters of what is said of one case
-
-_ENCODER = msgspec.json.Encoder()
 
 
 def problem_response(
@@ -33,7 +35,7 @@ def problem_response(
         headers += (("retry-after", str(max(1, round(error.retry_after + 0.5)))),)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers += (("www-authenticate", "Bearer"),)
-    return HttpResponse(_ENCODER.encode(problem), error.status, PROBLEM, headers)
+    return HttpResponse(encode_json(problem), error.status, PROBLEM, headers)
 
 
 def incident_response(incident: str) -> HttpResponse:
@@ -42,18 +44,29 @@ def incident_response(incident: str) -> HttpResponse:
     return problem_response(ServiceError("internal", 500, detail))
 
 
-def decoding_problem(error: Exception, *, within: str = "") -> ServiceError:
+def decoded(decode: Callable[[bytes], T], data: bytes, *, within: str = "") -> T:
     """
-    Convert a decoder's error into a service error that names the field.
+    Return what a decoder of msgspec makes of a body.
 
     Parameters
     ----------
-    error
-        Error of msgspec, or a RecursionError.
     within
-        Name of the decoded part, when that is not the body.
+        Name of the decoded part; empty: the whole body.
+
+    Raises
+    ------
+    ServiceError
+        400 when the body cannot be read, 422 when a value in it is wrong.
     """
-    status = 422 if isinstance(error, msgspec.ValidationError) else 400
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        status = 422 if isinstance(error, msgspec.ValidationError) else 400
+        raise decoding_problem(error, status, within=within) from None
+
+
+def decoding_problem(error: Exception, status: int, *, within: str = "") -> ServiceError:
+    """Convert an error of a decoder into a service error that names the field."""
     text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     place = _PLACE.search(text)
     where = place[1] if place else ""

@@ -12,7 +12,8 @@ BYTES = "application/octet-stream"
 
 Headers = tuple[tuple[str, str], ...]
 
-_ENCODER = msgspec.json.Encoder()
+encode_json = msgspec.json.Encoder().encode
+"""Encode a value as JSON; the encoder is made once."""
 
 
 class HttpResponse(NamedTuple):
@@ -63,7 +64,7 @@ class StreamingResponse(NamedTuple):
 
 def json_response(answer: Any, status: int = 200, headers: Headers = ()) -> HttpResponse:
     """Return a response with a value as JSON."""
-    return HttpResponse(_ENCODER.encode(answer), status, JSON, headers)
+    return HttpResponse(encode_json(answer), status, JSON, headers)
 
 
 NO_CONTENT = HttpResponse(b"", 204, "")

@@ -18,14 +18,13 @@ from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.service.http import archives
 from bursar.service.http.handlers import (
-    admin,
     file_handlers,
     instances,
     result_handlers,
-    site_handlers,
+    service_handlers,
     trade,
 )
-from bursar.service.http.problems import decoding_problem
+from bursar.service.http.problems import decoded
 from bursar.service.http.queries import (
     Empty,
     FilesQuery,
@@ -138,15 +137,8 @@ class ApiRoute:
     headers: tuple[str, ...] = ()
 
 
-def _read(decode: Callable[[bytes], Any], data: bytes) -> Any:
-    try:
-        return decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise decoding_problem(error) from None
-
-
 def _json(kind: Any, limit: str = "json_bytes") -> RequestBody:
-    return RequestBody(kind, {JSON: partial(_read, msgspec.json.Decoder(kind).decode)}, limit)
+    return RequestBody(kind, {JSON: partial(decoded, msgspec.json.Decoder(kind).decode)}, limit)
 
 
 _SUBMISSION = RequestBody(
@@ -164,7 +156,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/health",
         name="health",
         access="public",
-        handler=site_handlers.health,
+        handler=service_handlers.health,
         summary="Whether the service lives",
         answer=api.Health,
     ),
@@ -173,7 +165,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/ready",
         name="ready",
         access="public",
-        handler=site_handlers.ready,
+        handler=service_handlers.ready,
         summary="Whether it takes work; 503 when it does not",
         answer=api.Health,
     ),
@@ -182,7 +174,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/openapi.json",
         name="openapi",
         access="public",
-        handler=site_handlers.document,
+        handler=service_handlers.document,
         summary="This document",
         answer=dict[str, Any],
     ),
@@ -191,7 +183,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/metrics",
         name="metrics",
         access="scrape",
-        handler=site_handlers.metrics,
+        handler=service_handlers.metrics,
         summary="Measures, in the text format of Prometheus",
         kinds=("text/plain",),
     ),
@@ -200,7 +192,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/site",
         name="site",
         access="read",
-        handler=site_handlers.show,
+        handler=service_handlers.show,
         summary="Facts and free slots",
         answer=api.SiteInfo,
     ),
@@ -474,7 +466,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/admin/tokens",
         name="tokens",
         access="admin",
-        handler=admin.tokens,
+        handler=service_handlers.tokens,
         summary="All tokens that are good, without their secrets",
         answer=api.TokenList,
     ),
@@ -483,7 +475,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/admin/tokens",
         name="create-token",
         access="admin",
-        handler=admin.create_token,
+        handler=service_handlers.create_token,
         summary="A new token, with its secret",
         body=_json(api.NewToken),
         answer=api.TokenInfo,
@@ -494,7 +486,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/admin/tokens/{token}",
         name="revoke-token",
         access="admin",
-        handler=admin.revoke_token,
+        handler=service_handlers.revoke_token,
         summary="A token is good no longer",
         status=204,
         kinds=(),
@@ -504,7 +496,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/admin/accounts/{user}/deposit",
         name="deposit",
         access="admin",
-        handler=admin.deposit,
+        handler=service_handlers.deposit,
         summary="Money for an account, once for a key",
         body=_json(api.Deposit),
         answer=api.AccountInfo,
@@ -514,7 +506,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/admin/overview",
         name="overview",
         access="admin",
-        handler=admin.overview,
+        handler=service_handlers.overview,
         summary="All there is",
         answer=api.Overview,
     ),
@@ -523,7 +515,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path="/admin/drain",
         name="drain",
         access="admin",
-        handler=admin.drain,
+        handler=service_handlers.drain,
         summary="The service begins to take nothing more",
         body=_json(Empty),
         answer=api.Health,

@@ -4,7 +4,7 @@ import msgspec
 
 from bursar.remote import messages as api
 from bursar.service.http.authorized_request import AuthorizedRequest
-from bursar.service.http.problems import decoding_problem
+from bursar.service.http.problems import decoded
 from bursar.service.http.queries import TasksQuery
 from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_response
 from bursar.service.interfaces import ServiceError
@@ -66,10 +66,7 @@ def read_submission(data: bytes) -> list[api.TaskSpec]:
         When it is none, or there are too many.
     """
     _check_objects(data)
-    try:
-        return _SUBMISSION.decode(data).tasks
-    except _BAD as error:
-        raise decoding_problem(error) from None
+    return decoded(_SUBMISSION.decode, data).tasks
 
 
 def read_task_lines(data: bytes) -> list[api.TaskSpec]:
@@ -82,17 +79,11 @@ def read_task_lines(data: bytes) -> list[api.TaskSpec]:
         When a line is none, or there are too many or none.
     """
     _check_objects(data)
-    try:
-        tasks = _TASK.decode_lines(data)
-    except _BAD as error:
-        raise decoding_problem(error, within="tasks") from None
+    tasks = decoded(_TASK.decode_lines, data, within="tasks")
     if not 1 <= len(tasks) <= api.MOST_TASKS:
         detail = f"expected 1 to {api.MOST_TASKS:,} tasks, got {len(tasks):,}"
         raise ServiceError("bad-value", 422, detail, where="tasks")
     return tasks
-
-
-_BAD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def _check_objects(data: bytes) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-import msgspec
-
 from bursar.remote import messages as api
 from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.handlers.file_handlers import send_file
@@ -16,14 +14,13 @@ from bursar.service.http.responses import (
     NO_CONTENT,
     HttpResponse,
     StreamingResponse,
+    encode_json,
 )
 from bursar.service.http.sending import PIECE
 from bursar.service.interfaces import ResultBatch, ServiceError
 
 _HEARTBEAT_LINE = b"\n"
 _HEARTBEAT_EVENT = b": \n\n"
-
-_ENCODER = msgspec.json.Encoder()
 
 
 async def show(call: AuthorizedRequest, query: ResultsQuery) -> HttpResponse | StreamingResponse:
@@ -123,7 +120,7 @@ def _last_event(call: AuthorizedRequest) -> int | None:
 
 
 def _event(info: api.InstanceInfo) -> bytes:
-    return b"id: %d\nevent: instance\ndata: %b\n\n" % (info.results, _ENCODER.encode(info))
+    return b"id: %d\nevent: instance\ndata: %b\n\n" % (info.results, encode_json(info))
 
 
 def _as_lines(batch: ResultBatch) -> bytes:
