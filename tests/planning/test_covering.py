@@ -13,7 +13,6 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.covering import (
-    LinearProgramme,
     _AssignmentProgramme,
     _MakespanCase,
     cost_bounds,
@@ -21,6 +20,7 @@ from bursar.planning.covering import (
 )
 from bursar.planning.energetic_bound import EmptySlotCapacity, makespan_bound
 from bursar.planning.kernels.capacity import is_overfull
+from bursar.planning.linear_programme import LinearProgramme
 from bursar.planning.policy import SCHEDULERS, PlacementPolicy
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import Schedule, schedule

@@ -1,8 +1,8 @@
 """
-The least allocation cost of plans that meet a deadline: what no plan can beat.
+Lower bounds on the allocation cost of plans that meet a deadline.
 
-A plan of a makespan is relaxed to a linear programme in what it buys. Each slot
-has the share that is bought, 0 or 1, and what is paid beside: for a divisible
+Plans of one makespan are relaxed to a linear programme in what they buy. Each slot
+has the share that is bought, 0 or 1, and what is paid in addition: for a divisible
 slot the processor time used, for a lease its rectangle, for an extensible slot
 that is bought whole the rectangle after its end.
 
@@ -10,9 +10,9 @@ Covering programme
     Within every window tasks must do at least the work that none of their own
     windows lets them do outside, and what is bought can do no more than its
     processors in that time; of a rectangle that began before, only the later
-    part. Rows are made as solutions break them.
+    part. Rows are added as solutions break them.
 Assignment programme
-    Besides, each task takes shares of its processors from the slots of the sites
+    In addition, each task takes shares of its processors from the slots of the sites
     where it fits, from one never more than the slot has; within every window a
     slot gives no more than it can. It is tried where tasks times slots are few.
 Each alone
@@ -22,24 +22,18 @@ Each alone
 
 Tasks may take processors from several slots of a site, so no row takes a slot
 for wider than it is; transfers count in the windows. An unknown price counts as
-nothing, and so does an unknown runtime. A bound holds to within one part in 10^6
-(what the solver lets pass), which is taken off.
+nothing, and so does an unknown runtime.
 """
 
-import ctypes
 import math
-import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array
 
+from bursar.planning.covering_columns import CoveringColumns
 from bursar.planning.energetic_bound import (
     TOLERANCE,
     EmptySlotCapacity,
@@ -48,214 +42,38 @@ from bursar.planning.energetic_bound import (
     makespan_bound,
 )
 from bursar.planning.kernels import capacity as kernels
-from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.availability import FloatArray, IntArray
+from bursar.planning.linear_programme import MARGIN, LinearProgramme
 from bursar.planning.problem import PlanningProblem
 
 MAX_TASKS = 300
 """Tasks up to which the assignment programme is tried."""
 MAX_PAIRS = 60_000
-"""Pairs of task and slot up to which it is tried."""
+"""Pairs of task and slot up to which the assignment programme is tried."""
 MAX_OVERLAPS = 30_000_000
-"""Overlaps of tasks and windows that are worked out for a deadline."""
+"""Limit on the overlaps of tasks and windows that are computed for a deadline."""
 MAX_WINDOWS = 256
-"""Moments at which the windows of a deadline open, and at which they close."""
-ROUNDS = 40
-"""Times at most that broken rows are added."""
+"""Limit on the moments at which windows of a deadline open, and at which they close."""
 SHARE_ROUNDS = 8
-"""The same where a search only asks what a cheap purchase looks like."""
+"""How often broken rows are added where a search asks only what a cheap purchase is like."""
 ROWS = 24
-"""Rows added at a time."""
+"""Rows that are added at a time."""
 ALONE = 256
-"""Tasks of which it is worked out what each costs alone: so many large and late ones."""
-MARGIN = 1e-6
-"""Relative: what is taken off demands and bounds, more than the solver lets pass."""
-NODES = 200
-"""Nodes of a search tree, so that a bound seldom depends on how fast the machine is."""
-TREES = 4
-"""Search trees at most, for the same reason."""
-
-_QUIET = Lock()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CoveringColumns:
-    """
-    What can be bought for plans of some makespan, as columns.
-
-    Parameters
-    ----------
-    slots
-        Index of each slot that a task can use, shape ``(n,)``; the other arrays
-        speak of these.
-    begin, end
-        Time that the share alone pays, seconds; empty where it pays none.
-    part_begin, part_end
-        Time of which the part used is paid, seconds; empty where there is none.
-    part_from
-        When the rectangle that is paid for begins, seconds; minus infinite where
-        just what is used is paid.
-    processors
-        Of each slot.
-    speed
-        Of its site.
-    volume
-        Processor-seconds that can be paid beside the share.
-    leased
-        Whether it is a rectangle as wide as the tasks in it.
-    price, part_price
-        Of the share, and of all of the volume, currency units.
-    whole
-        Whether the share is 0 or 1; else it costs nothing.
-    """
-
-    slots: IntArray
-    begin: FloatArray
-    end: FloatArray
-    part_begin: FloatArray
-    part_end: FloatArray
-    part_from: FloatArray
-    processors: IntArray
-    speed: FloatArray
-    volume: FloatArray
-    leased: BoolArray
-    price: FloatArray
-    part_price: FloatArray
-    whole: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def gives(self, opens: float, closes: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """
-        Processor-seconds within a window, shape ``(n,)`` each.
-
-        Those of the time that the share pays; most of the part; and most of the
-        part when all of the volume is paid.
-        """
-        whole = np.minimum(closes, self.end) - np.maximum(opens, self.begin)
-        close = np.minimum(closes, self.part_end)
-        part = np.maximum(close - np.maximum(opens, self.part_begin), 0.0)
-        # A rectangle ending within the window is best when it ends at its close.
-        length = np.where(np.isfinite(self.part_from) & (part > 0), close - self.part_from, 1.0)
-        share = np.where(np.isfinite(self.part_from), part / length, part > 0)
-        return (
-            np.maximum(whole, 0.0) * self.processors,
-            part * self.processors,
-            share * self.volume,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class LinearProgramme:
-    """
-    A linear programme over columns from 0 to ``upper``: prices least, rows at least.
-
-    Parameters
-    ----------
-    prices, upper, whole
-        Of each column, and whether it is a whole number, shape ``(n,)``.
-    """
-
-    prices: FloatArray
-    upper: FloatArray
-    whole: BoolArray
-    _rows: list[csr_array] = field(default_factory=list)
-    _least: list[FloatArray] = field(default_factory=list)
-
-    def add(self, row: IntArray, column: IntArray, value: FloatArray, least: FloatArray) -> None:
-        """Adds rows, sums of value times column; each divided by its greatest value."""
-        shape = (len(least), len(self.prices))
-        scale = np.zeros(len(least))
-        np.maximum.at(scale, row, np.abs(value))
-        scale[scale == 0] = 1.0
-        self._rows.append(csr_array(coo_array((value / scale[row], (row, column)), shape=shape)))
-        self._least.append(least / scale)
-
-    @property
-    def matrix(self) -> csr_array:
-        """All rows."""
-        parts = [coo_array(part) for part in self._rows]
-        heights = np.cumsum([0, *(part.shape[0] for part in parts)])
-        rows = [part.coords[0] + at for part, at in zip(parts, heights[:-1], strict=True)]
-        columns = [part.coords[1] for part in parts]
-        values = [part.data for part in parts]
-        where = (np.concatenate(rows), np.concatenate(columns))
-        return csr_array(
-            coo_array((np.concatenate(values), where), shape=(heights[-1], len(self.prices)))
-        )
-
-    @property
-    def least(self) -> FloatArray:
-        """What each row is at least."""
-        return np.concatenate(self._least)
-
-    def solve_relaxed(self, seconds: float) -> tuple[float, FloatArray | None]:
-        """
-        A bound with all columns continuous, and the solution where it was found.
-
-        The bound is the value of the dual solution, whatever the solver says of
-        it. Infinite when no solution exists.
-        """
-        matrix, least = self.matrix, self.least
-        scale = self.prices.max(initial=0.0) or 1.0
-        prices = self.prices / scale
-        answer = linprog(
-            prices,
-            A_ub=-matrix,
-            b_ub=-least,
-            bounds=np.column_stack((np.zeros(len(prices)), self.upper)),
-            method="highs",
-            options={"time_limit": max(seconds, 0.01)},
-        )
-        if answer.status == 2:
-            return np.inf, None
-        if answer.status != 0:
-            return 0.0, None
-        dual = np.maximum(-answer.ineqlin.marginals, 0.0)
-        reduced = np.minimum(prices - matrix.T @ dual, 0.0)
-        return float(dual @ least + reduced @ self.upper) * scale, np.asarray(answer.x)
-
-    def solve(self, seconds: float) -> tuple[float, FloatArray | None]:
-        """
-        A bound with whole columns whole, and the best solution found in time.
-
-        Stopped early, the bound is the one that the search tree proves.
-        """
-        scale = self.prices.max(initial=0.0) or 1.0
-        with _silence_output():
-            answer = milp(
-                self.prices / scale * 1000,
-                constraints=LinearConstraint(self.matrix, self.least, np.inf),
-                integrality=self.whole.astype(np.int64),
-                bounds=Bounds(np.zeros(len(self.prices)), self.upper),
-                options={
-                    "time_limit": max(seconds, 0.01),
-                    "node_limit": NODES,
-                    "mip_rel_gap": 1e-4,
-                },
-            )
-        if answer.status == 2:
-            return np.inf, None
-        bound = answer.mip_dual_bound
-        solution = None if answer.x is None else np.asarray(answer.x)
-        if bound is None or not np.isfinite(bound):
-            return 0.0, solution
-        return float(bound) * scale / 1000, solution
+"""Number of the largest, and of the latest, tasks whose cost alone is computed."""
 
 
 def cost_bounds(
     problem: PlanningProblem, deadlines: FloatArray, *, time_limit: float = 10.0
 ) -> FloatArray:
     """
-    Allocation costs that no plans of these makespans can beat.
+    Return allocation costs that no plans of these makespans can beat.
 
     Parameters
     ----------
     deadlines
         Greatest makespans, seconds; infinite for any. Shape ``(n,)``.
     time_limit
-        Seconds for all of them together, about. What is proven until then is
-        what counts.
+        Seconds for all deadlines together, about. The bounds are those proven by then.
 
     Returns
     -------
@@ -286,7 +104,7 @@ def cost_bounds(
 
 def relaxed_shares(problem: PlanningProblem, deadline: float) -> FloatArray | None:
     """
-    How much of each slot the covering programme's linear relaxation buys, shape ``(n_slots,)``.
+    Return the share of each slot that the relaxed covering programme buys, ``(n_slots,)``.
 
     A share is between 0 and 1. None where no plan meets the deadline, or the
     problem is larger than those for which the assignment programme is tried.
@@ -315,39 +133,15 @@ def relaxed_shares(problem: PlanningProblem, deadline: float) -> FloatArray | No
 
 
 def _share(until: float, among: int) -> float:
-    """When the first of several that share the time until then has had its part."""
+    """Return when the first of several programmes has used its part of the time left."""
     now = time.monotonic()
     return now + (until - now) / among
-
-
-@contextmanager
-def _silence_output() -> Iterator[None]:
-    """
-    Keeps what compiled code prints off standard output.
-
-    HiGHS 1.12 prints a line of its own however silent it is told to be (its issue
-    2783), which would spoil the output of a command.
-    """
-    with _QUIET:
-        sys.stdout.flush()
-        c = ctypes.CDLL(None)
-        c.fflush(None)
-        kept = os.dup(1)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, 1)
-            yield
-        finally:
-            c.fflush(None)
-            os.dup2(kept, 1)
-            os.close(kept)
-            os.close(nowhere)
 
 
 @dataclass(slots=True, eq=False)
 class _MakespanCase:
     """
-    The plans of one makespan.
+    Holds what is known of the plans of one makespan.
 
     Parameters
     ----------
@@ -366,10 +160,10 @@ class _MakespanCase:
 
     @classmethod
     def of(cls, room: EmptySlotCapacity, makespan: float) -> "_MakespanCase":
-        """What follows from a makespan, seconds."""
+        """Return the windows and columns of a makespan, seconds."""
         windows = room.windows(makespan)
         lasting = (room.problem.runtimes > 0) | ~windows.possible
-        wares = _covering_columns(room.problem, windows, makespan)
+        wares = CoveringColumns.of(room.problem, windows, makespan)
         return cls(room, makespan, windows, wares, np.flatnonzero(lasting.all(axis=1)))
 
     @property
@@ -378,7 +172,7 @@ class _MakespanCase:
         return 0 < len(self.busy) <= MAX_TASKS and len(self.busy) * len(self.wares) <= MAX_PAIRS
 
     def quick_bound(self, until: float) -> float:
-        """The best bound but for the assignment, by a moment of the monotonic clock."""
+        """Return the best bound other than the assignment's, found by a monotonic moment."""
         if self.windows.empty:
             return float(np.inf)
         if not len(self.busy):
@@ -388,47 +182,10 @@ class _MakespanCase:
         return max(alone, self.covering.solve(until))
 
 
-def _covering_columns(
-    problem: PlanningProblem, windows: TaskWindows, makespan: float
-) -> CoveringColumns:
-    """What can be bought of the slots in which some task can run by then."""
-    slots = problem.offers.arrays
-    shortest = np.where(windows.possible & (problem.runtimes > 0), problem.runtimes, np.inf)
-    room = np.minimum(slots.last, makespan) - slots.begin
-    useful = np.flatnonzero(room > 0.999999 * shortest.min(axis=0)[slots.site])
-    start, begin = slots.start[useful], slots.begin[useful]
-    end = slots.end[useful]
-    last = np.minimum(slots.last[useful], makespan)
-    divisible, leased = slots.divisible[useful], slots.leased[useful]
-    processors = slots.processors[useful]
-    unit = np.nan_to_num(slots.unit_price[useful], nan=0.0)
-    fixed = np.nan_to_num(slots.fixed_price[useful], nan=0.0)
-    part_begin = np.where(divisible, begin, np.maximum(end, begin))
-    part_from = np.where(leased, start, np.where(divisible, -np.inf, end))
-    length = last - np.where(divisible & ~leased, begin, np.where(leased, start, end))
-    volume = processors * np.maximum(length, 0.0)
-    span = np.where(divisible, 0.0, end - start)
-    return CoveringColumns(
-        slots=useful,
-        begin=begin,
-        end=np.where(divisible, begin, np.minimum(end, makespan)),
-        part_begin=part_begin,
-        part_end=np.maximum(last, part_begin),
-        part_from=part_from,
-        processors=processors,
-        speed=problem.speeds[slots.site[useful]],
-        volume=volume,
-        leased=leased,
-        price=fixed + processors * span * unit,
-        part_price=volume * unit,
-        whole=~divisible | (fixed > 0),
-    )
-
-
 def _each_alone(
     problem: PlanningProblem, windows: TaskWindows, wares: CoveringColumns, busy: IntArray
 ) -> float:
-    """Every task at its cheapest and one fixed charge, or the one that is dearest alone."""
+    """Return what all tasks cost at their cheapest, with one fixed charge; or the dearest alone."""
     if not len(wares):
         return float(np.inf)
     slots = problem.offers.arrays
@@ -459,7 +216,7 @@ def _each_alone(
 
 
 class _CoveringProgramme:
-    """The covering programme of one makespan; its rows are also the assignment's."""
+    """Holds the covering programme of one makespan; the assignment has its rows, too."""
 
     def __init__(self, case: _MakespanCase) -> None:
         room, windows, wares = case.room, case.windows, case.wares
@@ -493,11 +250,11 @@ class _CoveringProgramme:
         self.demands = np.maximum(self.demands * (1 - MARGIN) - noise, 0.0)
 
     def solve(self, until: float) -> float:
-        """The bound found by this moment of the monotonic clock."""
-        return _solve(self.programme, self.add_broken, until)
+        """Return the bound found by this moment of the monotonic clock."""
+        return self.programme.best_bound(self.add_broken, until)
 
     def add_broken(self, solution: FloatArray) -> int:
-        """Adds rows that the solution breaks; answers how many."""
+        """Add rows that the solution breaks; return how many."""
         wares = self.wares
         n = len(wares)
         bought = np.where(wares.whole, solution[:n], 1.0)
@@ -541,7 +298,7 @@ class _CoveringProgramme:
 
 
 class _AssignmentProgramme:
-    """The assignment programme of one makespan."""
+    """Holds the assignment programme of one makespan."""
 
     def __init__(self, case: _MakespanCase) -> None:
         room, windows, wares, busy = case.room, case.windows, case.wares, case.busy
@@ -589,13 +346,13 @@ class _AssignmentProgramme:
             self._add(j, 0.0, float(windows.deadlines.max()), False)
 
     def solve(self, until: float) -> float:
-        """The bound found by this moment of the monotonic clock."""
+        """Return the bound found by this moment of the monotonic clock."""
         if self.homeless:
             return float(np.inf)
-        return _solve(self.programme, self.add_broken, until)
+        return self.programme.best_bound(self.add_broken, until)
 
     def add_broken(self, solution: FloatArray) -> int:
-        """Adds rows that the solution breaks; answers how many."""
+        """Add rows that the solution breaks; return how many."""
         wares = self.wares
         n = len(wares)
         taken = solution[2 * n :]
@@ -622,7 +379,7 @@ class _AssignmentProgramme:
         return count
 
     def _overlaps(self, pairs: IntArray, opens: FloatArray, closes: FloatArray) -> FloatArray:
-        """Least seconds of each pair's task within windows, shape ``(n, ...)``."""
+        """Return least seconds of each pair's task within windows, shape ``(n, ...)``."""
         shape = (-1,) + (1,) * np.ndim(opens)
         runtime = self.runtime[pairs].reshape(shape)
         early = self.first[pairs].reshape(shape) + runtime - opens
@@ -650,7 +407,7 @@ class _AssignmentProgramme:
         )
 
     def _add(self, j: int, opens: float, closes: float, by_share: bool) -> None:
-        """What the slot gives in the window is at least what tasks take in it."""
+        """Add the row: the slot gives at least what tasks take within the window."""
         n = len(self.wares)
         whole, part, paid = (float(g[j]) for g in self.wares.gives(opens, closes))
         pairs = np.flatnonzero(self.ware == j)
@@ -667,7 +424,7 @@ class _AssignmentProgramme:
         )
 
     def _link_shares(self) -> None:
-        """A slot that is not bought gives nothing, and no more than its processors."""
+        """Add rows: a slot that is not bought gives nothing, others give no more than they have."""
         linked = np.flatnonzero(self.wares.whole[self.ware])
         self.programme.add(
             np.tile(np.arange(len(linked)), 2),
@@ -677,7 +434,7 @@ class _AssignmentProgramme:
         )
 
     def _link_parts(self) -> None:
-        """A lease lasts until its tasks end at the earliest, and so does an extension."""
+        """Add rows: a lease lasts until its tasks end at the earliest, and so does an extension."""
         wares = self.wares
         since = wares.part_from[self.ware]
         length = np.where(np.isfinite(since), self.first + self.runtime - since, 0.0)
@@ -693,7 +450,7 @@ class _AssignmentProgramme:
         )
 
     def _link_companions(self) -> None:
-        """Whoever takes from a slot that is too narrow takes the rest beside it."""
+        """Add rows: a task that takes from a slot too narrow for it takes the rest beside it."""
         narrow = np.flatnonzero(self.most < 1)
         latest = self.last - self.runtime + self.slack
         rows, columns, values = [], [], []
@@ -719,30 +476,10 @@ class _AssignmentProgramme:
             )
 
 
-def _solve(
-    programme: LinearProgramme, add_broken: Callable[[FloatArray], int], until: float
-) -> float:
-    """The best bound by a moment of the monotonic clock, broken rows added as they show."""
-    bound = 0.0
-    steps = [(programme.solve_relaxed, ROUNDS)]
-    if programme.whole.any():
-        steps.append((programme.solve, TREES))
-    for solve, rounds in steps:
-        for _ in range(rounds):
-            left = until - time.monotonic()
-            if left <= 0:
-                return bound
-            proven, solution = solve(left)
-            bound = max(bound, proven * (1 - MARGIN))
-            if solution is None or not add_broken(solution):
-                break
-    return bound
-
-
 def _moments(
     problem: PlanningProblem, windows: TaskWindows, makespan: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Where windows worth a row open and close, seconds."""
+    """Return when windows worth a row open and close, seconds."""
     may = windows.possible
     starts, finishes = windows.starts[may], windows.finishes[may]
     runtimes = problem.runtimes[may]
@@ -756,7 +493,7 @@ def _moments(
 def _within_slots(
     room: EmptySlotCapacity, windows: TaskWindows, tasks: IntArray, slots: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Earliest start and latest finish of tasks that take from slots, shape ``(n,)`` each."""
+    """Return earliest start and latest finish of tasks within slots, shape ``(n,)`` each."""
     problem = room.problem
     found = [
         kernels.starts_in_slots(
@@ -780,7 +517,7 @@ def _within_slots(
 
 
 def _greatest(values: FloatArray, most: int) -> Iterable[tuple[int, int]]:
-    """Places of the greatest positive values of different rows."""
+    """Return the indices of the greatest positive values, at most one of each row."""
     best = values.argmax(axis=1)
     peaks = values[np.arange(len(values)), best]
     rows = np.argsort(-peaks, kind="stable")[:most]
