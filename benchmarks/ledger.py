@@ -20,7 +20,8 @@ from pathlib import Path
 
 from figures import Benchmark, Figure, at_least
 
-from bursar.market.accounts import Accounts, LedgerAccount, SpendingQuota
+from bursar.market.account_records import LedgerAccount, SpendingQuota
+from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book
 
 USERS = 100

@@ -9,7 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bursar.market.accounts import BANK, LARGEST, Accounts, LedgerAccount, LedgerRow, SpendingQuota
+from bursar.market.account_records import (
+    BANK,
+    LARGEST,
+    LedgerAccount,
+    LedgerRow,
+    SpendingQuota,
+)
+from bursar.market.accounts import Accounts
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 

@@ -15,7 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.market.accounts import BANK, LedgerAccount, LedgerRow, SpendingQuota
+from bursar.market.account_records import (
+    BANK,
+    LedgerAccount,
+    LedgerRow,
+    SpendingQuota,
+)
 from bursar.market.book import Book, read_book
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal

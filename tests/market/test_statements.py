@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.formats.period import Period, parse_period
-from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow
+from bursar.market.account_records import LedgerAccount, LedgerRow
+from bursar.market.accounts import Accounts
 from bursar.market.statements import (
     LedgerDifference,
     make_invoice,

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bursar.dispatch.journal import RunEvent, RunJournal
-from bursar.market.accounts import Accounts, LedgerAccount, SpendingQuota
+from bursar.market.account_records import LedgerAccount, SpendingQuota
+from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger

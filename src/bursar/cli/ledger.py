@@ -14,7 +14,7 @@ from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
     from bursar.formats.period import Period
-    from bursar.market.accounts import LedgerRow, SpendingQuota
+    from bursar.market.account_records import LedgerRow, SpendingQuota
     from bursar.market.book import Book
     from bursar.model.admission import Refusal
     from bursar.model.money import Micros
@@ -127,7 +127,7 @@ def open_account(
     as_json: AsJson = False,
 ) -> None:
     """Open an account. Creates the book if there is none."""
-    from bursar.market.accounts import LedgerAccount
+    from bursar.market.account_records import LedgerAccount
     from bursar.market.book import Book
     from bursar.model.errors import InputError
 
@@ -452,7 +452,7 @@ def _micros(text: str, currency: str | None) -> "Micros":
 
 
 def _quota(text: str, per: str, currency: str | None) -> "SpendingQuota":
-    from bursar.market.accounts import SpendingQuota
+    from bursar.market.account_records import SpendingQuota
     from bursar.model.errors import InputError
 
     try:

@@ -22,168 +22,36 @@ providers come together.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from time import gmtime
 from types import MappingProxyType
-from typing import Literal
 
-import msgspec
-
+from bursar.market.account_records import (
+    BANK,
+    HELD_PREFIX,
+    LARGEST,
+    PROVIDER_PREFIX,
+    USER_PREFIX,
+    AgreementBalance,
+    Kind,
+    LedgerAccount,
+    LedgerRow,
+    SpendingQuota,
+    UserBalance,
+    matches_agreement,
+    period_of,
+)
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import Micros, check_currency, format_amount
 
-BANK = "bank"
-LARGEST = 2**63 - 1
-"""Largest amount of one row, micro-units: a book holds it in 64 bits."""
-
-Kind = Literal["user", "provider"]
-Per = Literal["all", "year", "month", "day"]
-"""Time over which a quota counts, in UTC; ``"all"``: for ever."""
-
-_USER, _PROVIDER, _HELD = "user:", "provider:", "held:"
 _SHAPES = {
-    "grant": (BANK, _USER),
-    "transfer": (_USER, _USER),
-    "hold": (_USER, _HELD),
-    "release": (_HELD, _USER),
-    "settle": (_HELD, _PROVIDER),
-    "refund": (_PROVIDER, _USER),
+    "grant": (BANK, USER_PREFIX),
+    "transfer": (USER_PREFIX, USER_PREFIX),
+    "hold": (USER_PREFIX, HELD_PREFIX),
+    "release": (HELD_PREFIX, USER_PREFIX),
+    "settle": (HELD_PREFIX, PROVIDER_PREFIX),
+    "refund": (PROVIDER_PREFIX, USER_PREFIX),
 }
-_PARTS: Mapping[Per, int] = {"all": 0, "year": 1, "month": 2, "day": 3}
 _END_OF_TIME = 253402300800.0  # the year 10000: no date names what comes then
-
-
-class LedgerRow(msgspec.Struct, frozen=True, gc=False):
-    """
-    A double entry: ``amount`` leaves ``source`` and enters ``target``.
-
-    Parameters
-    ----------
-    number
-        1 for the first row of a book.
-    time
-        Seconds since the epoch.
-    key
-        Idempotency key of the operation; unique in a book.
-    kind
-        ``"grant"``, ``"transfer"``, ``"hold"``, ``"release"``, ``"settle"`` or ``"refund"``.
-    source, target
-        Accounts from and to which the amount moves.
-    amount
-        Micro-units. Positive.
-    agreement
-        The agreement it belongs to; empty for none.
-    memo
-        One line for people.
-    """
-
-    number: int
-    time: float
-    key: str
-    kind: str
-    source: str
-    target: str
-    amount: Micros
-    agreement: str = ""
-    memo: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpendingQuota:
-    """
-    Limits the sum of a user's agreements in a period.
-
-    An agreement counts, with all that is held for it or paid and not refunded,
-    in the period in which it was first held.
-
-    Parameters
-    ----------
-    amount
-        Micro-units. Not negative.
-    per
-        The period.
-    """
-
-    amount: Micros
-    per: Per = "all"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.amount <= LARGEST:
-            raise ValueError(f"a quota must be between 0 and 2^63, got {self.amount}")
-        if self.per not in _PARTS:
-            raise ValueError(f"a quota is per {', '.join(_PARTS)}, got {self.per}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerAccount:
-    """
-    Parameters
-    ----------
-    name
-        Unique among users and providers.
-    kind
-        ``"user"`` or ``"provider"``.
-    group
-        Users of one group may transfer to each other; empty for none.
-    quota
-        Of a user; None for none.
-    """
-
-    name: str
-    kind: Kind = "user"
-    group: str = ""
-    quota: SpendingQuota | None = None
-
-    def __post_init__(self) -> None:
-        if not self.name.strip() or not (self.name + self.group).isprintable():
-            raise ValueError(f"name and group must be printable, the name not empty: {self.name!r}")
-        if self.kind not in ("user", "provider"):
-            raise ValueError(f'kind must be "user" or "provider", got "{self.kind}"')
-        if self.kind == "provider" and (self.quota or self.group):
-            raise ValueError("a provider has no group and no quota")
-
-    @property
-    def id(self) -> str:
-        """Name of the account in rows."""
-        return f"{self.kind}:{self.name}"
-
-
-@dataclass(slots=True, eq=False)
-class AgreementBalance:
-    """
-    Holds the sums of an agreement's payments and holds.
-
-    Parameters
-    ----------
-    user, provider
-        Whose; the provider is empty until it is paid.
-    since
-        When it was first held, seconds since the epoch.
-    held, paid, refunded
-        Micro-units: set aside now, paid so far, of that refunded.
-    """
-
-    user: str
-    since: float
-    provider: str = ""
-    held: Micros = 0
-    paid: Micros = 0
-    refunded: Micros = 0
-
-
-@dataclass(slots=True, eq=False)
-class _UserBalance:
-    """Holds a user's sum of holds, and the sum used in each period."""
-
-    account: LedgerAccount
-    held: Micros = 0
-    used: dict[tuple[int, ...], Micros] = field(default_factory=dict)
-
-    def use(self, since: float, amount: Micros) -> None:
-        if self.account.quota is not None:
-            period = _period(self.account.quota.per, since)
-            self.used[period] = self.used.get(period, 0) + amount
 
 
 class Accounts:
@@ -218,7 +86,7 @@ class Accounts:
         self.currency = check_currency(currency)
         self._accounts: dict[str, LedgerAccount] = {}
         self._balances: dict[str, Micros] = {BANK: 0}
-        self._holders: dict[str, _UserBalance] = {}
+        self._holders: dict[str, UserBalance] = {}
         self._agreements: dict[str, AgreementBalance] = {}
         self._by_key: dict[str, LedgerRow] = {}
         self._rows: list[LedgerRow] = []
@@ -232,7 +100,7 @@ class Accounts:
 
     @property
     def rows(self) -> tuple[LedgerRow, ...]:
-        """Every row, in the order made."""
+        """All rows, in the order made."""
         return tuple(self._rows)
 
     @property
@@ -242,12 +110,12 @@ class Accounts:
 
     @property
     def agreements(self) -> Mapping[str, AgreementBalance]:
-        """What each agreement has come to, by its id; not to be changed."""
+        """Sums of each agreement by id; a view that callers must not change."""
         return MappingProxyType(self._agreements)
 
     @property
     def balances(self) -> dict[str, Micros]:
-        """Every account there is: bank, users, providers, agreements."""
+        """Balances of all accounts: bank, users, providers, holds of agreements."""
         return dict(self._balances)
 
     def balance(self, account: str) -> Micros:
@@ -263,7 +131,7 @@ class Accounts:
         holder = self._holders.get(user)
         if holder is None or holder.account.quota is None:
             return 0
-        return holder.used.get(_period(holder.account.quota.per, now), 0)
+        return holder.used.get(period_of(holder.account.quota.per, now), 0)
 
     def available(self, user: str, now: float) -> Micros:
         """
@@ -274,7 +142,7 @@ class Accounts:
         holder = self._holders.get(user)
         if holder is None:
             return 0
-        balance = self._balances[_USER + user]
+        balance = self._balances[USER_PREFIX + user]
         quota = holder.account.quota
         if quota is None:
             return balance
@@ -284,7 +152,7 @@ class Accounts:
         """Return whether two moments are in the same period of a user's quota."""
         holder = self._holders.get(user)
         quota = None if holder is None else holder.account.quota
-        return quota is None or _period(quota.per, one) == _period(quota.per, other)
+        return quota is None or period_of(quota.per, one) == period_of(quota.per, other)
 
     def row_of(self, key: str) -> LedgerRow | None:
         """Return the row that the operation with this key made."""
@@ -319,10 +187,10 @@ class Accounts:
         return account
 
     def set_quota(self, user: str, quota: SpendingQuota | None) -> LedgerAccount | Refusal:
-        """Gives a user another quota. What is above it already stays."""
+        """Give a user another quota; agreements above the new one stay."""
         holder = self._holders.get(user)
         if holder is None:
-            return self._unknown(_USER + user)
+            return self._unknown(USER_PREFIX + user)
         old = holder.account
         account = LedgerAccount(name=user, kind="user", group=old.group, quota=quota)
         self._put(account)
@@ -339,7 +207,7 @@ class Accounts:
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
         """Add an amount from the bank to a user's allocation."""
-        target = _USER + user
+        target = USER_PREFIX + user
         answer = self._look(now, key, BANK, target, amount, memo, currency)
         return answer or self._post(now, key, "grant", BANK, target, amount, "", memo)
 
@@ -355,7 +223,7 @@ class Accounts:
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
         """Move part of a user's allocation to another user of the same group."""
-        source, target = _USER + giver, _USER + taker
+        source, target = USER_PREFIX + giver, USER_PREFIX + taker
         answer = self._look(now, key, source, target, amount, memo, currency)
         if answer is not None:
             return answer
@@ -378,11 +246,11 @@ class Accounts:
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
         """
-        Sets part of a user's allocation aside for an agreement, or more for the same.
+        Set part of a user's allocation aside for an agreement, or more for the same one.
 
         Refused over the allocation or the quota.
         """
-        source, target = _USER + user, _HELD + agreement
+        source, target = USER_PREFIX + user, HELD_PREFIX + agreement
         answer = self._look(now, key, source, target, amount, memo, currency)
         if answer is not None:
             return answer
@@ -394,7 +262,7 @@ class Accounts:
         holder = self._holders[user]
         quota = holder.account.quota
         if quota is not None:
-            period = _period(quota.per, now if found is None else found.since)
+            period = period_of(quota.per, now if found is None else found.since)
             over = holder.used.get(period, 0) + amount - quota.amount
             if over > 0:
                 per = "in all" if quota.per == "all" else f"per {quota.per}"
@@ -415,11 +283,11 @@ class Accounts:
         memo: str = "",
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
-        """Gives part of what an agreement holds back to its user."""
+        """Give part of what an agreement holds back to its user."""
         found = self._agreements.get(agreement)
         if found is None:
             return _no(f'no agreement "{agreement}"')
-        source, target = _HELD + agreement, _USER + found.user
+        source, target = HELD_PREFIX + agreement, USER_PREFIX + found.user
         answer = self._look(now, key, source, target, amount, memo, currency)
         return answer or self._post(now, key, "release", source, target, amount, agreement, memo)
 
@@ -438,7 +306,7 @@ class Accounts:
         found = self._agreements.get(agreement)
         if found is None:
             return _no(f'no agreement "{agreement}"')
-        source, target = _HELD + agreement, _PROVIDER + provider
+        source, target = HELD_PREFIX + agreement, PROVIDER_PREFIX + provider
         answer = self._look(now, key, source, target, amount, memo, currency)
         if answer is not None:
             return answer
@@ -457,7 +325,7 @@ class Accounts:
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
         """
-        The provider pays back what it did not deliver.
+        Pay back to the user what the provider did not deliver.
 
         Refused beyond what was paid for the agreement and not refunded before.
         """
@@ -466,7 +334,7 @@ class Accounts:
             return _no(f'no agreement "{agreement}"')
         if not found.provider:
             return _no(f"nothing was paid for {agreement}")
-        source, target = _PROVIDER + found.provider, _USER + found.user
+        source, target = PROVIDER_PREFIX + found.provider, USER_PREFIX + found.user
         answer = self._look(now, key, source, target, amount, memo, currency, agreement)
         if answer is not None:
             return answer
@@ -513,7 +381,7 @@ class Accounts:
         currency: str | None,
         agreement: str | None = None,
     ) -> LedgerRow | Refusal | None:
-        """The row of this key, or why it cannot be; None: go on."""
+        """Return the row that this key made, or why there can be none; None: post one."""
         row = self._by_key.get(key)
         if row is not None:
             same = row.source == source and row.target == target and row.amount == amount
@@ -532,7 +400,7 @@ class Accounts:
             return _no(f"a moment must be in seconds since the epoch, got {now}")
         if source not in self._balances:
             return self._unknown(source)
-        if target not in self._balances and not target.startswith(_HELD):
+        if target not in self._balances and not target.startswith(HELD_PREFIX):
             return self._unknown(target)
         return None
 
@@ -566,11 +434,11 @@ class Accounts:
             self._note(row)
 
     def _note(self, row: LedgerRow) -> None:
-        """Keeps the agreement, and its user's quota, in step with a row."""
+        """Count a row in the sums of its agreement and in the quota of its user."""
         amount, kind = row.amount, row.kind
         found = self._agreements.get(row.agreement)
         if found is None:
-            found = AgreementBalance(row.source[len(_USER) :], row.time)
+            found = AgreementBalance(row.source[len(USER_PREFIX) :], row.time)
             self._agreements[row.agreement] = found
         holder = self._holders[found.user]
         if kind == "hold":
@@ -586,7 +454,7 @@ class Accounts:
         holder.held -= amount
         if kind == "settle":
             found.paid += amount
-            found.provider = row.target[len(_PROVIDER) :]
+            found.provider = row.target[len(PROVIDER_PREFIX) :]
         else:
             holder.use(found.since, -amount)
 
@@ -597,7 +465,7 @@ class Accounts:
         self._apply(row)
 
     def _fault_of(self, row: LedgerRow) -> str:
-        """Why a row cannot follow those before it; empty when it can."""
+        """Return why a row cannot follow those before it; empty when it can."""
         left, right = _SHAPES.get(row.kind, ("?", "?"))
         found = self._agreements.get(row.agreement)
         if row.number != len(self._rows) + 1:
@@ -614,17 +482,17 @@ class Accounts:
             return f"moves {row.amount} micro-units"
         if row.source != BANK and self._balances[row.source] < row.amount:
             return f'takes {row.amount} from "{row.source}", {self._balances[row.source]} are there'
-        if not _is_of_its_agreement(row, found):
+        if not matches_agreement(row, found):
             return f'does not belong to the agreement "{row.agreement}"'
         if row.kind == "refund" and (found is None or found.paid - found.refunded < row.amount):
             return f'refunds more than was paid for "{row.agreement}"'
         return ""
 
     def _put(self, account: LedgerAccount) -> None:
-        """Enters an account, and counts what its agreements used anew under its quota."""
+        """Enter an account and count anew, under its quota, what its agreements used."""
         self._accounts[account.name] = account
         if account.kind == "user":
-            holder = self._holders.setdefault(account.name, _UserBalance(account))
+            holder = self._holders.setdefault(account.name, UserBalance(account))
             holder.account = account
             holder.used.clear()
             if account.quota is not None:
@@ -642,26 +510,5 @@ class Accounts:
         return format_amount(amount, self.currency)
 
 
-def _is_of_its_agreement(row: LedgerRow, found: AgreementBalance | None) -> bool:
-    """Whether the accounts of a row are those of the agreement it names, as it stood before."""
-    if row.kind in ("grant", "transfer"):
-        return not row.agreement
-    if found is None:
-        return row.kind == "hold" and row.target == _HELD + row.agreement != _HELD
-    held, user, provider = _HELD + row.agreement, _USER + found.user, _PROVIDER + found.provider
-    return (row.source, row.target) in {
-        "hold": [(user, held)],
-        "release": [(held, user)],
-        "settle": [(held, provider if found.provider else row.target)],
-        "refund": [(provider, user)],
-    }[row.kind]
-
-
 def _no(reason: str) -> Refusal:
     return Refusal(reason, final=True)
-
-
-def _period(per: Per, moment: float) -> tuple[int, ...]:
-    """Year, month and day of a moment, as many as name the period."""
-    parts = _PARTS[per]
-    return gmtime(moment)[:parts] if parts else ()

@@ -21,7 +21,13 @@ from pathlib import Path
 import msgspec
 
 from bursar.locking import LockHeldElsewhere, take_lock
-from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow, Per, SpendingQuota
+from bursar.market.account_records import (
+    LedgerAccount,
+    LedgerRow,
+    Per,
+    SpendingQuota,
+)
+from bursar.market.accounts import Accounts
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bursar.market.accounts import Accounts, AgreementBalance, LedgerRow
+from bursar.market.account_records import AgreementBalance, LedgerRow
+from bursar.market.accounts import Accounts
 from bursar.market.usage import UsageRecord
 from bursar.model.money import Micros
 

@@ -5,7 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bursar.market.accounts import BANK, Accounts, LedgerAccount, LedgerRow
+from bursar.market.account_records import (
+    BANK,
+    LedgerAccount,
+    LedgerRow,
+)
+from bursar.market.accounts import Accounts
 from bursar.market.statements import Invoice, InvoiceItem, Statement, StatementLine
 from bursar.model.money import Micros, format_amount, from_micros
 

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from bursar.locking import LockHeldElsewhere, take_lock
-from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow
+from bursar.market.account_records import LedgerAccount, LedgerRow
+from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.usage import UsageRecord

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow
+from bursar.market.account_records import LedgerAccount, LedgerRow
+from bursar.market.accounts import Accounts
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros, format_amount
 from bursar.service.interfaces import DESK_KINDS, Position, ServiceError, ServiceJournal

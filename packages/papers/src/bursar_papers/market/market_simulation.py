@@ -14,7 +14,8 @@ from itertools import count
 
 import numpy as np
 
-from bursar.market.accounts import Accounts, LedgerAccount
+from bursar.market.account_records import LedgerAccount
+from bursar.market.accounts import Accounts
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.exchange import MessageExchange, TradingParty
 from bursar.market.trade_manager import TradeManager
