@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.cluster import kernels
-from bursar.cluster.kernels import (
+from bursar.cluster import kernels, profile_kernels
+from bursar.cluster.profile_kernels import (
     K_AGAIN,
     K_FRONT,
     K_HEAP,
@@ -299,7 +299,7 @@ class Machine:
             np.array([*ends, math.inf]),
         )
         self.now = max(self.now, last) if math.isinf(until) else until
-        kernels.trim(self._k, self._times, self._free, self.now)
+        profile_kernels.trim(self._k, self._times, self._free, self.now)
         self._forget_past_reservations()
 
     def run(self) -> None:
@@ -365,7 +365,7 @@ class Machine:
         end = start + duration
         self._ensure(0)
         head = self._hold_for_head(-1)
-        least = kernels.least_free(self._k, self._times, self._free, start, end)
+        least = profile_kernels.least_free(self._k, self._times, self._free, start, end)
         if head is not None:
             self._hold_for_head(+1, head)
         if least < processors:
@@ -561,7 +561,7 @@ class Machine:
         """
         self._check(processors, estimate, estimate)
         if self.policy == "conservative":
-            return kernels.earliest(
+            return profile_kernels.earliest(
                 self._k, self._times, self._free, processors, estimate, self.now, math.inf
             )
         future = self._future()
@@ -674,8 +674,8 @@ class Machine:
 
     def _change(self, begin: float, end: float, amount: int) -> None:
         self._ensure(0)
-        kernels.trim(self._k, self._times, self._free, self.now)
-        kernels.change(self._k, self._times, self._free, begin, end, amount)
+        profile_kernels.trim(self._k, self._times, self._free, self.now)
+        profile_kernels.change(self._k, self._times, self._free, begin, end, amount)
 
     def _held(self) -> tuple[FloatArray, FloatArray, IntArray]:
         """Start, end and width of running jobs and of reservations."""
@@ -695,7 +695,7 @@ class Machine:
             return None
         job = self._queue[self._k[K_FRONT]]
         if head is None:
-            head = kernels.earliest(
+            head = profile_kernels.earliest(
                 self._k, self._times, self._free, int(self._width[job]),
                 float(self._estimate[job]), self.now, math.inf,
             )  # fmt: skip
