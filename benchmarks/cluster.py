@@ -43,6 +43,7 @@ from figures import Benchmark, at_most
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.simulation import simulate
+from bursar.cluster.slots import offered_slots
 from bursar.formats.swf import read_swf
 from bursar.model.trace import Trace
 from bursar.simulation.scaling import repeated
@@ -170,14 +171,14 @@ def show_slots(bench: Benchmark, looks: int) -> None:
             at += np.ceil(rng.exponential(100.0))
             machine.submit(int(rng.integers(1, 60)), np.ceil(rng.exponential(4000.0)), at=at)
             machine.advance(at)
-        machine.free_slots()
+        offered_slots(machine)
         seconds = []
         for _ in range(looks):
             at += 1.0
             machine.submit(int(rng.integers(1, 60)), np.ceil(rng.exponential(4000.0)), at=at)
             machine.advance(at)
             began = time.perf_counter()
-            slots = machine.free_slots()
+            slots = offered_slots(machine)
             seconds.append(time.perf_counter() - began)
         middle = 1e3 * statistics.median(seconds)
         run, wait = len(machine.running), len(machine.waiting)

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.cluster.machine import Early, Machine, Policy, Reservation
+from bursar.cluster.machine import Machine, Reservation
+from bursar.cluster.scheduling_rules import Early, Policy
 
 JOBS = st.lists(
     st.tuples(
@@ -40,20 +41,20 @@ def test_stepping_from_event_to_event_is_running_at_once(
     stepped = _machine(rows, policy, early)
     jobs = np.arange(len(rows))
     steps = 0
-    while not stepped.ended(jobs).all():
+    while not stepped.jobs.ended(jobs, stepped.now).all():
         moment = stepped.next_event
         assert moment < math.inf
-        before = stepped.ended(jobs).sum(), len(stepped.running)
+        before = stepped.jobs.ended(jobs, stepped.now).sum(), len(stepped.running)
         if moment > stepped.now:
             between = stepped.copy()
             between.advance((stepped.now + moment) / 2)
-            assert (between.ended(jobs).sum(), len(between.running)) == before
+            assert (between.jobs.ended(jobs, between.now).sum(), len(between.running)) == before
         stepped.advance(moment)
         steps += 1
         assert steps < 500
 
-    assert [a.tolist() for a in at_once.outcome()[:3]] == [
-        a.tolist() for a in stepped.outcome()[:3]
+    assert [a.tolist() for a in at_once.jobs.outcome()[:3]] == [
+        a.tolist() for a in stepped.jobs.outcome()[:3]
     ]
 
 
@@ -65,4 +66,7 @@ def test_an_idle_machine_waits_for_nothing() -> None:
     machine.submit(1, 2.0, at=1.0)
     assert machine.next_event == 1.0
     machine.advance(1.0)
-    assert (machine.next_event, machine.ended(np.array([0])).tolist()) == (3.0, [False])
+    assert (machine.next_event, machine.jobs.ended(np.array([0]), machine.now).tolist()) == (
+        3.0,
+        [False],
+    )

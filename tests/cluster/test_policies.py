@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.cluster.machine import Machine
+from bursar.cluster.slots import offered_slots
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 
@@ -72,7 +73,7 @@ def test_every_job_starts_and_ends_as_in_the_plain_twin(
     machine.run()
     twin.run(jobs)
 
-    start, finish, killed, promised = machine.outcome()
+    start, finish, killed, promised = machine.jobs.outcome()
     assert start.tolist() == [job.start for job in jobs]
     assert finish.tolist() == [job.finish for job in jobs]
     assert killed.tolist() == [job.killed for job in jobs]
@@ -109,7 +110,7 @@ def test_what_every_policy_promises(
 
     machine.run()
 
-    start, finish, killed, promised = machine.outcome()
+    start, finish, killed, promised = machine.jobs.outcome()
     assert not np.isnan(finish).any()
     if overrun == "extend" and not kept:
         assert not killed.any()
@@ -166,13 +167,13 @@ def test_step_by_step_is_all_at_once(
             job = coming.pop(0)
             stepped.submit(job.width, job.estimate, runtime=job.runtime, at=job.submit)
         stepped.advance(float(moment))
-        stepped.free_slots()
+        offered_slots(stepped)
         stepped.expected_starts()
     for job in coming:
         stepped.submit(job.width, job.estimate, runtime=job.runtime, at=job.submit)
     stepped.run()
 
-    for ours, theirs in zip(stepped.outcome(), whole.outcome(), strict=True):
+    for ours, theirs in zip(stepped.jobs.outcome(), whole.jobs.outcome(), strict=True):
         assert np.array_equal(ours, theirs, equal_nan=True)
 
 
@@ -190,8 +191,8 @@ def test_a_job_is_only_known_as_far_as_it_has_happened() -> None:
     machine.advance(4.0)
     assert machine.job(first).finish == 4.0
     assert machine.job(second).start == 4.0
-    assert machine.times(first) == (machine.job(first).start, 4.0)
-    assert machine.times(second) == (4.0, None)
+    assert machine.jobs.times(first, machine.now) == (machine.job(first).start, 4.0)
+    assert machine.jobs.times(second, machine.now) == (4.0, None)
     assert math.isclose(machine.now, 4.0)
 
 

@@ -50,7 +50,7 @@ def test_every_hand_made_case_ends_as_expected(data: Path) -> None:
                 machine.submit(processors, estimate, runtime=runtime, at=submit)
             machine.run()
             order = sorted(range(len(jobs)), key=lambda i: jobs[i][0])
-            finish = machine.outcome()[1].tolist()
+            finish = machine.jobs.outcome()[1].tolist()
             assert [ends[i] for i in order] == finish, (path.name, policy)
             checked += 1
     assert checked > 60

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.cluster.machine import DAY, Machine, Reservation
-from bursar.cluster.slots import FreeSlot, free_slots
+from bursar.cluster.machine import Machine, Reservation
+from bursar.cluster.slots import DAY, FreeSlot, free_area, free_slots, offered_slots, slot_horizon
 from bursar.model.admission import Refusal
 
 LENGTH = st.integers(1, 12)
@@ -70,10 +70,10 @@ def test_slots_are_the_free_area_cut_into_pieces(
     for begin, length, width in windows:
         machine.reserve(machine.now + begin, float(length), min(width, processors))
 
-    slots = machine.free_slots()
+    slots = offered_slots(machine)
 
     begins, ends, widths = machine.schedule()
-    horizon = machine.slot_horizon()
+    horizon = slot_horizon(machine)
     assert (horizon - machine.now) % DAY == 0
     assert horizon > max(ends.tolist(), default=machine.now)
     for instant in {machine.now, *begins.tolist(), *ends.tolist()}:
@@ -125,7 +125,7 @@ def test_a_reservation_breaks_no_promise_and_is_kept(
     machine.run()
     untouched.run()
     if not windows:
-        assert np.array_equal(machine.outcome()[0], untouched.outcome()[0])
+        assert np.array_equal(machine.jobs.outcome()[0], untouched.jobs.outcome()[0])
     assert machine.reservations == ()
 
 
@@ -155,7 +155,7 @@ def test_what_is_expected_happens_when_estimates_are_right(
 
     machine.run()
 
-    assert np.array_equal(machine.outcome()[0][waiting], expected)
+    assert np.array_equal(machine.jobs.outcome()[0][waiting], expected)
 
 
 def test_jobs_are_planned_around_a_reservation_under_every_policy() -> None:
@@ -167,7 +167,7 @@ def test_jobs_are_planned_around_a_reservation_under_every_policy() -> None:
         machine.advance(0.0)
         short = machine.submit(2, 10.0)
         machine.run()
-        start = machine.outcome()[0]
+        start = machine.jobs.outcome()[0]
         assert start[long] == 15.0, policy
         assert start[short] == (15.0 if policy == "fcfs" else 0.0), policy
 
@@ -204,7 +204,7 @@ def test_an_extension_never_enters_a_reservation() -> None:
     other = machine.submit(1, 10.0, runtime=100.0)
     machine.run()
 
-    start, finish, killed, _ = machine.outcome()
+    start, finish, killed, _ = machine.jobs.outcome()
     assert (start[job], finish[job], killed[job]) == (0.0, 10.0, True)
     assert (start[other], killed[other]) == (10.0, False)
     assert finish[other] == 110.0
@@ -219,22 +219,22 @@ def test_the_free_area_of_an_fcfs_schedule_ends_with_it() -> None:
         machine.submit(width, length)
     machine.advance(0.0)
 
-    area = machine.free_area()
+    area = free_area(machine)
 
     assert [(s.start, s.end, s.processors) for s in area] == [(0.0, 6.0, 1), (4.0, 6.0, 1)]
     assert sum(s.processors * s.duration for s in area) == 4 * 7 - (3 * 4 + 2 * 2 + 4 * 1)
     assert not any(s.divisible or s.extensible for s in area)
-    assert Machine(4, "fcfs").free_area() == []
+    assert free_area(Machine(4, "fcfs")) == []
 
 
 def test_nothing_running_is_one_slot() -> None:
     """All processors for a day, divisible and extensible."""
-    assert Machine(7).free_slots() == [
+    assert offered_slots(Machine(7)) == [
         FreeSlot(start=0.0, end=DAY, processors=7, divisible=True, extensible=True)
     ]
     full: Any = Machine(2, now=5.0)
     full.submit(2, 10.0)
     full.advance(5.0)
-    (slot,) = full.free_slots()
+    (slot,) = offered_slots(full)
     assert (slot.start, slot.end) == (15.0, 5.0 + DAY)
-    assert not math.isinf(full.slot_horizon())
+    assert not math.isinf(slot_horizon(full))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.cluster.machine import Policy
+from bursar.cluster.scheduling_rules import Policy
 from bursar.cluster.simulation import simulate
 from bursar.model.errors import InputError
 from bursar.model.task import Task

@@ -15,7 +15,7 @@ from tests.simulation.test_loaded import trace
 
 import bursar
 from bursar.api.simulating import Simulation, simulate
-from bursar.cluster.machine import Policy
+from bursar.cluster.scheduling_rules import Policy
 from bursar.dispatch.journal import JournalState, read_journal
 from bursar.formats.swf import write_swf
 from bursar.market.ledger import Ledger

@@ -7,7 +7,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.cluster.machine import Early, Machine, Overrun, Policy, Semantics
+from bursar.cluster.machine import Machine
+from bursar.cluster.scheduling_rules import (
+    Early,
+    Overrun,
+    Policy,
+    Semantics,
+)
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.trace import Trace
 
@@ -111,7 +117,7 @@ def simulate(
             machine.advance(float(trace.submit[i * len(trace) // REPORTS]))
             on_progress(i / REPORTS)
     machine.run()
-    start, finish, killed, promised = machine.outcome()
+    start, finish, killed, promised = machine.jobs.outcome()
     return SimulatedSchedule(
         start=start,
         finish=finish,

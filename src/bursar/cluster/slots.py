@@ -1,14 +1,18 @@
 """Free slots: what a machine's schedule leaves, in pieces that can be offered."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bursar.cluster.machine import Machine
 from bursar.compiling import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class FreeSlot:
     start, end
         Seconds on the machine's clock.
     processors
-        How many.
+        Number of processors.
     divisible, extensible
         Whether a part may be taken, and whether it may be used past its end:
         both true of slots that end at the horizon, both false of those that
@@ -36,8 +40,39 @@ class FreeSlot:
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Length of the slot, seconds."""
         return self.end - self.start
+
+
+def slot_horizon(machine: Machine) -> float:
+    """Return the first multiple of 24 hours from now strictly after all that is planned."""
+    return _horizon_after(_last_end(machine), machine.now)
+
+
+def offered_slots(machine: Machine, horizon: float | None = None) -> list[FreeSlot]:
+    """
+    Return what the machine can offer (HPDC'07 section 4), by start.
+
+    Parameters
+    ----------
+    horizon
+        End of the slots that are offered, seconds; None: :func:`slot_horizon`.
+    """
+    planned = machine.schedule()
+    if horizon is None:
+        horizon = _horizon_after(max(planned[1].tolist(), default=machine.now), machine.now)
+    return free_slots(machine.processors, machine.now, horizon, *planned)
+
+
+def free_area(machine: Machine) -> list[FreeSlot]:
+    """
+    Return what the schedule leaves until its own end (e-Science 2006, section 4), by start.
+
+    The rectangles are cut as by :func:`offered_slots`, but none ends past the last planned
+    end, and none may be divided or extended. There are none when nothing is planned.
+    """
+    slots = offered_slots(machine, _last_end(machine))
+    return [replace(slot, divisible=False, extensible=False) for slot in slots]
 
 
 def free_slots(
@@ -49,7 +84,7 @@ def free_slots(
     width: IntArray,
 ) -> list[FreeSlot]:
     """
-    Windows of each processor, those with the same start and end together, by start.
+    Return the free windows of each processor, those with the same start and end together, by start.
 
     Which processor runs what decides how the free area is cut. Everything
     planned takes, in order of start, the processors of the lowest numbers that
@@ -92,7 +127,7 @@ def free_windows(
     end: FloatArray,
     width: IntArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Start and end of every processor's free windows; what is planned comes by start."""
+    """Return start and end of the free windows of all processors; jobs are sorted by start."""
     until = np.full(processors, now)
     room = processors + int(width.sum())
     starts, ends = np.empty(room), np.empty(room)
@@ -113,3 +148,12 @@ def free_windows(
             starts[count], ends[count] = until[p], horizon
             count += 1
     return starts[:count], ends[:count]
+
+
+def _last_end(machine: Machine) -> float:
+    """Return when the last of what is planned ends; now when nothing is."""
+    return float(max(machine.schedule()[1].tolist(), default=machine.now))
+
+
+def _horizon_after(last: float, now: float) -> float:
+    return now + DAY * (math.floor((last - now) / DAY) + 1)

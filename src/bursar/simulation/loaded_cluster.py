@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.cluster.machine import Early, Machine, Policy, Reservation
+from bursar.cluster.machine import Machine, Reservation
+from bursar.cluster.scheduling_rules import Early, Policy
+from bursar.cluster.slots import offered_slots
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -154,7 +156,7 @@ class LoadedCluster:
         end = int(np.searchsorted(self._submit, until, side="right"))
         first, jobs = self._next, slice(self._next, end)
         if end > first:
-            number = len(self.machine.submitted)
+            number = len(self.machine.jobs.submitted)
             self.machine.submit_all(
                 self._submit[jobs], self._width[jobs], self._estimate[jobs], self._runtime[jobs]
             )
@@ -193,7 +195,7 @@ class LoadedCluster:
     def _usual(self) -> float:
         """Seconds that the jobs that run and wait ask for in the mean."""
         here = np.concatenate((self.machine.running, self.machine.waiting))
-        asked = self.machine.estimates[here]
+        asked = self.machine.jobs.estimates[here]
         return float(asked.mean()) if len(asked) else USUAL
 
     # Provisioned.
@@ -221,7 +223,7 @@ class LoadedCluster:
                     divisible=free.divisible,
                     extensible=free.extensible,
                 )
-                for free in self.machine.free_slots()
+                for free in offered_slots(self.machine)
                 if free.duration >= SHORTEST
             ),
         )
@@ -306,7 +308,7 @@ class LoadedCluster:
             if not left:
                 break
             self.advance(self.next_event)
-            over = self.machine.ended(jobs)
+            over = self.machine.jobs.ended(jobs, self.machine.now)
             for task in tasks[over].tolist():
                 finish[task] = self.now
                 left -= 1
@@ -325,12 +327,12 @@ class LoadedCluster:
         The clock is at the start of the last of them afterwards, or later.
         """
         self.advance(max(self.now, last))
-        submitted = self.machine.submitted[self._own]
+        submitted = self.machine.jobs.submitted[self._own]
         asked = self._own[(submitted >= first) & (submitted < last)]
         while True:
-            start, *_ = self.machine.outcome()
+            start, *_ = self.machine.jobs.outcome()
             if not np.isnan(start[asked]).any():
-                return np.asarray(start[asked] - self.machine.submitted[asked])
+                return np.asarray(start[asked] - self.machine.jobs.submitted[asked])
             self.advance(self.now + 86_400.0)
 
 

@@ -9,7 +9,7 @@ from typing import Literal, cast
 import numpy as np
 
 from bursar.broker.pilot_plan import Pilot, pilot_windows
-from bursar.cluster.machine import Early, Policy
+from bursar.cluster.scheduling_rules import Early, Policy
 from bursar.formats.swf import read_swf
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError

@@ -234,7 +234,7 @@ class SimulatedSite:
     def _look(self) -> None:
         """Tells those that have started, and looks again when something happens next."""
         cluster = self._queue()
-        started = cluster.machine.started(self._waiting)
+        started = cluster.machine.jobs.started(self._waiting, cluster.machine.now)
         for job in self._waiting[started].tolist():
             begun = self._queued.pop(job)
             if not begun.done():  # cancelled, and about to leave

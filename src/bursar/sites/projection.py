@@ -3,6 +3,7 @@
 import math
 
 from bursar.cluster.machine import Machine
+from bursar.cluster.slots import offered_slots
 from bursar.model.errors import InputError
 from bursar.model.slot import Slot
 from bursar.provisioning.lrm.resource_manager import QueuedJob, QueueState
@@ -99,7 +100,7 @@ def slots_of(
         Seconds of one slot.
     """
     offers: list[Slot] = []
-    for free in sorted(machine.free_slots(), key=lambda free: (free.start, -free.duration)):
+    for free in sorted(offered_slots(machine), key=lambda free: (free.start, -free.duration)):
         duration = min(free.duration, longest)
         taken = sum(
             slot.processors
@@ -130,7 +131,7 @@ def backfill_windows_of(machine: Machine) -> tuple[BackfillWindow, ...]:
         BackfillWindow(
             start=free.start - machine.now, seconds=free.duration, processors=free.processors
         )
-        for free in machine.free_slots()
+        for free in offered_slots(machine)
     )
 
 

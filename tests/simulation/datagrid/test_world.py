@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.simulation.datagrid.grids import ONCE, job, load_of, replica, site, star
 
 from bursar.broker.directory.hierarchy import IndexLevel
-from bursar.cluster.machine import Policy as Discipline
+from bursar.cluster.scheduling_rules import Policy as Discipline
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.site import BackgroundLoad

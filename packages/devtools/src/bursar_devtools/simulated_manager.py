@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.cluster.machine import Policy, Reservation
+from bursar.cluster.machine import Reservation
+from bursar.cluster.scheduling_rules import Policy
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.trace import Trace
@@ -550,7 +551,7 @@ class SimulatedResourceManager:
         return now
 
     def _follow_starts(self, now: float) -> bool:
-        begun = self._machine.started(self._waiting)
+        begun = self._machine.jobs.started(self._waiting, self._machine.now)
         if not begun.any():
             return False
         numbers = self._waiting[begun]
@@ -581,7 +582,7 @@ class SimulatedResourceManager:
         self._of_number[number] = job
 
     def _follow_ends(self, now: float) -> bool:
-        over = self._machine.ended(self._running)
+        over = self._machine.jobs.ended(self._running, self._machine.now)
         if not over.any():
             return False
         numbers = self._running[over]

@@ -73,7 +73,7 @@ def slots_of(site: str, machine: Machine) -> list[Slot]:
     The free area up to the last planned end, a rectangle from each change to the next.
 
     Cut along time like this, 214 slots are some 1,500 of one processor; cut along
-    processors (:meth:`bursar.cluster.machine.Machine.free_area`), some 900. The paper has
+    processors (:meth:`bursar.cluster.slots.free_area`), some 900. The paper has
     2,981, which is what is free beside one background job at a time.
     """
     begin, end, width = machine.schedule()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bursar.cluster.machine import Machine
+from bursar.cluster.slots import offered_slots
 from bursar.model.link import Link
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
@@ -241,7 +242,7 @@ def _measure_slots(cell: Cell, data: Path) -> list[Row]:
 
     for name, (start, duration, processors) in planned.items():
         place(name, "reserved", start, start + duration, processors)
-    for number, slot in enumerate(machine.free_slots(horizon=6.0), 1):
+    for number, slot in enumerate(offered_slots(machine, horizon=6.0), 1):
         kind = "divisible, extensible" if slot.divisible else "paid whole"
         place(str(number), kind, slot.start, slot.end, slot.processors)
     return rows

@@ -193,13 +193,13 @@ class BatchElement:
         self._cluster.advance(max(self._cluster.now, self._loop.time() + self._offset))
 
     def _go_on(self) -> None:
-        """What began and ended by now is told, and the next moment waited for."""
+        """Report the jobs that have begun or ended, and wait for the next event."""
         self._advance()
-        machine = self._cluster.machine
-        for number in _filter_jobs(self._waiting, machine.started):
+        jobs, now = self._cluster.machine.jobs, self._cluster.machine.now
+        for number in _filter_jobs(self._waiting, jobs.started, now):
             job = self._running[number] = self._waiting.pop(number)
             self._began(job)
-        for number in _filter_jobs(self._running, machine.ended):
+        for number in _filter_jobs(self._running, jobs.ended, now):
             self._ended(self._running.pop(number))
         if self._timer is not None:
             self._timer.cancel()
@@ -208,10 +208,12 @@ class BatchElement:
             self._timer = self._loop.call_at(self._cluster.next_event - self._offset, self._go_on)
 
 
-def _filter_jobs(jobs: dict[int, GridJob], happened: Callable[..., np.ndarray]) -> list[int]:
-    """Numbers of the jobs to which something has happened, ascending."""
+def _filter_jobs(
+    jobs: dict[int, GridJob], happened: Callable[..., np.ndarray], now: float
+) -> list[int]:
+    """Return the numbers of jobs to which something has happened by now, ascending."""
     numbers = np.fromiter(jobs, dtype=np.int64, count=len(jobs))
-    found: list[int] = numbers[happened(numbers)].tolist()
+    found: list[int] = numbers[happened(numbers, now)].tolist()
     return found
 
 

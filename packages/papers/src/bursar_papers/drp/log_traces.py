@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bursar.cluster.machine import Policy
+from bursar.cluster.scheduling_rules import Policy
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy
 from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
 from bursar.simulation.loaded_cluster import LoadedCluster
@@ -109,11 +109,11 @@ class TraceSite:
 
     def began(self, number: int) -> float | None:
         """When a job got its processors, seconds; None: not yet."""
-        return self._machine.times(number)[0]
+        return self._machine.jobs.times(number, self._machine.now)[0]
 
     def ended(self, number: int) -> bool:
         """Whether a job is gone."""
-        return self._machine.times(number)[1] is not None
+        return self._machine.jobs.times(number, self._machine.now)[1] is not None
 
     def processors(self, number: int) -> int:
         """That a job asks for."""
@@ -121,7 +121,7 @@ class TraceSite:
 
     def ready(self, number: int) -> int:
         """All of a job's workers while it runs."""
-        start, finish = self._machine.times(number)
+        start, finish = self._machine.jobs.times(number, self._machine.now)
         return self.processors(number) if start is not None and finish is None else 0
 
     def advance(self, until: float) -> None:
