@@ -63,10 +63,8 @@ class ServiceApi:
         self._salt = parts.entropy(16)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI request, or the server's lifespan messages."""
-        if scope["type"] == "lifespan":
-            await _handle_lifespan(receive, send)
-        elif scope["type"] == "http":
+        """Handle one HTTP request; starting and stopping are the service runner's."""
+        if scope["type"] == "http":
             await self._serve(HttpRequest(scope, receive), send)
 
     def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
@@ -132,9 +130,7 @@ class ServiceApi:
             file_store=self._file_store,
             principal=known.principal,
             path=values,
-            headers=request.headers,
-            kind=request.kind,
-            pieces=request.pieces,
+            request=request,
             over=lambda: self._waiting.until(request.gone()),
             answers=self._answers,
             document=self._document,
@@ -238,10 +234,3 @@ def _check_kind(kind: str, expected: tuple[str, ...]) -> None:
     if "*/*" not in expected and kind not in expected:
         detail = f"expected {' or '.join(expected)}"
         raise ServiceError("bad-type", 415, detail, where="Content-Type")
-
-
-async def _handle_lifespan(receive: Receive, send: Send) -> None:
-    """Acknowledge lifespan messages; starting and stopping are the service runner's."""
-    while (message := await receive())["type"] != "lifespan.shutdown":
-        await send({"type": f"{message['type']}.complete"})
-    await send({"type": "lifespan.shutdown.complete"})

@@ -1,7 +1,7 @@
 """A request that has passed admission, as its handler sees it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.file_store import FileStore
 from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.limiters import DynamicThreshold
+from bursar.service.http.request import HttpRequest
 from bursar.service.interfaces import Principal, ServiceError
 
 T = TypeVar("T")
@@ -26,13 +27,8 @@ class AuthorizedRequest:
     ----------
     path
         Values of the path's variables, by name.
-    headers
-        Values by name in lower case.
-    pieces
-        Returns the body piece by piece, for routes that read it so; more bytes than its argument
-        raise ServiceError 413.
-    kind
-        Media type of the body, without parameters; empty: the request names none.
+    request
+        The request as it was received, with a body that the handler may read piece by piece.
     over
         Makes a future that is done when the client has disconnected or the service ends all
         waiting.
@@ -46,9 +42,7 @@ class AuthorizedRequest:
     file_store: FileStore
     principal: Principal
     path: Mapping[str, Any]
-    headers: Mapping[str, str]
-    kind: str
-    pieces: Callable[[int], AsyncIterator[bytes]]
+    request: HttpRequest
     over: Callable[[], "asyncio.Future[None]"]
     answers: DynamicThreshold
     document: bytes
@@ -79,7 +73,7 @@ class AuthorizedRequest:
         ServiceError
             When it is too long or holds odd characters.
         """
-        key = self.headers.get("idempotency-key", "")
+        key = self.request.headers.get("idempotency-key", "")
         if len(key) > LONGEST_KEY or not key.isascii() or not (key.isprintable() or not key):
             raise ServiceError(
                 "bad-value",

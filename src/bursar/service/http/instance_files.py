@@ -146,9 +146,9 @@ def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
         return file, found
 
 
-def delete_file(root: str, parts: tuple[str, ...]) -> int:
+def delete_file(root: str, parts: tuple[str, ...]) -> None:
     """
-    Delete a file, a link or an empty folder, durably; return the bytes it had.
+    Delete a file, a link or an empty folder, durably.
 
     Raises
     ------
@@ -165,7 +165,6 @@ def delete_file(root: str, parts: tuple[str, ...]) -> int:
         except FileNotFoundError:
             raise file_not_found("file of this name") from None
         os.fsync(here)
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def list_files(root: str, after: str, limit: int) -> list[FileInfo]:

@@ -134,7 +134,7 @@ def _parameters(route: ApiRoute) -> list[dict[str, Any]]:
 
 def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    for kind in route.kinds:
+    for kind in route.kinds if route.status != 204 else ():
         if kind == JSON:
             content[kind] = {"schema": schemas[route.answer]}
         elif kind == NDJSON:

@@ -113,9 +113,9 @@ class ApiRoute:
     pieces
         Media types of a body that is read piece by piece; ``"*/*"``: any.
     answer
-        Type of the JSON answer; None: no body, or bytes.
+        Type of the JSON answer; None: no JSON.
     status
-        Status of a success.
+        Status of a success; with 204 there is no answer.
     kinds
         Media types of the answer.
     headers
@@ -235,7 +235,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=instances.destroy,
         summary="Its tasks are killed, and all of it is forgotten",
         status=204,
-        kinds=(),
     ),
     ApiRoute(
         method="POST",
@@ -290,7 +289,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         summary="The client has the results up to a cursor: they go",
         query=ThroughQuery,
         status=204,
-        kinds=(),
     ),
     ApiRoute(
         method="GET",
@@ -352,7 +350,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=file_handlers.delete,
         summary="A file or an empty folder goes",
         status=204,
-        kinds=(),
     ),
     ApiRoute(
         method="POST",
@@ -449,7 +446,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         summary="What the owner asks from now on",
         body=_json(Pricing),
         status=204,
-        kinds=(),
     ),
     ApiRoute(
         method="GET",
@@ -489,7 +485,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=service_handlers.revoke_token,
         summary="A token is good no longer",
         status=204,
-        kinds=(),
     ),
     ApiRoute(
         method="POST",

@@ -37,7 +37,7 @@ async def get(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
 async def put(call: AuthorizedRequest, query: PutQuery) -> HttpResponse:
     """Write a file, in place of one of that name."""
     parts = parse_name(call.path["name"])
-    pieces = call.pieces(call.parts.limits.file_bytes)
+    pieces = call.request.pieces(call.parts.limits.file_bytes)
     info = await call.file_store.put(
         _root(call),
         parts,
@@ -56,8 +56,8 @@ async def delete(call: AuthorizedRequest) -> HttpResponse:
 
 async def put_archive(call: AuthorizedRequest) -> HttpResponse:
     """Unpack the files of an archive, all or none."""
-    pieces = call.pieces(call.parts.limits.archive_bytes)
-    found = await call.file_store.unpack(_root(call), pieces, call.kind, _owner(call))
+    pieces = call.request.pieces(call.parts.limits.archive_bytes)
+    found = await call.file_store.unpack(_root(call), pieces, call.request.kind, _owner(call))
     return json_response(api.FileList(files=found))
 
 
@@ -105,7 +105,7 @@ async def send_file(
     )
     if file.executable:
         headers += (("bursar-executable", "true"),)
-    part = requested_range(call.headers, file.size, file.tag)
+    part = requested_range(call.request.headers, file.size, file.tag)
     if part is None:
         return StreamingResponse(file, BYTES, 200, file.size, headers)
     start, size = part

@@ -25,7 +25,7 @@ _HEARTBEAT_EVENT = b": \n\n"
 
 async def show(call: AuthorizedRequest, query: ResultsQuery) -> HttpResponse | StreamingResponse:
     """Return results after a cursor."""
-    as_lines = NDJSON in call.headers.get("accept", "")
+    as_lines = NDJSON in call.request.headers.get("accept", "")
     if query.follow:
         batch = await call.parts.engine.results(call.user, call.handle, query.after, query.limit, 0)
         return StreamingResponse(_followed(call, query, batch), NDJSON)
@@ -111,7 +111,7 @@ async def output(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
 
 
 def _last_event(call: AuthorizedRequest) -> int | None:
-    text = call.headers.get("last-event-id")
+    text = call.request.headers.get("last-event-id")
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
