@@ -9,7 +9,7 @@ from typing import Literal
 from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.site import SiteFacts
 from bursar.service.engine.engine_limits import EngineLimits
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Scope
 from bursar.service.quota import Quota
 

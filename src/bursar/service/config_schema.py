@@ -11,7 +11,7 @@ from bursar.service.config_toml import (
     UserTable,
 )
 from bursar.service.engine.engine_limits import EngineLimits
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 from bursar.service.quota import Quota
 
 

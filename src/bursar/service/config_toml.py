@@ -31,7 +31,7 @@ from bursar.service.config import (
     UserSettings,
 )
 from bursar.service.engine.engine_limits import EngineLimits
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Scope
 from bursar.service.quota import Quota
 from bursar.sites.local import this_machine

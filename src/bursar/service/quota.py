@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.service.engine.engine_limits import EngineLimits, Number
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 
 L = TypeVar("L", EngineLimits, HttpLimits)
 
@@ -22,7 +22,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     instances, unfinished, tasks, task_bytes, result_bytes
         See :class:`~bursar.service.engine.engine_limits.EngineLimits`.
     instance_bytes, user_bytes, rate, burst, requests, streams
-        See :class:`~bursar.service.http.http_limits.HttpLimits`.
+        See :class:`~bursar.service.http_limits.HttpLimits`.
     """
 
     instances: Number | None = None

@@ -17,7 +17,7 @@ from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import SCOPES, Principal, ResultBatch, ServiceError
 
 TOKENS: dict[str, Principal] = {

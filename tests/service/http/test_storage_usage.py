@@ -2,8 +2,8 @@
 
 import pytest
 
-from bursar.service.http import disk_quotas
-from bursar.service.http.disk_quotas import ByteQuota, DiskQuotas
+from bursar.service.files import disk_quotas
+from bursar.service.files.disk_quotas import ByteQuota, DiskQuotas
 from bursar.service.interfaces import ServiceError
 
 ONE, OTHER = ByteQuota("one", 100, "files"), ByteQuota("other", 100, "files")

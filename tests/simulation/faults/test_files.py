@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bursar.remote.messages import FileInfo
-from bursar.service.http.instance_files import FileUpload
+from bursar.service.files.instance_files import FileUpload
 from bursar_devtools.faults.file_faults import TearingFilesystem, simulate_files
 
 SEEDS = 200

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from bursar.service.files.file_store import FileStore
 from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http.file_store import FileStore
-from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.openapi import document
 from bursar.service.http.problems import incident_response, problem_response
@@ -28,6 +27,7 @@ from bursar.service.http.responses import Headers, HttpResponse, StreamingRespon
 from bursar.service.http.router import Router
 from bursar.service.http.routes import ApiRoute, RequestBody
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Principal, ServiceError
 from bursar.version import VERSION
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bursar.service.files.file_store import FileStore
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http.file_store import FileStore
-from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.request import HttpRequest
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Principal, ServiceError
 
 T = TypeVar("T")

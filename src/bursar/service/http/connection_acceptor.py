@@ -15,8 +15,8 @@ from functools import partial
 from bursar.dispatch.descriptors import affordable_connections
 from bursar.dispatch.handshakes import Handshakes
 from bursar.dispatch.subnet import subnet_of
-from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.limiters import ConcurrencyLimit
+from bursar.service.http_limits import HttpLimits
 
 _BACKLOG = 1024
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more

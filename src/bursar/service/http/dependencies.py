@@ -11,7 +11,7 @@ from bursar.model.money import Micros
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.service import interfaces
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Clock, Entropy, Principal
 
 

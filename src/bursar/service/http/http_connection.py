@@ -16,8 +16,8 @@ from uvicorn.server import ServerState
 
 from bursar.dispatch.keepalive import keep_alive
 from bursar.service.http.connection_acceptor import ConnectionSlot
-from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.problems import problem_response
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 
 _AROUND = 4  # bytes around name and value of a header, as it is usually written

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 from bursar.model.errors import InputError
 from bursar.service.http.connection_acceptor import ConnectionAcceptor
 from bursar.service.http.http_connection import HttpConnection
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http_limits import HttpLimits
 
 
 class HttpListener:

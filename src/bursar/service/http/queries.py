@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bursar.remote.messages import Count, RequestStruct
-from bursar.service.http.http_limits import MOST_WAIT
+from bursar.service.http_limits import MOST_WAIT
 
 MOST_RESULTS = 10_000
 """Of one page."""

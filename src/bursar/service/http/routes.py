@@ -16,7 +16,7 @@ from bursar.market.trade_messages import AnyMessage
 from bursar.market.usage import SignedRecord
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
-from bursar.service.http import archives
+from bursar.service.files import archives
 from bursar.service.http.handlers import (
     file_handlers,
     instances,

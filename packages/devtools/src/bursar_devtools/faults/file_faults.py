@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
-from bursar.service.http import instance_files
-from bursar.service.http.file_store import FileOwner, FileStore
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.files import instance_files
+from bursar.service.files.file_store import FileOwner, FileStore
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar_devtools.faults.seeded_random import seeded_random
@@ -43,7 +43,7 @@ class PowerCut(BaseException):
 
 class TearingFilesystem:
     """
-    Replaces ``os`` for :mod:`bursar.service.http.instance_files`, and tracks what was synced.
+    Replaces ``os`` for :mod:`bursar.service.files.instance_files`, and tracks what was synced.
 
     Parameters
     ----------

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from bursar.remote import messages as api
+from bursar.service.files.confined_folders import parse_name
+from bursar.service.files.file_store import FileOwner
 from bursar.service.http.authorized_request import AuthorizedRequest
-from bursar.service.http.confined_folders import parse_name
-from bursar.service.http.file_store import FileOwner
 from bursar.service.http.queries import FilesQuery, PutQuery
 from bursar.service.http.responses import (
     BYTES,

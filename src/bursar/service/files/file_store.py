@@ -15,10 +15,10 @@ from weakref import WeakValueDictionary
 
 from bursar.dispatch.workspace import FILES, LOGS, WORK
 from bursar.remote.messages import FileInfo
-from bursar.service.http import archives, instance_files
-from bursar.service.http.confined_folders import translated_file_errors
-from bursar.service.http.disk_quotas import ByteQuota, DiskQuotas
-from bursar.service.http.http_limits import HttpLimits
+from bursar.service.files import archives, instance_files
+from bursar.service.files.confined_folders import translated_file_errors
+from bursar.service.files.disk_quotas import ByteQuota, DiskQuotas
+from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 
 P = ParamSpec("P")

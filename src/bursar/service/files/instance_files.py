@@ -12,7 +12,7 @@ from typing import Any
 
 from bursar.dispatch.confined_files import FOLDER, PLAIN
 from bursar.remote.messages import FileInfo
-from bursar.service.http.confined_folders import (
+from bursar.service.files.confined_folders import (
     DEEPEST,
     UNFINISHED,
     disk_low,

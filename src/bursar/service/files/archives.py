@@ -19,7 +19,7 @@ from typing import IO, NoReturn, cast
 from bursar.dispatch.staging import shown
 from bursar.dispatch.work_directories import remove_tree
 from bursar.remote.messages import FileInfo
-from bursar.service.http.confined_folders import (
+from bursar.service.files.confined_folders import (
     UNFINISHED,
     folder,
     inherit_owner,
@@ -27,7 +27,7 @@ from bursar.service.http.confined_folders import (
     parse_name,
     translated_file_errors,
 )
-from bursar.service.http.instance_files import READ, create_upload
+from bursar.service.files.instance_files import READ, create_upload
 from bursar.service.interfaces import ServiceError
 
 TAR = "application/x-tar"
