@@ -34,7 +34,6 @@ from figures import Benchmark
 
 from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal import RunJournal
-from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
@@ -44,6 +43,7 @@ from bursar.model.step import Exec, Step
 from bursar.model.task import Task
 from bursar.sites.dask.dask_site import DaskSite
 from bursar.sites.local import LocalSite
+from bursar.worker.launch import Endpoint
 
 PROCESSORS = 2
 COMMANDS, ROUNDS = 10_000, 5

@@ -27,13 +27,13 @@ from figures import Benchmark, Figure, at_least, at_most
 
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.journal import AttemptRecord, RunJournal
-from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec, Step
 from bursar.model.task import Task
+from bursar.worker.launch import Endpoint, LocalWorkers
 
 WORKERS = 2
 RUN = f"benchmark-{os.getpid()}"

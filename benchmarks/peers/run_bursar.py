@@ -7,12 +7,12 @@ from pathlib import Path
 from job import WORKERS, arguments, measure
 
 from bursar.dispatch.journal import AttemptRecord, RunJournal
-from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.step import Exec
 from bursar.model.task import Task
+from bursar.worker.launch import Endpoint, LocalWorkers
 
 RUN = "compare-dispatch"
 

@@ -29,11 +29,11 @@ import pytest
 import bursar
 from bursar.api.executor import Executor, TaskFailed
 from bursar.dispatch.journal import read_journal
-from bursar.dispatch.raised import RemoteError, RemoteTraceback
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Status
 from bursar.model.site import SiteFacts
 from bursar.sites.local import this_machine
+from bursar.worker.raised import RemoteError, RemoteTraceback
 
 PATIENCE = 30.0
 """Seconds after which a wait has failed; none takes nearly as long."""

@@ -160,7 +160,7 @@ def workers_of(pid: int) -> list[int]:
     return [
         int(child)
         for child in children
-        if b"bursar.dispatch.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"bursar.worker.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
 

@@ -108,7 +108,7 @@ def test_a_contract_reaches_no_further_than_a_user(file: Path) -> None:
         "import importlib\nimportlib.import_module('bursar' + '.model')",
         "from importlib import import_module\nimport_module(NAME)",
         "__import__(NAME)",
-        "WORDS = ['-m', 'bursar.dispatch.worker']",
+        "WORDS = ['-m', 'bursar.worker.worker']",
         "PROGRAM = 'import sys, bursar.sites.batch as batch'",
         "def f(executor):\n    executor._desk",
         "def f(executor):\n    executor.one()._desk",

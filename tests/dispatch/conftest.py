@@ -10,12 +10,12 @@ import pytest
 
 from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import JournalState, RunJournal
-from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import SpendingGuard, UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome
 from bursar.model.task import Task
+from bursar.worker.launch import Endpoint, LocalWorkers
 
 AT_ONCE = Retry(attempts=3, backoff=0.0)
 

@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bursar.dispatch.launch import LocalWorkers, split_processors
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.server import Dispatcher
 from bursar.model.outcome import Status
 from bursar.model.step import Shell
 from bursar.model.task import Task
+from bursar.worker.launch import LocalWorkers, split_processors
 
 
 def sleepers(word: str) -> list[int]:
@@ -58,7 +58,7 @@ def test_a_worker_that_keeps_dying_is_given_up(room: Any, until: Any, monkeypatc
     """
     A broken machine must not start processes for ever.
     """
-    monkeypatch.setattr("bursar.dispatch.launch.MOST_DEATHS", 2)
+    monkeypatch.setattr("bursar.worker.launch.MOST_DEATHS", 2)
 
     async def kill(dispatcher: Dispatcher, workers: LocalWorkers) -> None:
         killed: set[int] = set()
@@ -81,7 +81,7 @@ RUNNER = textwrap.dedent(
 
     from bursar.dispatch.spending_guard import UnlimitedSpending
     from bursar.dispatch.journal import RunJournal
-    from bursar.dispatch.launch import Endpoint, LocalWorkers
+    from bursar.worker.launch import Endpoint, LocalWorkers
     from bursar.dispatch.server import Dispatcher, RunPaths
     from bursar.model.campaign import Retry
     from bursar.model.step import Shell

@@ -14,12 +14,12 @@ import pytest
 from tests.dispatch.conftest import Room
 
 from bursar.dispatch.journal import RunEvent, RunJournal, read_journal
-from bursar.dispatch.launch import LocalWorkers
 from bursar.dispatch.server import Dispatcher
 from bursar.model.errors import BursarError
 from bursar.model.step import Shell
 from bursar.model.task import Task
 from bursar.sqlite_file import LockWaitingConnection, connect, transaction
+from bursar.worker.launch import LocalWorkers
 
 HOLD = """
 import sqlite3, sys

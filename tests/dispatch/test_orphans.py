@@ -19,7 +19,7 @@ def test_a_child_that_has_not_begun_its_program_is_not_taken_for_its_worker() ->
     """Between fork and exec it has the command line and the environment of the worker."""
     run = f"run-{os.getpid()}"
     with subprocess.Popen(
-        [sys.executable, "-c", FORKS, "bursar.dispatch.worker"],
+        [sys.executable, "-c", FORKS, "bursar.worker.worker"],
         env={**os.environ, RUN: run, WORKER: "w-0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

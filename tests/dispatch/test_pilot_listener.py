@@ -19,8 +19,6 @@ import pytest
 from bursar.dispatch import server as server_module
 from bursar.dispatch import worker_listener as entrance_module
 from bursar.dispatch.credential import Credential, PilotTerms, decode_credential
-from bursar.dispatch.dispatcher_connection import TlsDispatcherConnection
-from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.server import Dispatcher
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import (
@@ -35,11 +33,13 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.dispatch.worker_listener import _interface
-from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Shell
 from bursar.model.task import Task
+from bursar.worker.dispatcher_connection import TlsDispatcherConnection
+from bursar.worker.python_calls import encode_call
+from bursar.worker.worker_settings import WorkerSettings
 
 
 @asynccontextmanager
@@ -131,7 +131,7 @@ def worker_process(credential: Credential, name: str = "node", **more: Any) -> A
         **more,
     )
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "bursar.dispatch.worker"], stdin=subprocess.PIPE
+        [sys.executable, "-P", "-m", "bursar.worker.worker"], stdin=subprocess.PIPE
     )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings))

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.dispatch.journal import RunJournal
-from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.prefetch import HORIZON, Prefetch
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import UnlimitedSpending
@@ -20,6 +19,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 from bursar.simulation.simulated_worker import SimulatedWorker
 from bursar.simulation.virtual_loop import VirtualLoop
+from bursar.worker.launch import Endpoint
 
 SHORT = 0.001
 LONG = 2.0

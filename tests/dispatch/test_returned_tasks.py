@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dispatch.minimal_dispatcher import Server, job, working
+from tests.worker.minimal_dispatcher import Server, job, working
 
 import bursar
-from bursar.dispatch.launch import LocalWorkers
 from bursar.dispatch.server import Dispatcher
 from bursar.dispatch.wire import JobRecall, LeaveOrder
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Status
 from bursar.model.step import Shell
 from bursar.model.task import Task
+from bursar.worker.launch import LocalWorkers
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 

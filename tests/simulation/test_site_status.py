@@ -9,7 +9,6 @@ import pytest
 from tests.simulation.test_loaded import trace
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
@@ -20,6 +19,7 @@ from bursar.simulation.simulated_grid import SimulatedGrid
 from bursar.simulation.simulated_site import SimulatedSite
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import Site
+from bursar.worker.launch import Endpoint
 
 WORK = Workflow((Task(id="a", runtime=1.0),))
 

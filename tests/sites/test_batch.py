@@ -16,7 +16,6 @@ from tests.cli.conftest import PATIENCE
 
 from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
-from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import BudgetStop, InputError, SiteError
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
@@ -26,6 +25,7 @@ from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.batch import STARTING, BatchSite
 from bursar.sites.protocol import HeldProcessors
+from bursar.worker.launch import Endpoint
 from bursar_devtools.simulated_manager import (
     SchedulerLatency,
     SimulatedResourceManager,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.sites.local import LocalSite, available_memory
 from bursar.sites.protocol import Site
+from bursar.worker.launch import Endpoint, LocalWorkers
 
 FACTS = SiteFacts(name="here", processors=4)
 ENDPOINT = Endpoint(address=("127.0.0.1", 1), token="t", run="r")

@@ -20,7 +20,7 @@ from bursar.dispatch.work_directories import attempt_folder, folder_name
 from bursar.model.outcome import Status
 from bursar_devtools.testgrid.processes import is_running
 
-WORKERS = ("bursar.dispatch.worker", "bursar.provisioning.pilot")
+WORKERS = ("bursar.worker.worker", "bursar.provisioning.pilot")
 """Modules that a worker's process runs."""
 
 PATIENCE = 120.0

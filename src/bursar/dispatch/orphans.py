@@ -11,7 +11,7 @@ RUN = "BURSAR_RUN"
 WORKER = "BURSAR_WORKER"
 TASK = "BURSAR_TASK"
 
-_PROGRAM = b"bursar.dispatch.worker"
+_PROGRAM = b"bursar.worker.worker"
 
 
 def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0) -> int:

@@ -58,7 +58,7 @@ class PilotListener:
         self._key = b""
         self._admitted: dict[str, _AdmittedLease] = {}
 
-    # For sites; see bursar.dispatch.launch.PilotAdmission.
+    # For sites; see bursar.worker.launch.PilotAdmission.
 
     async def credential(self, terms: PilotTerms) -> bytes:
         """Admit the workers of a lease from now on; its former credential is void."""

@@ -75,7 +75,7 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     payload
         The function and its arguments, pickled.
     as_data
-        Whether the result returns as data (:mod:`bursar.dispatch.plain_data`), which can run no
+        Whether the result returns as data (:mod:`bursar.worker.plain_data`), which can run no
         code where it is read, or as a pickle, which can.
     """
 

@@ -22,8 +22,8 @@ from bursar.dispatch.credential import Credential, decode_credential
 from bursar.dispatch.linux import adopt_orphans, end_with_parent
 from bursar.dispatch.orphans import kill_descendants
 from bursar.dispatch.wire import frame
-from bursar.dispatch.worker_settings import WorkerSettings, hello_of, make_connection
 from bursar.model.errors import InputError
+from bursar.worker.worker_settings import WorkerSettings, hello_of, make_connection
 
 PROCESSORS = "BURSAR_PROCESSORS"
 """Variable by which a job says how many processors it has on this node."""
@@ -175,7 +175,7 @@ class PilotSupervisor:
         except OSError:
             return _NOT_REACHED
         # Half of all that there is to load can be loaded while the dispatcher answers.
-        from bursar.dispatch.worker import Worker
+        from bursar.worker.worker import Worker
 
         worker = Worker(settings, line)
         if worker.run():

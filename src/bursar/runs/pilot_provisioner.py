@@ -11,7 +11,6 @@ import msgspec
 
 from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal import RunEvent
-from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.server import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
@@ -21,6 +20,7 @@ from bursar.model.transfer import Transfer
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site
+from bursar.worker.launch import Endpoint
 
 GRACE = 1e-3
 """Seconds past its end that a pilot is left, for what ends with it."""

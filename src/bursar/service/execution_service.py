@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bursar.dispatch.launch import MOST_SPAWNERS
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
@@ -39,6 +38,7 @@ from bursar.service.service_manager import ServiceManager
 from bursar.service.workers import WorkerServer
 from bursar.service.workers.seal_key import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.worker.launch import MOST_SPAWNERS
 
 log = logging.getLogger(f"{LOGGER}.house")
 

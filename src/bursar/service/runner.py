@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.dispatch.resource_limits import ResourceLimits
 from bursar.dispatch.tls import make_certificate
 from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import host_names_of, read_certificates
@@ -33,6 +32,7 @@ from bursar.service.real_disk import RealDisk
 from bursar.service.site_provider import AccountInstanceHomes, make_site_provider
 from bursar.service.steady_clock import SteadyClock
 from bursar.service.systemd import SystemdNotifier
+from bursar.worker.resource_limits import ResourceLimits
 
 log = logging.getLogger(f"{LOGGER}.premises")
 

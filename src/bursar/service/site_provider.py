@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bursar.dispatch.accounts import find_account
-from bursar.dispatch.confinement import ControlGroups, open_control_groups
-from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec
-from bursar.dispatch.launch import LocalWorkers
 from bursar.dispatch.orphans import workers_of
-from bursar.dispatch.resource_limits import ResourceLimits
-from bursar.dispatch.workspace import prepare_workspace
 from bursar.model.errors import InputError
 from bursar.service.config import ServiceConfig
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.identity_file import ServiceIdentity
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Site
+from bursar.worker.accounts import find_account
+from bursar.worker.confinement import ControlGroups, open_control_groups
+from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
+from bursar.worker.launch import LocalWorkers
+from bursar.worker.resource_limits import ResourceLimits
+from bursar.worker.workspace import prepare_workspace
 
 PILOTS = "pilots"
 """Name of the folder with files of pilots, in the service's."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from bursar.broker.pilot_plan import Pilot, pilot_windows
 from bursar.cluster.machine import Machine, Reservation
-from bursar.dispatch.launch import Endpoint
 from bursar.market.lease import Lease
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
@@ -22,6 +21,7 @@ from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_worker import SimulatedWorker
 from bursar.sites.projection import backfill_windows_of
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.worker.launch import Endpoint
 
 
 class SimulatedSite:

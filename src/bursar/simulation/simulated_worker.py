@@ -6,7 +6,6 @@ from collections import deque
 import msgspec
 
 from bursar.dispatch.journal_time import epoch_of
-from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.wire import (
     CancelTasks,
@@ -24,6 +23,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.outcome import Outcome, Status
 from bursar.simulation.execution_model import ExecutionModel
+from bursar.worker.launch import Endpoint
 
 
 class SimulatedWorker(asyncio.Protocol):

@@ -25,7 +25,6 @@ import msgspec
 from bursar.broker.pilot_plan import Pilot
 from bursar.cluster.machine import Machine
 from bursar.dispatch import credential as credentials
-from bursar.dispatch.launch import Endpoint, PilotAdmission
 from bursar.market.lease import Lease
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import PATIENCE, BatchScheduler
@@ -49,6 +48,7 @@ from bursar.sites.pilot_job import complaints_of, pilot_script
 from bursar.sites.pilot_job_journal import JobFinder, PilotJobJournal
 from bursar.sites.projection import backfill_windows_of, project_queue, slots_of
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.worker.launch import Endpoint, PilotAdmission
 
 FRESH = 5.0
 """Seconds for which what the queue said is good after something of ours has changed there."""

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterator
 
-from bursar.dispatch.staging import RootNamespace, StagingError
 from bursar.dispatch.wire import WireJob
 from bursar.model.step import Copy
+from bursar.worker.staging import RootNamespace, StagingError
 
 
 def files_read(job: WireJob) -> list[str]:

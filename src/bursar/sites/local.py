@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.orphans import kill_leftovers, traces_of, workers_of
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
@@ -18,6 +17,7 @@ from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
+from bursar.worker.launch import Endpoint, LocalWorkers
 
 MEMORY = Path("/proc/meminfo")
 """Where the system says what memory there is."""
@@ -43,7 +43,7 @@ def this_machine() -> SiteFacts:
 
 
 class WorkerFactory(Protocol):
-    """Makes the workers of a lease; see :class:`bursar.dispatch.launch.LocalWorkers`."""
+    """Makes the workers of a lease; see :class:`bursar.worker.launch.LocalWorkers`."""
 
     def __call__(
         self,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.market.lease import Lease
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.worker.launch import Endpoint
 
 
 class PilotBeginListener(Protocol):

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import msgspec
 
-from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     NONSENSE,
@@ -35,6 +34,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome
+from bursar.worker.launch import Endpoint
 
 
 class JobExecutor(Protocol):

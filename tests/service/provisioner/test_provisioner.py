@@ -10,7 +10,6 @@ import pytest
 
 from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
-from bursar.dispatch.launch import Endpoint
 from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
@@ -24,6 +23,7 @@ from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLeas
 from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import HeldProcessors, PilotBeginListener
+from bursar.worker.launch import Endpoint
 
 
 @dataclass

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from tests.service.engine.engine_rig import FakeJournal
 from tests.service.workers.server_rig import Wire, ended, running
 
-from bursar.dispatch.attempt import MOST_PRINTED, MOST_RETURNED
 from bursar.dispatch.credential import PilotTerms, decode_credential
-from bursar.dispatch.dispatcher_connection import TlsDispatcherConnection
 from bursar.dispatch.orphans import RUN, WORKER
 from bursar.dispatch.server import SPILL
 from bursar.dispatch.tls import client_context, make_certificate
@@ -36,7 +34,6 @@ from bursar.dispatch.wire import (
     SealKey,
     frame,
 )
-from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.service.engine.instance_homes import InstanceHomes
@@ -45,6 +42,9 @@ from bursar.service.workers import connection as connection_module
 from bursar.service.workers.bounds import LARGEST_VALUE, WORKER_FRAME
 from bursar.service.workers.seal_key import SealKeyFile
 from bursar.service.workers.worker_server import MOST_UNAUTHENTICATED
+from bursar.worker.attempt import MOST_PRINTED, MOST_RETURNED
+from bursar.worker.dispatcher_connection import TlsDispatcherConnection
+from bursar.worker.worker_settings import WorkerSettings
 
 
 @pytest.fixture
@@ -639,7 +639,7 @@ async def real_worker(port: int, token: str) -> AsyncIterator[asyncio.subprocess
         sys.executable,
         "-P",
         "-m",
-        "bursar.dispatch.worker",
+        "bursar.worker.worker",
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, RUN: "service", WORKER: "here-l-0"},
     )

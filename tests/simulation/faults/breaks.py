@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bursar.dispatch.unacknowledged import UnacknowledgedWork
 from bursar.dispatch.wire import (
     FromWorker,
     Hello,
@@ -61,6 +60,7 @@ from bursar.service.workers.worker_server import WorkerServer
 from bursar.sites.batch import BatchSite
 from bursar.sites.job_settlement import JobSettlement
 from bursar.sites.pilot_job_journal import PilotJobJournal, RecoveredJobs
+from bursar.worker.unacknowledged import UnacknowledgedWork
 from bursar_devtools.faults.fault_plan import fault_plan_of
 from bursar_devtools.faults.faulty_worker import FaultyWorker
 

@@ -9,11 +9,11 @@ from typing import Any
 from tests.service.service_process import Served
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
 from bursar.sites.remote.remote_site import RemoteSite
+from bursar.worker.launch import Endpoint
 
 SELLS = """
 [site]

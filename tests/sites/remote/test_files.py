@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bursar.dispatch.staging import RootNamespace, StagingError
 from bursar.dispatch.wire import WireJob
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Copy
 from bursar.remote.messages import FileInfo, Problem
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
+from bursar.worker.staging import RootNamespace, StagingError
 
 
 class Session:

@@ -24,7 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from bursar.dispatch.workspace import log_name
 from bursar.model.admission import Refusal
 from bursar.model.demand import ProcessorDemand
 from bursar.remote import messages as api
@@ -60,6 +59,7 @@ from bursar.service.interfaces import (
     ServiceJournal,
     UsageBilling,
 )
+from bursar.worker.workspace import log_name
 
 GRACE = 30.0
 """Seconds after a restart for which tasks of the earlier life wait for their workers."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from bursar.dispatch.work_directories import remove_tree
-from bursar.dispatch.workspace import LOGS, prepare_workspace
+from bursar.worker.workspace import LOGS, prepare_workspace
 
 UidGid = tuple[int, int]
 """User and group."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, NoReturn, cast
 
-from bursar.dispatch.staging import shown
 from bursar.dispatch.work_directories import remove_tree
 from bursar.remote.messages import FileInfo
 from bursar.service.files.confined_folders import (
@@ -29,6 +28,7 @@ from bursar.service.files.confined_folders import (
 )
 from bursar.service.files.instance_files import READ, create_upload
 from bursar.service.interfaces import ServiceError
+from bursar.worker.staging import shown
 
 TAR = "application/x-tar"
 ZIP = "application/zip"

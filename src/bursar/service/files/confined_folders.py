@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from bursar.dispatch.confined_files import FOLDER, descend
 from bursar.service.interfaces import ServiceError
+from bursar.worker.confined_files import FOLDER, descend
 
 LONGEST_NAME = 4096
 """Bytes of a name, folders included."""

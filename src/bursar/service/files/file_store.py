@@ -13,13 +13,13 @@ from tempfile import TemporaryFile
 from typing import IO, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from bursar.dispatch.workspace import FILES, LOGS, WORK
 from bursar.remote.messages import FileInfo
 from bursar.service.files import archives, instance_files
 from bursar.service.files.confined_folders import translated_file_errors
 from bursar.service.files.disk_quotas import ByteQuota, DiskQuotas
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
+from bursar.worker.workspace import FILES, LOGS, WORK
 
 P = ParamSpec("P")
 T = TypeVar("T")

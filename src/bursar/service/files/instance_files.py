@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
 
-from bursar.dispatch.confined_files import FOLDER, PLAIN
 from bursar.remote.messages import FileInfo
 from bursar.service.files.confined_folders import (
     DEEPEST,
@@ -25,6 +24,7 @@ from bursar.service.files.confined_folders import (
     translated_file_errors,
 )
 from bursar.service.interfaces import ServiceError
+from bursar.worker.confined_files import FOLDER, PLAIN
 
 MOST_LISTED = 200_000
 """Entries that a listing looks at."""

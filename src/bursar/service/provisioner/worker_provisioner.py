@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint, PilotAdmission
 from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import BursarError, SiteError
 from bursar.provisioning.pool_snapshot import AllocationLoss
@@ -33,6 +32,7 @@ from bursar.service.provisioner.provisioning_view import (
     ProvisioningView,
 )
 from bursar.sites.protocol import HeldProcessors, Site
+from bursar.worker.launch import Endpoint, PilotAdmission
 
 LEASE = STAFF_KINDS[0]
 """Kind of the journal's records; there is one for each lease that is not gone."""

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from bursar.dispatch.server import SPILL
-from bursar.dispatch.unacknowledged import MOST_OUTCOMES
 from bursar.dispatch.wire import BATCH_SIZE, LONGEST_REASON, ProtocolError
 from bursar.model.outcome import Outcome
+from bursar.worker.unacknowledged import MOST_OUTCOMES
 
 LARGEST_OUTCOME = 64 * 1024 * 1024
 """Bytes of one outcome: a call's value and what was printed, or all that a sealed task made."""

@@ -61,7 +61,7 @@ _ALL = 2**31  # jobs; more than any worker has
 class WorkerServer:
     """
     Implements :class:`bursar.service.engine.dispatching.WorkerChannel` and
-    :class:`bursar.dispatch.launch.PilotAdmission`.
+    :class:`bursar.worker.launch.PilotAdmission`.
 
     Parameters
     ----------

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -30,6 +29,7 @@ from bursar.sites.dask.job_executor import PATIENCE, DaskWorker
 from bursar.sites.dask.sidecar_registry import end_run, inspect_process, record_heartbeat
 from bursar.sites.protocol import PilotBeginListener
 from bursar.version import VERSION
+from bursar.worker.launch import Endpoint
 
 CONNECT = 10.0
 """Seconds in which the scheduler, and a worker, must answer."""

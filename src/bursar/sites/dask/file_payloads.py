@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.dispatch.confined_files import parts_of
-from bursar.dispatch.staging import RootNamespace, StagingError
 from bursar.dispatch.wire import WireJob
 from bursar.sites.job_inputs import files_read, plain_files
+from bursar.worker.confined_files import parts_of
+from bursar.worker.staging import RootNamespace, StagingError
 
 MOST = 64 * 1024 * 1024
 """Bytes of files that may travel with one job, each way."""

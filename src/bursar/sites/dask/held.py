@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.sites.dask.job_executor import DaskJobExecutor, DaskWorker
 from bursar.sites.proxy_worker import ProxyWorker
+from bursar.worker.launch import Endpoint
 
 
 class HeldThreads:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bursar.dispatch.staging import RootNamespace, StagingError
 from bursar.dispatch.wire import BATCH_SIZE, Welcome, WireJob
 from bursar.model.outcome import Outcome, Status
 from bursar.sites.dask.file_payloads import MOST, FilePayload, deliver, pack
@@ -21,6 +20,7 @@ from bursar.sites.dask.job_messages import (
 )
 from bursar.sites.dask.sidecar import unstarted_outcome
 from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
+from bursar.worker.staging import RootNamespace, StagingError
 
 PATIENCE = 30.0
 """Seconds after which Dask workers take a run to be gone that they do not hear of."""

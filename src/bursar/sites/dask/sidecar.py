@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import msgspec
 
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
-from bursar.dispatch.staging import StagingError
 from bursar.dispatch.wire import (
     NONSENSE,
     CancelTasks,
@@ -42,11 +41,12 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.dispatch.work_directories import remove_tree
-from bursar.dispatch.worker_settings import WorkerSettings
-from bursar.dispatch.workspace import FILES, LOGS, WORK
 from bursar.model.outcome import Outcome, Status
 from bursar.sites.dask.file_payloads import FileIdentities, FilePayload, gather, unpack
 from bursar.sites.dask.job_messages import DaskJobResult, SharedRunPaths
+from bursar.worker.staging import StagingError
+from bursar.worker.worker_settings import WorkerSettings
+from bursar.worker.workspace import FILES, LOGS, WORK
 
 SLICE = 0.25
 """Seconds after which what has ended is told, though more is to come."""
@@ -240,7 +240,7 @@ class DaskSidecar:
                 processors=self.processors,
             )
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bursar.dispatch.worker"],
+                [sys.executable, "-P", "-m", "bursar.worker.worker"],
                 stdin=subprocess.PIPE,
                 env={**os.environ, RUN: self._mark, WORKER: self.name},
             )

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome
 from bursar.model.remote import Trust
@@ -16,6 +15,7 @@ from bursar.remote.session import AsyncSession
 from bursar.sites.proxy_worker import ProxyWorker
 from bursar.sites.remote.remote_executor import RemoteJobExecutor
 from bursar.sites.remote.remote_files import InstanceFileIndex
+from bursar.worker.launch import Endpoint
 
 LOOK = 2.0
 """Seconds between two looks at whether its processors are still ours."""

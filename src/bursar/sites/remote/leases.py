@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.market.lease import Lease
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.remote import RemoteEndpoint
@@ -33,6 +32,7 @@ from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_files import InstanceFileIndex
 from bursar.sites.remote.remote_status import RemoteSiteStatus, sells
 from bursar.sites.remote.site_client import PARTING, RemoteSiteClient
+from bursar.worker.launch import Endpoint
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from bursar.dispatch.staging import RootNamespace, StagingError
 from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError, SiteError
 from bursar.model.outcome import Outcome, Status
@@ -25,6 +24,7 @@ from bursar.sites.remote.translation import (
     spec_of,
     without_result,
 )
+from bursar.worker.staging import RootNamespace, StagingError
 
 _FAULTS = frozenset({400, 403, 409, 413, 415, 422})
 """Statuses that blame what was asked for, not the service."""

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from bursar.dispatch.staging import RootNamespace, StagingError
 from bursar.dispatch.wire import WireJob
 from bursar.model.errors import InputError
 from bursar.model.outcome import Outcome
@@ -13,6 +12,7 @@ from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
 from bursar.sites.job_inputs import files_read, plain_files
 from bursar.sites.remote.translation import copied, long_streams, made_folder
+from bursar.worker.staging import RootNamespace, StagingError
 
 AT_A_TIME = 8
 """Files under way."""

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
@@ -23,6 +22,7 @@ from bursar.sites.remote.leases import RemoteLeases
 from bursar.sites.remote.purchase_journal import PurchaseJournal
 from bursar.sites.remote.remote_status import RemoteSiteStatus
 from bursar.sites.remote.site_client import RemoteSiteClient
+from bursar.worker.launch import Endpoint
 
 FRESH = 5.0
 """Seconds for which what the service said of itself is good."""

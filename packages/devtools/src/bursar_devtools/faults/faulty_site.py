@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
+from bursar.worker.launch import Endpoint
 from bursar_devtools.faults.faulty_worker import FaultyWorker, WorkerAssignment
 
 StartWorker = Callable[[WorkerAssignment], FaultyWorker]

@@ -2,7 +2,7 @@
 Simulates a service's worker on virtual time, which speaks the real protocol and runs nothing.
 
 The worker outlives the service: tasks go on without a connection, and outcomes are reported until
-they are acknowledged; see :class:`bursar.dispatch.unacknowledged.UnacknowledgedWork`.
+they are acknowledged; see :class:`bursar.worker.unacknowledged.UnacknowledgedWork`.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import msgspec
 
 from bursar.dispatch.prefetch import HORIZON
-from bursar.dispatch.unacknowledged import UnacknowledgedWork
 from bursar.dispatch.wire import (
     CancelTasks,
     FrameDecoder,
@@ -35,6 +34,7 @@ from bursar.dispatch.wire import (
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec
 from bursar.service.interfaces import Clock
+from bursar.worker.unacknowledged import UnacknowledgedWork
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.faulty_connection import FaultyListener, FaultyTransport
 from bursar_devtools.faults.invariant_checker import UNDER_WAY, InvariantChecker

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.dispatch.call_results import (
+from bursar.worker.call_results import (
     BUILT_IN,
     ValueRefusedError,
     described_error,
     result_of_data,
     value_as_data,
 )
-from bursar.dispatch.plain_data import encode_plain
-from bursar.dispatch.raised import RemoteError, RemoteTraceback
+from bursar.worker.plain_data import encode_plain
+from bursar.worker.raised import RemoteError, RemoteTraceback
 
 
 def through(error: BaseException) -> Any:

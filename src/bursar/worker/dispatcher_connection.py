@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 
 from bursar.dispatch.keepalive import keep_alive
-from bursar.dispatch.peer_credentials import check_peer
+from bursar.worker.peer_credentials import check_peer
 
 CONNECT = 10.0
 """Seconds for a connection to be made, TLS and all."""

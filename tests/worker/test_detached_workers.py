@@ -13,17 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.dispatch.minimal_dispatcher import Server, job
 from tests.sealing.sealing_rig import World
+from tests.worker.minimal_dispatcher import Server, job
 
-from bursar.dispatch.accounts import UnixAccount, find_account
-from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec
-from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.orphans import kill_leftovers, workers_of
-from bursar.dispatch.python_calls import encode_call
-from bursar.dispatch.resource_limits import LEAST_MEMORY, ResourceLimits
 from bursar.dispatch.wire import LeaveOrder, SealKey
-from bursar.dispatch.workspace import prepare_workspace
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Shell
@@ -31,6 +25,12 @@ from bursar.sealing.contents import SealedTask, decode_result, encode_contents
 from bursar.sealing.keys import Identity
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
+from bursar.worker.accounts import UnixAccount, find_account
+from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
+from bursar.worker.launch import Endpoint, LocalWorkers
+from bursar.worker.python_calls import encode_call
+from bursar.worker.resource_limits import LEAST_MEMORY, ResourceLimits
+from bursar.worker.workspace import prepare_workspace
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
@@ -82,8 +82,8 @@ def endpoint(server: Server, run: str) -> Endpoint:
 
 STARTS = """
 import asyncio, json, os, sys
-from bursar.dispatch.launch import Endpoint, LocalWorkers
-from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec
+from bursar.worker.launch import Endpoint, LocalWorkers
+from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
 
 async def main():
     port, run = int(sys.argv[1]), sys.argv[2]

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from bursar.dispatch.staging import StagingError, kind_of, shown
+from bursar.worker.staging import StagingError, kind_of, shown
 
 DEEPEST = 100
 """Folders in folders of an output."""

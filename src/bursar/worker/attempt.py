@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bursar.dispatch.orphans import RUN, TASK, WORKER
-from bursar.dispatch.output_capture import OutputCapture, OutputCapturePool
-from bursar.dispatch.python_calls import PythonCallPool
-from bursar.dispatch.spawning import ProcessUsage, Spawner
-from bursar.dispatch.staging import StagingError, copy, link_in, substitute
 from bursar.dispatch.wire import LONGEST_REASON, Welcome, WireJob
 from bursar.dispatch.work_directories import attempt_folder, remove_tree
-from bursar.dispatch.workspace import WorkspaceCache, log_name, when_changed
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
+from bursar.worker.output_capture import OutputCapture, OutputCapturePool
+from bursar.worker.python_calls import PythonCallPool
+from bursar.worker.spawning import ProcessUsage, Spawner
+from bursar.worker.staging import StagingError, copy, link_in, substitute
+from bursar.worker.workspace import WorkspaceCache, log_name, when_changed
 
 if TYPE_CHECKING:
-    from bursar.dispatch.sealed_tasks import SealedTaskOpener
+    from bursar.worker.sealed_tasks import SealedTaskOpener
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -84,7 +84,7 @@ class AttemptContext:
     @functools.cached_property
     def sealed(self) -> "SealedTaskOpener":
         """The opener of sealed tasks."""
-        from bursar.dispatch.sealed_tasks import (
+        from bursar.worker.sealed_tasks import (
             SealedTaskOpener,  # cryptography takes its time to load
         )
 
@@ -494,7 +494,7 @@ class Attempt:
         return captures.take_unnamed(capture, MOST_PRINTED, reuse=self._clean)
 
     def _sealed(self, outcome: Outcome, seal: Callable[[bytes], bytes]) -> Outcome:
-        from bursar.dispatch.sealed_tasks import seal_outcome
+        from bursar.worker.sealed_tasks import seal_outcome
 
         try:
             return seal_outcome(outcome, seal)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bursar.dispatch.linux import children
-from bursar.dispatch.spawning import Reaper, Spawner
+from bursar.worker.spawning import Reaper, Spawner
 
 TELL = """
 import json, os, signal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bursar.dispatch.output_capture import OutputCapturePool
+from bursar.worker.output_capture import OutputCapturePool
 
 LIMIT = 1000
 

@@ -2,14 +2,14 @@
 Results of calls as plain data: values, and exceptions described in words.
 
 A description becomes an exception of one of the built-in classes below, or else a
-:class:`bursar.dispatch.raised.RemoteError`. No class is ever looked up by a name that was sent.
+:class:`bursar.worker.raised.RemoteError`. No class is ever looked up by a name that was sent.
 """
 
 import contextlib
 from typing import Any
 
-from bursar.dispatch.plain_data import NotPlainError, decode_plain, encode_plain
-from bursar.dispatch.raised import RemoteError, RemoteTraceback, line_of, trace_of
+from bursar.worker.plain_data import NotPlainError, decode_plain, encode_plain
+from bursar.worker.raised import RemoteError, RemoteTraceback, line_of, trace_of
 
 BUILT_IN: dict[str, type[Exception]] = {
     kind.__name__: kind

@@ -24,9 +24,9 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.model.outcome import Outcome
 from bursar.model.step import Shell
+from bursar.worker.worker_settings import WorkerSettings
 
 
 class Server:
@@ -157,7 +157,7 @@ async def working(
     """A worker that reports to the server, in a process of its own."""
     await server.open()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "bursar.dispatch.worker", stdin=asyncio.subprocess.PIPE
+        sys.executable, "-P", "-m", "bursar.worker.worker", stdin=asyncio.subprocess.PIPE
     )
     settings = WorkerSettings(
         host="127.0.0.1",

@@ -4,11 +4,11 @@ import socket
 
 import msgspec
 
-from bursar.dispatch.accounts import UnixAccount
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.dispatcher_connection import DispatcherConnection, TlsDispatcherConnection
-from bursar.dispatch.resource_limits import ResourceLimits
 from bursar.dispatch.wire import Hello
+from bursar.worker.accounts import UnixAccount
+from bursar.worker.dispatcher_connection import DispatcherConnection, TlsDispatcherConnection
+from bursar.worker.resource_limits import ResourceLimits
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

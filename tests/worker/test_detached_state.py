@@ -4,9 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bursar.dispatch.unacknowledged import MOST_OUTCOMES, UnacknowledgedWork, size_of
 from bursar.dispatch.wire import BATCH_SIZE
 from bursar.model.outcome import Outcome, Status
+from bursar.worker.unacknowledged import MOST_OUTCOMES, UnacknowledgedWork, size_of
 
 
 def outcome(task: int, size: int = 0) -> Outcome:

@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from bursar.dispatch.accounts import UnixAccount, environment_of
-from bursar.dispatch.confinement import ControlGroups
 from bursar.dispatch.orphans import is_worker
-from bursar.dispatch.resource_limits import ResourceLimits
-from bursar.dispatch.worker_settings import WorkerSettings
+from bursar.worker.accounts import UnixAccount, environment_of
+from bursar.worker.confinement import ControlGroups
+from bursar.worker.resource_limits import ResourceLimits
+from bursar.worker.worker_settings import WorkerSettings
 
 _UMASK = 0o077
 
@@ -135,7 +135,7 @@ class DetachedStarter:
     async def start(
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> DetachedProcess:
-        """See :class:`bursar.dispatch.launch.WorkerStarter`."""
+        """See :class:`bursar.worker.launch.WorkerStarter`."""
         settings = self._completed(settings)
         if self._other is not None and not self._is_known_to_run:
             await self._try_interpreter(self._other)
@@ -156,7 +156,7 @@ class DetachedStarter:
                 raise
 
     def adopt(self, name: str, run: str) -> DetachedProcess | None:
-        """See :class:`bursar.dispatch.launch.WorkerStarter`."""
+        """See :class:`bursar.worker.launch.WorkerStarter`."""
         pid = self._living.pop(name, None)
         if pid is None:
             return None
@@ -170,7 +170,7 @@ class DetachedStarter:
         return None
 
     async def clear(self, lease: str) -> None:
-        """See :class:`bursar.dispatch.launch.WorkerStarter`."""
+        """See :class:`bursar.worker.launch.WorkerStarter`."""
         if self._terms.groups is not None:
             await asyncio.to_thread(self._terms.groups.leave, lease)
 
@@ -207,7 +207,7 @@ class DetachedStarter:
             When it cannot.
         """
         terms = self._terms
-        program = "import bursar.dispatch.worker"
+        program = "import bursar.worker.worker"
         process = await asyncio.create_subprocess_exec(
             *(terms.python, *_AS_OTHER, "-c", program),
             stdin=subprocess.DEVNULL,
@@ -238,7 +238,7 @@ class DetachedStarter:
         )
         try:
             return subprocess.Popen(
-                (terms.python, *flags, "-m", "bursar.dispatch.worker"),
+                (terms.python, *flags, "-m", "bursar.worker.worker"),
                 stdin=subprocess.PIPE,
                 stdout=complaints,
                 stderr=complaints,

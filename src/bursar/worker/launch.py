@@ -12,9 +12,9 @@ import msgspec
 
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
-from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import SiteError
+from bursar.worker.worker_settings import WorkerSettings
 
 MOST_SPAWNERS = 16
 """Workers that share a site's processors; one starts some thousand processes a second."""
@@ -160,7 +160,7 @@ class ChildStarter:
             sys.executable,
             "-P",  # not from the user's folder, whatever lies there
             "-m",
-            "bursar.dispatch.worker",
+            "bursar.worker.worker",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, **marks},
         )

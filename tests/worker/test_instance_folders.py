@@ -10,13 +10,13 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from tests.dispatch.minimal_dispatcher import Server, job, working
+from tests.worker.minimal_dispatcher import Server, job, working
 
-from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.wire import LeaveOrder, WireJob
-from bursar.dispatch.workspace import MOST_HOMES, prepare_workspace
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Redirect, Shell, Substitute
+from bursar.worker.python_calls import encode_call
+from bursar.worker.workspace import MOST_HOMES, prepare_workspace
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 Outcomes = Callable[[Sequence[WireJob]], dict[int, Outcome]]

@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.dispatch.minimal_dispatcher import Server, job, working
 from tests.sealing.sealing_rig import World
+from tests.worker.minimal_dispatcher import Server, job, working
 
-from bursar.dispatch.attempt import MOST_PRINTED
-from bursar.dispatch.workspace import prepare_workspace
 from bursar.model.outcome import Outcome, Status
 from bursar.model.remote import SealLevel
 from bursar.model.step import Shell
 from bursar.sealing.contents import SealedResult, SealedTask, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
+from bursar.worker.attempt import MOST_PRINTED
+from bursar.worker.workspace import prepare_workspace
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 

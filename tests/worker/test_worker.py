@@ -11,11 +11,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from bursar.dispatch.python_calls import encode_call
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
 from bursar.model.task import File, Task
+from bursar.worker.python_calls import encode_call
 
 ONCE = Retry(attempts=1)
 
@@ -553,7 +553,7 @@ def test_quoting_survives(room: Any) -> None:
 @pytest.mark.parametrize("told", [b"", b'{"address": "127.0.0.1:1", "tok'])
 def test_a_worker_whose_starter_was_killed_before_it_said_what_to_do_leaves(told: bytes) -> None:
     """No traceback gets into the output of a run that goes on."""
-    command = [sys.executable, "-P", "-m", "bursar.dispatch.worker"]
+    command = [sys.executable, "-P", "-m", "bursar.worker.worker"]
 
     done = subprocess.run(command, input=told, capture_output=True, timeout=60, check=False)
 

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
-from bursar.dispatch.confined_files import ConfinedFiles
-from bursar.dispatch.staging import RootNamespace
 from bursar.dispatch.wire import Welcome
 from bursar.dispatch.work_directories import remove_tree
+from bursar.worker.confined_files import ConfinedFiles
+from bursar.worker.staging import RootNamespace
 
 MOST_HOMES = 64
 """Instances whose scratch folders a worker keeps for their next task."""
@@ -22,7 +22,7 @@ class FileNamespace(Protocol):
     """
     Files that tasks take from and add to.
 
-    All methods raise :class:`bursar.dispatch.staging.StagingError` when that cannot be.
+    All methods raise :class:`bursar.worker.staging.StagingError` when that cannot be.
     """
 
     def find(self, name: str) -> str:

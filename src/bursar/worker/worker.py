@@ -27,15 +27,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bursar.dispatch.accounts import switch_to_account
-from bursar.dispatch.attempt import GRACE, Attempt, AttemptContext
-from bursar.dispatch.dispatcher_connection import DispatcherConnection
 from bursar.dispatch.linux import SIGINFO, adopt_orphans, children, signal_descriptor
 from bursar.dispatch.orphans import kill_descendants, task_of
-from bursar.dispatch.output_capture import OutputCapture
 from bursar.dispatch.prefetch import HORIZON
-from bursar.dispatch.spawning import ProcessUsage, Reaper
-from bursar.dispatch.unacknowledged import UnacknowledgedWork
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     NONSENSE,
@@ -55,11 +49,17 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.dispatch.worker_settings import WorkerSettings, hello_of, make_connection
 from bursar.model.outcome import Outcome, Status
+from bursar.worker.accounts import switch_to_account
+from bursar.worker.attempt import GRACE, Attempt, AttemptContext
+from bursar.worker.dispatcher_connection import DispatcherConnection
+from bursar.worker.output_capture import OutputCapture
+from bursar.worker.spawning import ProcessUsage, Reaper
+from bursar.worker.unacknowledged import UnacknowledgedWork
+from bursar.worker.worker_settings import WorkerSettings, hello_of, make_connection
 
 if TYPE_CHECKING:
-    from bursar.dispatch.reconnect import Reconnector
+    from bursar.worker.reconnect import Reconnector
 
 REPORT = 0.05
 """Seconds that results may wait for others while there is more to do."""
@@ -596,7 +596,7 @@ class Worker:
 
     def _lose(self) -> None:
         """Lets go of the connection and tries to have another one."""
-        from bursar.dispatch.reconnect import (
+        from bursar.worker.reconnect import (
             Reconnector,  # seldom wanted, and it takes time to load
         )
 

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.dispatch.minimal_dispatcher import Server, job, working
+from tests.worker.minimal_dispatcher import Server, job, working
 
-from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.wire import (
     LONGEST_REASON,
     CancelTasks,
@@ -22,6 +21,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Exec
+from bursar.worker.python_calls import encode_call
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 

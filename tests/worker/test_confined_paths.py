@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.confined_files import DEEPEST, ConfinedFiles, open_folder, parts_of
-from bursar.dispatch.staging import StagingError
+from bursar.worker.confined_files import DEEPEST, ConfinedFiles, open_folder, parts_of
+from bursar.worker.staging import StagingError
 
 SECRET = "what nobody else may read"
 

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bursar.dispatch.plain_data import (
+from bursar.worker.plain_data import (
     DEPTH,
     MOST_PARTS,
     NotPlainError,
@@ -176,7 +176,7 @@ def test_containers_are_nested_so_deep_and_no_deeper() -> None:
 
 def test_shared_containers_do_not_make_a_value_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_PARTS == 1 << 23
-    monkeypatch.setattr("bursar.dispatch.plain_data.MOST_PARTS", 1000)
+    monkeypatch.setattr("bursar.worker.plain_data.MOST_PARTS", 1000)
     value: Any = [1]
     for _ in range(60):
         value = [value, value]

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bursar.dispatch.accounts import environment_of, find_account
-from bursar.dispatch.confinement import ControlGroups, open_control_groups
-from bursar.dispatch.resource_limits import LEAST_FILES, LEAST_MEMORY, ResourceLimits
 from bursar.model.errors import SiteError
+from bursar.worker.accounts import environment_of, find_account
+from bursar.worker.confinement import ControlGroups, open_control_groups
+from bursar.worker.resource_limits import LEAST_FILES, LEAST_MEMORY, ResourceLimits
 
 
 def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
@@ -19,7 +19,7 @@ def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
     which = ", ".join(f"r.getrlimit(r.{name})" for name in names)
     program = (
         "import resource as r, sys, msgspec;"
-        "from bursar.dispatch.resource_limits import ResourceLimits;"
+        "from bursar.worker.resource_limits import ResourceLimits;"
         "msgspec.json.decode(sys.argv[1], type=ResourceLimits).impose();"
         f"print(*({which},), sep=';')"
     )
@@ -136,7 +136,7 @@ def test_a_group_that_does_not_go_is_an_error(
     """
     A folder of plain files stands for a group in which a process does not end.
     """
-    monkeypatch.setattr("bursar.dispatch.confinement._PATIENCE", 0.0)
+    monkeypatch.setattr("bursar.worker.confinement._PATIENCE", 0.0)
     groups = ControlGroups(tmp_path)
     groups.enter("a", 1, 42)
 

@@ -15,8 +15,8 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from bursar.dispatch.raised import pickled, pickled_error
-from bursar.dispatch.spawning import ProcessUsage
+from bursar.worker.raised import pickled, pickled_error
+from bursar.worker.spawning import ProcessUsage
 
 if TYPE_CHECKING:
     from bursar.model.step import Call
@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<QQ?")
 
 _ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
 _CHANNEL = 3
-_PROGRAM = "from bursar.dispatch.python_calls import serve; serve()"
+_PROGRAM = "from bursar.worker.python_calls import serve; serve()"
 
 
 class PythonCallWorker:
@@ -237,10 +237,10 @@ def _carry_out(payload: bytes, *, as_data: bool) -> tuple[bool, bytes]:
     except BaseException as error:  # whatever it is, it is the caller's to see
         if not as_data:
             return False, pickled_error(error)
-        from bursar.dispatch.call_results import described_error
+        from bursar.worker.call_results import described_error
 
         return False, described_error(error)
-    from bursar.dispatch.call_results import value_as_data  # what it takes, pickles do not need
+    from bursar.worker.call_results import value_as_data  # what it takes, pickles do not need
 
     return value_as_data(value)
 
