@@ -245,11 +245,11 @@ async def keep_house(folder: Path) -> None:
     )
     await house.open()
     certificate, key = make_certificate()
-    house.hub.open_door("127.0.0.1", 0, certificate, key)
+    house.worker_server.open_listener("127.0.0.1", 0, certificate, key)
     lease = "lease-crowd"
-    house.hub.expect(lease, pool="shared", site="here", processors=CROWD)
+    house.worker_server.expect(lease, pool="shared", site="here", processors=CROWD)
     terms = PilotTerms(lease=lease, site="here", host="127.0.0.1", processors=CROWD)
-    told = await house.hub.credential(terms)
+    told = await house.worker_server.credential(terms)
     print(told.decode(), flush=True)
     await house.failed()
 

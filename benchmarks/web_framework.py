@@ -56,7 +56,7 @@ def dependencies() -> ApiDependencies:
     ann = Principal(user="ann", scopes=frozenset(SCOPES), means="token")
     return ApiDependencies(
         engine=cast(Any, Engine()),
-        till=cast(Any, None),
+        billing=cast(Any, None),
         tokens=cast(Any, None),
         authenticator=cast(Any, SimpleNamespace(authenticate=lambda *known: ann)),
         manager=cast(Any, SimpleNamespace(health=lambda: api.Health(status="ok"))),

@@ -47,9 +47,9 @@ async def listen_for_workers_of_a_service(folder: Path) -> None:
     )
     await house.open()
     certificate, key = make_certificate()
-    house.hub.open_door("127.0.0.1", 0, certificate, key)
-    house.hub.expect("lease-1", pool="shared", site="here", processors=1)
-    credential = await house.hub.credential(
+    house.worker_server.open_listener("127.0.0.1", 0, certificate, key)
+    house.worker_server.expect("lease-1", pool="shared", site="here", processors=1)
+    credential = await house.worker_server.credential(
         PilotTerms(lease="lease-1", site="here", host="127.0.0.1", processors=1)
     )
     print(credential.decode(), flush=True)

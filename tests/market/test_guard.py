@@ -478,7 +478,7 @@ def test_looking_only_when_there_is_something_to_do_is_enough() -> None:
     guard.open(_lease())
     now, seen, looks = 0.0, [], 0
     while not any(isinstance(effect, BudgetHalt) for _, effect in seen):
-        now = guard.next_look(now)
+        now = guard.next_tick(now)
         seen += [(now, effect) for effect in guard.tick(now)]
         # Just before the end what is left is held piece by piece, and closing takes the rest.
         assert guard.ledger.balance("held:lease-1") >= guard.spent(now) - 0.5 * UNIT
@@ -488,4 +488,4 @@ def test_looking_only_when_there_is_something_to_do_is_enough() -> None:
     assert warned == pytest.approx((250.125 - 0.5) / 2, abs=0.2)
     assert stopped == pytest.approx(500 - LEAD, abs=0.2)
     assert looks < 200
-    assert _guard(None).next_look(5.0) == math.inf
+    assert _guard(None).next_tick(5.0) == math.inf

@@ -173,13 +173,13 @@ def test_an_english_auction_ends_where_nothing_better_can_be_said() -> None:
 def test_a_tender_that_nobody_answers_is_unmet_when_it_closes() -> None:
     ann = manager()
     ann.call("d", ["uni"], WANTED, NOW + 60, NOW)
-    assert ann.next_look() == NOW + 60
+    assert ann.next_tick() == NOW + 60
     assert ann.tick(NOW + 59.9) == ()
     ann.tick(NOW + 60)
     assert ann.states("d") == {"uni": "unmet"}
     assert ann.forget("d") == ()
     assert ann.states("d") == {}
-    assert ann.next_look() == math.inf
+    assert ann.next_tick() == math.inf
 
 
 def test_terms_of_an_amount_come_to_it() -> None:

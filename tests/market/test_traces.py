@@ -187,7 +187,7 @@ class Market:
         sold = {n: [a.id for a in o.agreements] for n, o in self.owners.items()}
         bought = {n: len(b.agreements) for n, b in self.buyers.items()}
         parties = [*self.owners.values(), *self.buyers.values()]
-        return f"{where} {sold} {bought} {[p.next_look() for p in parties]}"
+        return f"{where} {sold} {bought} {[p.next_tick() for p in parties]}"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -292,7 +292,7 @@ class Budget:
         }  # fmt: skip
         return (
             f"{guard.held} {guard.ledger.free} {guard.spent(now)} {guard.spent_at('a', now)}"
-            f" {guard.rate(now)} {guard.out_of_money(now)} {guard.next_look(now)} {guard.unsettled}"
+            f" {guard.rate(now)} {guard.out_of_money(now)} {guard.next_tick(now)} {guard.unsettled}"
             f" {least}"
         )
 

@@ -411,7 +411,7 @@ def test_parties_with_nothing_more_to_say_have_nothing_to_wait_for() -> None:
     exchange = MessageExchange([owner := server(), ann := manager()])
     bought(exchange, ann)
 
-    assert owner.next_look() == ann.next_look() == float("inf")
+    assert owner.next_tick() == ann.next_tick() == float("inf")
     assert owner.tick(NOW + 1e6) == ()
 
 

@@ -51,7 +51,7 @@ class PilotListener:
         silence: float = SILENCE,
     ) -> None:
         self._run = run
-        self._entrance = WorkerListener(protocol, silence)
+        self._listener = WorkerListener(protocol, silence)
         self._turn_out = turn_out
         self._silence = silence
         self._certificate = ""
@@ -99,7 +99,7 @@ class PilotListener:
         """
         if not self._certificate:
             self._certificate, self._key = make_certificate()
-        return self._entrance.open(host, lambda: server_context(self._certificate, self._key))
+        return self._listener.open(host, lambda: server_context(self._certificate, self._key))
 
     def lets_in(self, hello: Hello) -> bool:
         """Whether a worker is admitted; it takes up the lease's processors until :meth:`left`."""
@@ -146,7 +146,7 @@ class PilotListener:
 
     async def close(self) -> None:
         """Stop listening, and end connections that are still unauthenticated."""
-        await self._entrance.close()
+        await self._listener.close()
 
 
 _NOBODY = _AdmittedLease(

@@ -269,7 +269,7 @@ class Dispatcher:
         self._prefetch = prefetch
         self._rigid = any(task.processors > 1 for task in tasks)
         self._connections: dict[str, _WorkerSession] = {}
-        self._strangers: set[_WorkerSession] = set()
+        self._unauthenticated: set[_WorkerSession] = set()
         self._pending = _PendingTransaction()
         self._committing = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bursar-journal")
@@ -277,7 +277,7 @@ class Dispatcher:
         self._fault: BursarError | None = None
         self._refusal = ""
         self._refused_for_now = False
-        self._hurried = False
+        self._fill_scheduled = False
         self._vacated: set[str] = set()  # leases that take nothing more
         self._attendance: dict[str, _LeaseAttendance] = {}  # by lease, of those that had workers
         self._closed = False
@@ -321,7 +321,7 @@ class Dispatcher:
         (number,) = self._queue.extend([task])
         self._tasks.append(task)
         self._rigid = self._rigid or task.processors > 1
-        self._hurry()
+        self._schedule_fill()
         return number
 
     def cancel(self, task: int) -> bool:
@@ -434,7 +434,7 @@ class Dispatcher:
         See :meth:`bursar.dispatch.queue.TaskQueue.assign`.
         """
         self._queue.assign(placed, order, in_order)
-        self._hurry()
+        self._schedule_fill()
 
     async def vacate(self, lease: str, reason: str) -> None:
         """End a lease: stop the tasks on its processors, which may run again elsewhere."""
@@ -472,7 +472,7 @@ class Dispatcher:
             Work per second there, relative to what estimates hold for.
         """
         self._queue.ends(lease, moment, speed)
-        self._hurry()
+        self._schedule_fill()
 
     def demand(self) -> ProcessorDemand:
         """The tasks that processors are wanted for, in numbers; without those bound to a lease."""
@@ -596,12 +596,12 @@ class Dispatcher:
     async def _hang_up(self) -> None:
         """Ends every connection, also one that is just being made, and sees them gone."""
         self._closed = True
-        for connection in [*self._connections.values(), *self._strangers]:
+        for connection in [*self._connections.values(), *self._unauthenticated]:
             connection.hang_up()
         give_up = self._loop.time() + _PARTING
-        while self._connections or self._strangers:
+        while self._connections or self._unauthenticated:
             if self._loop.time() > give_up:  # a worker does not read what was sent
-                for connection in [*self._connections.values(), *self._strangers]:
+                for connection in [*self._connections.values(), *self._unauthenticated]:
                     connection.abort()
             await asyncio.sleep(0.001)
 
@@ -650,7 +650,7 @@ class Dispatcher:
             return True
         if not self._is_let_in(connection, hello):
             return False
-        self._strangers.discard(connection)
+        self._unauthenticated.discard(connection)
         connection.introduce(hello)
         self._connections[hello.worker] = connection
         self._queue.join(hello.worker, hello.lease, hello.processors)
@@ -673,7 +673,7 @@ class Dispatcher:
             self._send(connection, LeaveOrder())
         if connection.from_elsewhere:
             self.door.joined(hello.lease)
-        self._hurry()
+        self._schedule_fill()
         return True
 
     def _is_let_in(self, connection: "_WorkerSession", hello: Hello) -> bool:
@@ -718,7 +718,7 @@ class Dispatcher:
             self._send(connection, LeaveOrder())
 
     def _left(self, connection: "_WorkerSession") -> None:
-        self._strangers.discard(connection)
+        self._unauthenticated.discard(connection)
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
@@ -765,7 +765,7 @@ class Dispatcher:
                             self._commit_soon()
                 self._rested(connection)
                 self._changed.set()
-                self._hurry()
+                self._schedule_fill()
             case LeaveRequest(must):
                 connection.leaving |= must
                 self._let_go(connection)
@@ -801,18 +801,18 @@ class Dispatcher:
             self._pending.transfers.extend(self._guard.settle(counted, now))
             self._commit_soon()
             self._rested(connection)
-        self._hurry()
+        self._schedule_fill()
 
     # Giving out work.
 
-    def _hurry(self) -> None:
+    def _schedule_fill(self) -> None:
         """Fills the workers once the present burst of events is taken in."""
-        if not self._hurried:
-            self._hurried = True
+        if not self._fill_scheduled:
+            self._fill_scheduled = True
             self._loop.call_soon(self._fill)
 
     def _fill(self) -> None:
-        self._hurried = False
+        self._fill_scheduled = False
         if self._fault is not None:
             return
         now = self.now()
@@ -975,7 +975,7 @@ class Dispatcher:
             self._waker.cancel()
             self._waker = None
         if due is not None:
-            self._waker = self._loop.call_at(due - self._epoch, self._hurry)
+            self._waker = self._loop.call_at(due - self._epoch, self._schedule_fill)
 
     # The journal.
 
@@ -1030,7 +1030,7 @@ class Dispatcher:
             if record.outcome.status is Status.SUCCEEDED:
                 self._release(record.outcome)
         if self._queue.ready:
-            self._hurry()
+            self._schedule_fill()
         elif self._delay is not None:
             self._set_waker(self.now())
         if self._on_outcome is not None:
@@ -1120,7 +1120,7 @@ class _WorkerSession(AcceptedConnection):
             transport.abort()
             return
         self._transport = transport
-        self._dispatcher._strangers.add(self)
+        self._dispatcher._unauthenticated.add(self)
         loop = asyncio.get_running_loop()
         self._patience = loop.call_later(_STRANGER_PATIENCE, transport.abort)
 

@@ -91,7 +91,7 @@ class WorkerListener:
         self._handshakes: Handshakes | None = None  # shared by all addresses
         self._listening: dict[str, socket.socket] = {}  # by address
         self._accepting: list[asyncio.Task[None]] = []
-        self._strangers: dict[_UnauthenticatedConnection, None] = {}  # the oldest first
+        self._unauthenticated: dict[_UnauthenticatedConnection, None] = {}  # the oldest first
         self._left = asyncio.Event()
         self._closed = False
 
@@ -144,7 +144,7 @@ class WorkerListener:
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        coming = [stranger.task for stranger in self._strangers if stranger.task is not None]
+        coming = [stranger.task for stranger in self._unauthenticated if stranger.task is not None]
         for task in coming:
             task.cancel()
         await asyncio.gather(*coming, return_exceptions=True)
@@ -167,13 +167,13 @@ class WorkerListener:
                 connection.close()
                 raise
             stranger = _UnauthenticatedConnection(connection, source, loop.time())
-            self._strangers[stranger] = None
+            self._unauthenticated[stranger] = None
             stranger.task = asyncio.create_task(self._welcome(stranger, handshakes))
             stranger.task.add_done_callback(partial(self._forget, stranger))
 
     async def _make_room(self, source: str) -> None:
         """Wait until there is room for one more unauthenticated connection from a subnet."""
-        while len(self._strangers) >= self._most:
+        while len(self._unauthenticated) >= self._most:
             self._left.clear()
             seconds = self._hang_up_on_one(source)
             with contextlib.suppress(TimeoutError):
@@ -189,11 +189,11 @@ class WorkerListener:
         float or None
             Seconds after which to try again; None: a connection is being closed.
         """
-        if any(stranger.is_going for stranger in self._strangers):
+        if any(stranger.is_going for stranger in self._unauthenticated):
             return None
-        counts = Counter(stranger.source for stranger in self._strangers)
+        counts = Counter(stranger.source for stranger in self._unauthenticated)
         largest, most = counts.most_common(1)[0]
-        oldest = next(s for s in self._strangers if s.source == largest)
+        oldest = next(s for s in self._unauthenticated if s.source == largest)
         if most <= counts[source] + 1:
             left = oldest.came + SILENT - asyncio.get_running_loop().time()
             if left > 0:
@@ -217,7 +217,7 @@ class WorkerListener:
         """Release the place of a connection that is authenticated, gone, or never handled."""
         if not stranger.is_made:
             stranger.connection.close()
-        del self._strangers[stranger]
+        del self._unauthenticated[stranger]
         self._left.set()
 
 

@@ -414,7 +414,7 @@ class BudgetGuard:
             effects.append(BudgetHalt(f"{refusal.reason}: what runs is stopped"))
         return effects
 
-    def next_look(self, now: float) -> float:
+    def next_tick(self, now: float) -> float:
         """When :meth:`tick` has something to do next, if nothing happens; infinite for never."""
         if not self._priced():
             return math.inf

@@ -172,12 +172,12 @@ class TradeManager:
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """What the time itself brings about: tenders and auctions close."""
-        due = [side for side in self._all() if side.next_look() <= now]
+        due = [side for side in self._all() if side.next_tick() <= now]
         return tuple(message for side in due for message in side.tick(now))
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         """When :meth:`tick` has something to do if nothing is said; infinite for never."""
-        return min((side.next_look() for side in self._all()), default=math.inf)
+        return min((side.next_tick() for side in self._all()), default=math.inf)
 
     def forget(self, deal: str) -> tuple[Agreement, ...]:
         """Drops the conversations of a deal that is over; what was agreed on in them."""

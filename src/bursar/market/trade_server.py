@@ -259,15 +259,15 @@ class TradeServer:
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """What the time itself brings about: quotes expire, auctions close."""
         self._pass(now)
-        said = [m for s in self._sides.values() if s.next_look() <= now for m in s.tick(now)]
+        said = [m for s in self._sides.values() if s.next_tick() <= now for m in s.tick(now)]
         for auction in self._auctions.values():
             said += self._freed(auction, auction.tick(now))
         return tuple(said)
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         """When :meth:`tick` has something to do if nothing is said; infinite for never."""
         sides = (*self._sides.values(), *self._auctions.values())
-        return min((side.next_look() for side in sides), default=math.inf)
+        return min((side.next_tick() for side in sides), default=math.inf)
 
     def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...] | Refusal:
         """

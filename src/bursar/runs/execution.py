@@ -296,7 +296,7 @@ class RunExecution:
                     self._woken.clear()
                     woken = asyncio.ensure_future(self._woken.wait())
                 now = self.dispatcher.now()
-                pause = min(self._look, self.guard.next_look(now) - now, self._until_wake)
+                pause = min(self._look, self.guard.next_tick(now) - now, self._until_wake)
                 await asyncio.wait(
                     {waiting, woken},
                     timeout=None if math.isinf(pause) else max(pause, 0.0),

@@ -254,11 +254,11 @@ def _read(
     environment: Mapping[str, str] | None,
     located: Callable[[InputError], InputError],
 ) -> ServiceConfig:
-    said = _overlay(document, os.environ if environment is None else environment)
+    settings = _overlay(document, os.environ if environment is None else environment)
     try:
         return _service(document, folder)
     except InputError as error:
-        for place, variable in said.items():
+        for place, variable in settings.items():
             if error.where == place or error.where.startswith((f"{place}.", f"{place}[")):
                 raise InputError(error.message, where=variable, hint=error.hint) from None
         raise located(error) from None
@@ -270,7 +270,7 @@ def _overlay(document: dict[str, Any], environment: Mapping[str, str]) -> dict[s
 
     A value is read as TOML, and taken as text where it is none.
     """
-    said: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for variable in sorted(environment):
         if not variable.startswith(PREFIX):
             continue
@@ -285,8 +285,8 @@ def _overlay(document: dict[str, Any], environment: Mapping[str, str]) -> dict[s
                 raise InputError(f"{place} is no table", where=variable)
             table = inner
         table[key] = _value(environment[variable])
-        said[joined(place, key)] = variable
-    return said
+        settings[joined(place, key)] = variable
+    return settings
 
 
 def _value(text: str) -> object:

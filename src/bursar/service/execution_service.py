@@ -126,7 +126,7 @@ class ExecutionService:
             least_free=2 * segment_size,
         )
         self.tokens = JournalTokenStore(self.journal, clock=clock, entropy=entropy)
-        self.desk = ServiceBilling(
+        self.billing = ServiceBilling(
             self.journal,
             site=config.site,
             selling=config.selling,
@@ -137,7 +137,7 @@ class ExecutionService:
         )
         self.engine = ServiceEngine(
             self.journal,
-            self.desk,
+            self.billing,
             clock=clock,
             entropy=entropy,
             homes=homes or InstanceHomes(config.folder / HOMES),
@@ -146,7 +146,7 @@ class ExecutionService:
             processors=config.site.processors,
             on_event=log_message,
         )
-        self.hub = WorkerServer(
+        self.worker_server = WorkerServer(
             self.engine,
             clock=clock,
             secret=identity.secret,
@@ -154,28 +154,28 @@ class ExecutionService:
             outlives=config.tasks.outlives,
             seal_key=_shared_seal_key(config),
         )
-        self.staff = WorkerProvisioner(
+        self.provisioner = WorkerProvisioner(
             sites=sites,
             rules=self._rules(),
             processors=config.site.processors,
             account=config.local_user,
-            desk=self.desk,
+            billing=self.billing,
             engine=self.engine,
-            hub=self.hub,
+            workers=self.worker_server,
             journal=self.journal,
             clock=clock,
             entropy=entropy,
             address=address,
             run=identity.run,
-            say=log_message,
+            notify=log_message,
         )
-        self.hub.on_change = self.staff.look
-        self.engine.dispatching.on_waiting = self.staff.look
+        self.worker_server.on_change = self.provisioner.review
+        self.engine.dispatching.on_waiting = self.provisioner.review
         self.manager = ServiceManager(
             config,
             engine=self.engine,
-            desk=self.desk,
-            staff=self.staff,
+            billing=self.billing,
+            provisioner=self.provisioner,
             journal=self.journal,
             clock=clock,
             state=self.state,
@@ -186,7 +186,7 @@ class ExecutionService:
         self.app = ServiceApi(
             ApiDependencies(
                 engine=self.engine,
-                till=self.desk,
+                billing=self.billing,
                 tokens=self.tokens,
                 authenticator=self._authenticator(trust),
                 manager=self.manager,
@@ -240,18 +240,18 @@ class ExecutionService:
         repaired = await self.journal.open()
         for line in repaired:
             log.warning("repaired: %s", line)
-        self.desk.open()
+        self.billing.open()
         await self.engine.open()
         site = self._sites("")
         if isinstance(site, OpenableSite):
             await self._open_sites.enter_async_context(site.opened())
-        await self.staff.open()
+        await self.provisioner.open()
         self._is_open = True
         self._go_on(self._watch(self.journal.failed(), "the journal cannot be written"))
         self._go_on(self._watch(self.engine.failed(), "the engine cannot go on"))
         self._go_on(self._keep_time())
         self._go_on(self._tick())
-        self._go_on(self.staff.run())
+        self._go_on(self.provisioner.run())
         return repaired
 
     def begin_drain(self) -> None:
@@ -294,7 +294,7 @@ class ExecutionService:
         The configuration was read again: what it asks counts from now on where that has changed,
         and agreements keep their prices.
         """
-        self.desk.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
+        self.billing.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
 
     def relimit(self, config: ServiceConfig) -> None:
         """Change the limits of users from now on; what they have they keep."""
@@ -309,8 +309,8 @@ class ExecutionService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.staff.close()
-        await self.hub.close()
+        await self.provisioner.close()
+        await self.worker_server.close()
         await self.engine.close()
         await self._open_sites.aclose()
         await self.journal.close()
@@ -321,7 +321,7 @@ class ExecutionService:
 
     def state(self) -> api.Health:
         """Return whether the service accepts work, and why not."""
-        problem = self.journal.problem or self.staff.trouble
+        problem = self.journal.problem or self.provisioner.problem
         if self._fault.done():
             return api.Health(status="failing", problem=self._fault.result())
         if self._is_draining:
@@ -331,7 +331,7 @@ class ExecutionService:
         if problem:
             return api.Health(status="failing", problem=problem)
         # One user's account is no reason to keep the work of all others away.
-        failing = len(self.staff.failing)
+        failing = len(self.provisioner.failing)
         accounts = "1 local account" if failing == 1 else f"{failing} local accounts"
         degraded = f"workers of {accounts} cannot be had" if failing else ""
         return api.Health(status="ok", degraded=degraded)
@@ -366,9 +366,9 @@ class ExecutionService:
         while True:
             now = self._clock()
             self._changed.clear()
-            self.desk.tick(now)
-            self.staff.look()
-            pause = self.desk.next_look() - now
+            self.billing.tick(now)
+            self.provisioner.review()
+            pause = self.billing.next_tick() - now
             try:
                 await self.journal.durable()
             except ServiceError:  # the journal's problem says why
@@ -380,13 +380,13 @@ class ExecutionService:
     async def _tick(self) -> None:
         while True:
             self.engine.tick()
-            self.hub.tick()
+            self.worker_server.tick()
             if self._is_draining and not self.engine.running:
                 self._end_drain()
             if any(demand.tasks for demand in self.engine.demand().values()):
-                self.staff.look()
+                self.provisioner.review()
             else:
-                self.staff.look_at_idle()
+                self.provisioner.review_idle()
             await asyncio.sleep(TICK)
 
 

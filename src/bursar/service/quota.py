@@ -40,5 +40,5 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def within(self, limits: L) -> L:
         """Return the user's limits, given those of all users."""
         own = {key: value for key, value in msgspec.structs.asdict(self).items() if value}
-        said = {key: own[key] for key in limits.__struct_fields__ if key in own}
-        return msgspec.structs.replace(limits, **said)
+        given = {key: own[key] for key in limits.__struct_fields__ if key in own}
+        return msgspec.structs.replace(limits, **given)

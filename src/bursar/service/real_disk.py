@@ -302,9 +302,9 @@ def _translated_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = f"{path.name}: {error.strerror}"
+        problem = f"{path.name}: {error.strerror}"
         if error.errno in _FULL:
             log.warning("%s: %s", path, error.strerror)
-            raise DiskFull(said) from error
+            raise DiskFull(problem) from error
         log.error("%s: %s", path, error.strerror)
-        raise DiskBroken(said) from error
+        raise DiskBroken(problem) from error

@@ -99,9 +99,9 @@ async def run_service(
         When it can do its work no longer; started again, it goes on where it was.
     """
     ResourceLimits().impose()  # its memory is full of secrets: there are no core files
-    premises = ServiceRunner(config, file)
+    runner = ServiceRunner(config, file)
     try:
-        await premises.run(drain_seconds, on_start)
+        await runner.run(drain_seconds, on_start)
     except (DiskFull, DiskBroken) as error:
         raise BursarError(f"{config.folder}: {error}") from None
     except ServiceError as error:
@@ -127,7 +127,7 @@ class ServiceRunner:
         self._config = replace(config, names=_names(config))
         self._supervisor = SystemdNotifier()
         self._ending = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._second_signal = asyncio.Event()
 
     async def run(self, drain_seconds: float, on_start: Callable[[StartedService], None]) -> None:
         """Serve until a signal ends the service; see :func:`run_service`."""
@@ -142,31 +142,33 @@ class ServiceRunner:
             workers, identity = await _open_worker_socket(disk, identity)
             stack.callback(workers.close)
             identity = await _load_worker_certificate(disk, identity, config)
-            house = self._house(identity, disk, workers)
+            service = self._make_service(identity, disk, workers)
             if config.worker_listen is not None:
-                house.hub.open_door(
+                service.worker_server.open_listener(
                     config.worker_listen.host,
                     config.worker_listen.port,
                     identity.door_certificate,
                     identity.door_key.encode(),
                 )
-            stack.push_async_callback(house.close)
-            repaired = await house.open()
+            stack.push_async_callback(service.close)
+            repaired = await service.open()
             token = None
             if config.security != "mutual":  # there it says no more than a certificate does
-                token = await _admin_token(house, config)
+                token = await _admin_token(service, config)
             loop = asyncio.get_running_loop()
-            door = await loop.create_server(house.hub.protocol, sock=workers, backlog=_BACKLOG)
-            stack.callback(door.close)
+            listener = await loop.create_server(
+                service.worker_server.protocol, sock=workers, backlog=_BACKLOG
+            )
+            stack.callback(listener.close)
             listening = await serve_http(
-                house.app,
+                service.app,
                 host=config.listen.host,
                 port=config.listen.port,
                 tls=self._tls.context if self._tls is not None else None,
                 limits=config.http,
             )
-            stack.push_async_callback(self._close_doors, house, listening)
-            await stack.enter_async_context(self._signals(house))
+            stack.push_async_callback(self._close_listeners, service, listening)
+            await stack.enter_async_context(self._signals(service))
             url = _url(listening, secure=self._tls is not None)
             self._warn_of_certificate()
             if config.security == "none" and os.geteuid() == 0 and not config.tasks.local_user:
@@ -174,12 +176,12 @@ class ServiceRunner:
             log.info("listening", extra={"fields": {"url": url, "security": config.security}})
             on_start(StartedService(url=url, admin_token=token, repaired=tuple(repaired)))
             self._supervisor.ready(f"listening on {url}")
-            await self._serve(house)
+            await self._serve(service)
             self._supervisor.stopping()
-            await self._drain(house, drain_seconds)
+            await self._drain(service, drain_seconds)
         log.info("ended")
 
-    def _house(
+    def _make_service(
         self, identity: ServiceIdentity, disk: RealDisk, workers: socket.socket
     ) -> ExecutionService:
         config = self._config
@@ -201,7 +203,7 @@ class ServiceRunner:
 
     # While it serves.
 
-    async def _serve(self, house: ExecutionService) -> None:
+    async def _serve(self, service: ExecutionService) -> None:
         """
         Serve until the service is to end.
 
@@ -210,10 +212,10 @@ class ServiceRunner:
         BursarError
             When the service cannot go on.
         """
-        failed = asyncio.ensure_future(house.failed())
+        failed = asyncio.ensure_future(service.failed())
         ending = asyncio.ensure_future(self._ending.wait())
-        watchdog = asyncio.ensure_future(self._tell_alive())
-        following = asyncio.ensure_future(self._follow_clock(house))
+        watchdog = asyncio.ensure_future(self._notify_watchdog())
+        following = asyncio.ensure_future(self._follow_clock(service))
         try:
             await asyncio.wait({failed, ending}, return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
@@ -222,43 +224,43 @@ class ServiceRunner:
             for waiting in (failed, ending, watchdog, following):
                 waiting.cancel()
 
-    async def _drain(self, house: ExecutionService, seconds: float) -> None:
-        draining = asyncio.ensure_future(house.drain(seconds))
-        hurry = asyncio.ensure_future(self._hurry.wait())
+    async def _drain(self, service: ExecutionService, seconds: float) -> None:
+        draining = asyncio.ensure_future(service.drain(seconds))
+        second_signal = asyncio.ensure_future(self._second_signal.wait())
         try:
-            await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({draining, second_signal}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             draining.cancel()
-            hurry.cancel()
+            second_signal.cancel()
 
-    async def _close_doors(self, house: ExecutionService, listening: HttpListener) -> None:
-        house.app.end_streams()
-        await listening.close(0.0 if self._hurry.is_set() else GRACE)
+    async def _close_listeners(self, service: ExecutionService, listening: HttpListener) -> None:
+        service.app.end_streams()
+        await listening.close(0.0 if self._second_signal.is_set() else GRACE)
 
-    async def _tell_alive(self) -> None:
+    async def _notify_watchdog(self) -> None:
         every = self._supervisor.every
         while every is not None:
             self._supervisor.alive()
             await asyncio.sleep(every)
 
-    async def _follow_clock(self, house: ExecutionService) -> None:
+    async def _follow_clock(self, service: ExecutionService) -> None:
         """Follow a clock that was put forward; nobody pays for the time jumped over."""
         while True:
             jump = self._clock.follow()
             if jump is not None:
-                house.desk.skipped(*jump)
+                service.billing.skipped(*jump)
                 log.warning("the clock was put forward by %.0f s", jump[1] - jump[0])
             await asyncio.sleep(_FOLLOWED)
 
     # Signals.
 
     @asynccontextmanager
-    async def _signals(self, house: ExecutionService) -> AsyncIterator[None]:
+    async def _signals(self, service: ExecutionService) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         handlers = {
             signal.SIGTERM: self._end,
             signal.SIGINT: self._end,
-            signal.SIGHUP: lambda: self._reload(house),
+            signal.SIGHUP: lambda: self._reload(service),
         }
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -270,14 +272,14 @@ class ServiceRunner:
 
     def _end(self) -> None:
         if self._ending.is_set():
-            self._hurry.set()
+            self._second_signal.set()
         self._ending.set()
 
-    def _reload(self, house: ExecutionService) -> None:
+    def _reload(self, service: ExecutionService) -> None:
         """Read certificates and configuration again; a file with an error changes nothing."""
         self._supervisor.reloading()
         self._reload_certificates()
-        self._reload_file(house)
+        self._reload_file(service)
         self._supervisor.ready("read again")
 
     def _reload_certificates(self) -> None:
@@ -294,7 +296,7 @@ class ServiceRunner:
         else:
             log.info("certificates were read again")
 
-    def _reload_file(self, house: ExecutionService) -> None:
+    def _reload_file(self, service: ExecutionService) -> None:
         """Apply prices and limits of users from the file; all of them, or none."""
         if self._file is None:
             return
@@ -305,8 +307,8 @@ class ServiceRunner:
             return
         site = config.site
         if site.pricing is not None or site.unit_price is not None:
-            house.reprice(site)
-        house.relimit(config)
+            service.reprice(site)
+        service.relimit(config)
         log.info("prices and limits were read again")
 
     def _warn_of_certificate(self) -> None:
@@ -410,11 +412,11 @@ async def _load_worker_certificate(
     return identity
 
 
-async def _admin_token(house: ExecutionService, config: ServiceConfig) -> Path | None:
+async def _admin_token(service: ExecutionService, config: ServiceConfig) -> Path | None:
     """Return the file with the first administrator's token; None: it is not needed any more."""
     path = config.folder / ADMIN_TOKEN
     try:
-        await provide_first_token(house.tokens, house.journal, path, config.owner)
+        await provide_first_token(service.tokens, service.journal, path, config.owner)
     except ServiceError as error:  # a full disk: it serves those whom it knows
         log.warning("no administrator's token was made: %s", error.detail)
     return path if path.exists() else None

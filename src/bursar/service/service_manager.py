@@ -52,8 +52,8 @@ class ServiceManager:
         config: ServiceConfig,
         *,
         engine: ExecutionEngine,
-        desk: SlotCatalogue,
-        staff: WorkerProvisioner,
+        billing: SlotCatalogue,
+        provisioner: WorkerProvisioner,
         journal: ServiceJournal,
         clock: Clock,
         state: Callable[[], api.Health],
@@ -63,8 +63,8 @@ class ServiceManager:
     ) -> None:
         self._config = config
         self._engine = engine
-        self._desk = desk
-        self._staff = staff
+        self._billing = billing
+        self._provisioner = provisioner
         self._journal = journal
         self._clock = clock
         self._state = state
@@ -76,7 +76,7 @@ class ServiceManager:
     def site(self, user: str) -> api.SiteInfo:
         """Return what the site offers to a user."""
         config, facts, now = self._config, self._config.site, self._clock()
-        free, price = self._staff.free, self._desk.posted(user, now)
+        free, price = self._provisioner.free, self._billing.posted(user, now)
         return api.SiteInfo(
             name=config.name,
             processors=facts.processors,
@@ -89,7 +89,7 @@ class ServiceManager:
             protocols=config.selling.protocols,
             must_buy=config.selling.must_buy,
             shared_price=(price or 0.0) if config.selling.price_shared else 0.0,
-            slots=self._desk.slots(user, now),
+            slots=self._billing.slots(user, now),
             waiting=0.0 if free else None,
             attributes=dict(facts.attributes),
             seal=self._seal,
@@ -107,7 +107,7 @@ class ServiceManager:
 
     def degraded(self) -> str:
         """Return what fails while the service accepts work, for administrators; empty: nothing."""
-        failing = self._staff.failing.items()
+        failing = self._provisioner.failing.items()
         return "; ".join(
             f'workers of the account "{account}" cannot be had: {reason}'
             if account
@@ -141,8 +141,8 @@ class ServiceManager:
     def failed(self, incident: str, route: str, error: BaseException) -> None:
         """Log an internal error; the client was told the identifier of the incident."""
         self._metrics.failed(incident, route, error)
-        told = (type(error), error, error.__traceback__)
-        log.error("incident %s", incident, exc_info=told, extra={"fields": {"route": route}})
+        exc_info = (type(error), error, error.__traceback__)
+        log.error("incident %s", incident, exc_info=exc_info, extra={"fields": {"route": route}})
 
     def _figures(self) -> MetricsSnapshot:
         seen, state = self._engine.overview(), self._state()
@@ -159,7 +159,7 @@ class ServiceManager:
             workers=len(there),
             processors=sum(worker.processors for worker in there),
             processors_busy=sum(worker.busy for worker in there),
-            accounts_failing=len(self._staff.failing),
+            accounts_failing=len(self._provisioner.failing),
             journal_bytes=self._journal.size,
             ready=state.status == "ok",
             draining=state.status == "draining",

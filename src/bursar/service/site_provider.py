@@ -28,7 +28,7 @@ COMPLAINTS = "workers.log"
 
 
 def make_site_provider(
-    config: ServiceConfig, identity: ServiceIdentity, say: Callable[[str], None]
+    config: ServiceConfig, identity: ServiceIdentity, notify: Callable[[str], None]
 ) -> Callable[[str], Site]:
     """
     Return a function from a local account to the site for its workers; empty: own.
@@ -63,7 +63,7 @@ def make_site_provider(
         )
     except ValueError as error:
         raise InputError(str(error), where="tasks") from None
-    groups = open_control_groups(say) if rules.cgroups else None
+    groups = open_control_groups(notify) if rules.cgroups else None
     known: dict[str, Site] = {}
 
     def site(account: str) -> Site:

@@ -30,21 +30,21 @@ class SystemdNotifier:
 
     def ready(self, status: str) -> None:
         """Report that the service accepts requests."""
-        self._tell(f"READY=1\nSTATUS={status}")
+        self._notify(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
         """Report that the service reads its files again; :meth:`ready` follows."""
-        self._tell("RELOADING=1")
+        self._notify("RELOADING=1")
 
     def stopping(self) -> None:
         """Report that the service stops."""
-        self._tell("STOPPING=1")
+        self._notify("STOPPING=1")
 
     def alive(self) -> None:
         """Send a watchdog signal: the event loop is running."""
-        self._tell("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
 
-    def _tell(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:

@@ -42,7 +42,7 @@ def sold(auctioneer: Auctioneer, values: list[int]) -> Outcome:
     assert not isinstance(opened, Refusal)
     exchange.carry(opened, NOW)
     while not auctioneer.is_over:
-        exchange.tick(owner.next_look())
+        exchange.tick(owner.next_tick())
     bought = [(i, a) for i, buyer in enumerate(buyers) for a in buyer.agreements]
     assert [a for _, a in bought] == list(owner.agreements)
     assert len(owner.capacity.commitments) == len(bought) <= 1
@@ -63,7 +63,7 @@ def bought(auctioneer: Auctioneer, values: list[int]) -> Outcome:
     exchange = MessageExchange([buyer, *owners])
     exchange.carry(buyer.auction(auctioneer, NOW), NOW)
     while not auctioneer.is_over:
-        exchange.tick(buyer.next_look())
+        exchange.tick(buyer.next_tick())
     deals = [(i, a) for i, owner in enumerate(owners) for a in owner.agreements]
     assert [a for _, a in deals] == list(buyer.agreements)
     for i, agreement in deals:

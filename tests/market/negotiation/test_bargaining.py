@@ -120,7 +120,7 @@ def test_an_offer_that_cannot_be_taken_leaves_the_owner_where_it_was(
 def test_an_owner_says_once_when_it_bargains_no_more() -> None:
     owner = opened()
 
-    assert owner.next_look() == NOW + 60
+    assert owner.next_tick() == NOW + 60
     assert len(owner.tick(NOW + 60)) == 1
     assert owner.tick(NOW + 61) == ()
-    assert owner.next_look() == math.inf
+    assert owner.next_tick() == math.inf

@@ -91,7 +91,7 @@ class Shop:
         self._chance = random.Random(1)
         self._deals = 0
         self.journal = MemoryJournal()
-        self.desk = self._open()
+        self.billing = self._open()
 
     def _open(self) -> ServiceBilling:
         site, selling, users = self._made
@@ -116,19 +116,19 @@ class Shop:
         """The service is killed; the next life begins so many seconds later."""
         self.now += away
         self.journal = MemoryJournal(self.journal.durable_records)
-        self.desk = self._open()
+        self.billing = self._open()
 
     def wait(self, seconds: float) -> None:
         """Time passes, as the house lets it."""
         end = self.now + seconds
-        while self.desk.next_look() <= end:
-            self.now = max(self.now, self.desk.next_look())
-            self.desk.tick(self.now)
+        while self.billing.next_tick() <= end:
+            self.now = max(self.now, self.billing.next_tick())
+            self.billing.tick(self.now)
         self.now = end
-        self.desk.tick(self.now)
+        self.billing.tick(self.now)
 
     def say(self, user: str, message: TradeMessage) -> TradeMessage:
-        answers = self.desk.deliver(user, message)
+        answers = self.billing.deliver(user, message)
         assert len(answers) == 1
         return answers[0]
 
@@ -160,4 +160,4 @@ class Shop:
 
     def balance(self, user: str) -> float:
         """Currency units that may still be spent."""
-        return self.desk.account(user).balance / MICROS
+        return self.billing.account(user).balance / MICROS

@@ -23,27 +23,27 @@ def test_an_agreement_is_paid_by_the_time_its_processors_were_there() -> None:
     shop = Shop()
     name = shop.bought("alice", 4, 100.0, start=50.0)
     assert shop.balance("alice") == 800.0
-    assert shop.desk.may_run(name, "alice", shop.now) == Refusal(
+    assert shop.billing.may_run(name, "alice", shop.now) == Refusal(
         "the agreement begins in 50 s", final=False
     )
-    shop.desk.ready(name, 4)  # early: not charged
+    shop.billing.ready(name, 4)  # early: not charged
     shop.wait(50.0)
-    assert shop.desk.may_run(name, "alice", shop.now) == 100.0
+    assert shop.billing.may_run(name, "alice", shop.now) == 100.0
     shop.wait(60.0)
-    shop.desk.ready(name, 2)
+    shop.billing.ready(name, 2)
     shop.wait(20.0)
-    shop.desk.ready(name, 0)
+    shop.billing.ready(name, 0)
     shop.wait(30.0)
 
-    info = shop.desk.agreement("alice", name)
+    info = shop.billing.agreement("alice", name)
     assert (info.state, info.charged, info.held) == ("over", 140 * MICROS, 0)
     assert (info.begun, info.ended) == (shop.now - 110.0, shop.now - 10.0)
-    account = shop.desk.account("alice")
+    account = shop.billing.account("alice")
     assert (account.balance, account.held, account.spent) == (860 * MICROS, 0, 140 * MICROS)
-    assert shop.desk.may_run(name, "alice", shop.now) == Refusal(
+    assert shop.billing.may_run(name, "alice", shop.now) == Refusal(
         "the agreement is over", final=True
     )
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_nothing_delivered_costs_nothing() -> None:
@@ -52,38 +52,38 @@ def test_nothing_delivered_costs_nothing() -> None:
     name = shop.bought("alice")
     assert shop.balance("alice") == 1_000 - 50 - 3
     shop.wait(200.0)
-    assert shop.desk.agreement("alice", name).state == "over"
+    assert shop.billing.agreement("alice", name).state == "over"
     assert shop.balance("alice") == 1_000.0
-    assert shop.desk.invoice("alice").lines == []
+    assert shop.billing.invoice("alice").lines == []
 
 
 def test_a_customer_may_end_it_early() -> None:
     """25 of 100 s are paid; the processors can be sold again; ending it again changes nothing."""
     shop = Shop()
     name = shop.bought("alice", 8)
-    shop.desk.ready(name, 8)
+    shop.billing.ready(name, 8)
     shop.wait(25.0)
     assert isinstance(shop.buy("bob", 8), Reject)
     shop.changed.clear()
-    info = shop.desk.cancel("alice", name)
+    info = shop.billing.cancel("alice", name)
     assert shop.changed[-1] == name
     assert (info.state, info.charged) == ("over", 100 * MICROS)
-    assert shop.desk.cancel("alice", name) == info
+    assert shop.billing.cancel("alice", name) == info
     shop.bought("bob", 8)
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_before_it_begins_it_is_taken_back_free_of_charge() -> None:
     """And its processors are free again."""
     shop = Shop()
     name = shop.bought("alice", 8, start=500.0)
-    assert shop.desk.cancel("alice", name).state == "cancelled"
+    assert shop.billing.cancel("alice", name).state == "cancelled"
     assert shop.balance("alice") == 1_000.0
-    assert shop.desk.pool_of("alice", name) == Refusal("the agreement is cancelled", final=True)
+    assert shop.billing.pool_of("alice", name) == Refusal("the agreement is cancelled", final=True)
     shop.bought("bob", 8, start=500.0)
     shop.wait(2_000.0)
-    assert shop.desk.agreement("alice", name).charged == 0
-    assert shop.desk.faults() == []
+    assert shop.billing.agreement("alice", name).charged == 0
+    assert shop.billing.faults() == []
 
 
 def test_without_money_there_is_no_agreement() -> None:
@@ -92,10 +92,10 @@ def test_without_money_there_is_no_agreement() -> None:
     refusal = shop.buy("alice", 8, 1_000.0)
     assert isinstance(refusal, Reject)
     assert refusal.reason == "costs 4000 SU, the account has 1000 SU"
-    shop.desk.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
-    shop.desk.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
+    shop.billing.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
+    shop.billing.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
     with pytest.raises(ServiceError) as caught:
-        shop.desk.deposit("alice", api.Deposit(amount=1, key="cheque"))
+        shop.billing.deposit("alice", api.Deposit(amount=1, key="cheque"))
     assert caught.value.status == 409
     shop.bought("alice", 8, 1_000.0)
     assert shop.balance("alice") == 0.0
@@ -109,11 +109,11 @@ def test_a_full_disk_signs_nothing() -> None:
     assert isinstance(refusal, Reject)
     assert refusal.reason == "the disk is full"
     with pytest.raises(ServiceError) as caught:
-        shop.desk.deposit("alice", api.Deposit(amount=1, key="1"))
+        shop.billing.deposit("alice", api.Deposit(amount=1, key="1"))
     assert caught.value.status == 507
     shop.journal.problem = ""
     shop.bought("alice")
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_trusted_users_buy_on_account() -> None:
@@ -121,11 +121,11 @@ def test_trusted_users_buy_on_account() -> None:
     shop = Shop(selling=MarketSettings(credit=None), users={"bob": UserSettings(credit=10.0)})
     name = shop.bought("alice", 8, 1_000.0)
     assert isinstance(shop.buy("bob", 1), Reject)
-    shop.desk.ready(name, 8)
+    shop.billing.ready(name, 8)
     shop.wait(1_000.0)
-    account = shop.desk.account("alice")
+    account = shop.billing.account("alice")
     assert (account.balance, account.spent) == (0, 4_000 * MICROS)
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_what_is_anothers_does_not_exist() -> None:
@@ -134,19 +134,19 @@ def test_what_is_anothers_does_not_exist() -> None:
     names = [shop.bought("alice", start=1_000.0 * n) for n in range(5)]
     assert all(len(name) == 32 for name in names)
     assert len(set(names)) == 5
-    assert shop.desk.agreements("bob").agreements == []
+    assert shop.billing.agreements("bob").agreements == []
     for name in (names[0], "f" * 32):
         with pytest.raises(ServiceError) as caught:
-            shop.desk.agreement("bob", name)
+            shop.billing.agreement("bob", name)
         assert (caught.value.status, str(caught.value)) == (404, f'no agreement "{name}"')
         with pytest.raises(ServiceError):
-            shop.desk.cancel("bob", name)
-        assert shop.desk.pool_of("bob", name) == Refusal(f'no agreement "{name}"', final=True)
-        assert shop.desk.may_run(name, "bob", shop.now) == Refusal(
+            shop.billing.cancel("bob", name)
+        assert shop.billing.pool_of("bob", name) == Refusal(f'no agreement "{name}"', final=True)
+        assert shop.billing.may_run(name, "bob", shop.now) == Refusal(
             f'no agreement "{name}"', final=True
         )
-    assert shop.desk.invoice("bob").lines == []
-    assert shop.desk.usage("bob") == ()
+    assert shop.billing.invoice("bob").lines == []
+    assert shop.billing.usage("bob") == ()
 
 
 def test_nobody_speaks_for_another() -> None:
@@ -158,7 +158,7 @@ def test_nobody_speaks_for_another() -> None:
         for user in ("alice", "bob")
     ]
     with pytest.raises(ServiceError) as caught:
-        shop.desk.deliver("bob", asks[0])
+        shop.billing.deliver("bob", asks[0])
     assert (caught.value.status, caught.value.where) == (403, "sender")
     for user, ask in zip(("alice", "bob"), asks, strict=True):
         assert shop.say(user, ask).to == user
@@ -171,7 +171,7 @@ def test_conversations_are_bounded() -> None:
 
     def ask(deal: str, number: int) -> None:
         about = {"deal": deal, "sender": "alice", "to": "uni"}
-        shop.desk.deliver("alice", RequestQuote(**about, number=number, template=template))
+        shop.billing.deliver("alice", RequestQuote(**about, number=number, template=template))
 
     for number in range(1, LONGEST + 1):
         ask("endless", number)
@@ -180,9 +180,9 @@ def test_conversations_are_bounded() -> None:
     assert caught.value.status == 429
     for number in range(2 * MOST):
         ask(f"deal-{number}", 1)
-    assert len(shop.desk._owner._sides) <= MOST + 1
+    assert len(shop.billing._owner._sides) <= MOST + 1
     shop.wait(4_000.0)
-    assert not shop.desk._owner._sides
+    assert not shop.billing._owner._sides
 
 
 def test_workers_are_wanted_for_what_begins_soon() -> None:
@@ -190,33 +190,33 @@ def test_workers_are_wanted_for_what_begins_soon() -> None:
     shop = Shop()
     name = shop.bought("alice", 2, 100.0, start=5_000.0)
     start = shop.now + 5_000.0
-    assert shop.desk.pools(shop.now) == {}
+    assert shop.billing.pools(shop.now) == {}
     shop.wait(1_400.0)
     wanted = WorkerDemand(user="alice", processors=2, start=start, until=start + 100.0)
-    assert shop.desk.pools(shop.now) == {name: wanted}
+    assert shop.billing.pools(shop.now) == {name: wanted}
     shop.wait(4_000.0)
-    assert shop.desk.pools(shop.now) == {}
+    assert shop.billing.pools(shop.now) == {}
 
 
 def test_a_crash_charges_nothing_twice_and_nothing_that_nobody_saw() -> None:
     """Running for 130 s, killed, away for 1000: what the minutes' notes say is paid, 120 s."""
     shop = Shop()
     name = shop.bought("alice", 1, 2_000.0)
-    shop.desk.ready(name, 1)
+    shop.billing.ready(name, 1)
     shop.wait(130.0)
     shop.journal.commit()
     shop.crash(away=1_000.0)
-    info = shop.desk.agreement("alice", name)
+    info = shop.billing.agreement("alice", name)
     assert (info.state, info.ready, info.held) == ("running", 0, 1_000 * MICROS)
-    shop.desk.ready(name, 1)
+    shop.billing.ready(name, 1)
     shop.wait(10.0)
-    shop.desk.cancel("alice", name)
+    shop.billing.cancel("alice", name)
     shop.journal.commit()
     for _ in range(3):
         shop.crash()
-    assert shop.desk.agreement("alice", name).charged == 65 * MICROS
+    assert shop.billing.agreement("alice", name).charged == 65 * MICROS
     assert shop.balance("alice") == 1_000 - 65
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_what_was_not_durable_was_never_sold() -> None:
@@ -225,22 +225,22 @@ def test_what_was_not_durable_was_never_sold() -> None:
     shop.journal.commit()
     name = shop.bought("alice", 8)
     shop.crash()
-    assert shop.desk.pool_of("alice", name) == Refusal(f'no agreement "{name}"', final=True)
+    assert shop.billing.pool_of("alice", name) == Refusal(f'no agreement "{name}"', final=True)
     assert shop.balance("alice") == 1_000.0
     shop.bought("bob", 8)
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_an_agreement_outlives_the_service() -> None:
     """Its processors stay sold, and it ends by itself, also while the service is away."""
     shop = Shop()
     name = shop.bought("alice", 8, 100.0)
-    shop.desk.ready(name, 8)
+    shop.billing.ready(name, 8)
     shop.journal.commit()
     shop.crash(away=10.0)
     assert isinstance(shop.buy("bob", 1, 50.0), Reject)
     shop.crash(away=100.0)
-    assert shop.desk.agreement("alice", name).state == "over"
+    assert shop.billing.agreement("alice", name).state == "over"
     shop.bought("bob", 8)
 
 
@@ -249,27 +249,27 @@ def test_an_invoice_says_what_was_paid_for() -> None:
     shop = Shop()
     for processors in (1, 2):
         name = shop.bought("alice", processors, 100.0)
-        shop.desk.ready(name, processors)
+        shop.billing.ready(name, processors)
         shop.wait(50.0)
-        shop.desk.ready(name, 1)
+        shop.billing.ready(name, 1)
         shop.wait(50.0)
     other = shop.bought("bob")
-    shop.desk.ready(other, 1)
+    shop.billing.ready(other, 1)
     shop.wait(100.0)
 
-    invoice = shop.desk.invoice("alice")
+    invoice = shop.billing.invoice("alice")
     assert [line.amount for line in invoice.lines] == [50 * MICROS, 75 * MICROS]
     assert [line.processor_seconds for line in invoice.lines] == [100.0, 150.0]
-    assert invoice.total == shop.desk.account("alice").spent == 125 * MICROS
-    assert shop.desk.invoice("alice", until=shop.now - 250.0).total == 0
-    chain = shop.desk.usage("alice")
+    assert invoice.total == shop.billing.account("alice").spent == 125 * MICROS
+    assert shop.billing.invoice("alice", until=shop.now - 250.0).total == 0
+    chain = shop.billing.usage("alice")
     assert len(chain) == 3
-    assert check_chain(chain, shop.desk.public_key) == []
-    key = shop.desk.public_key.public_bytes_raw()
+    assert check_chain(chain, shop.billing.public_key) == []
+    key = shop.billing.public_key.public_bytes_raw()
     shop.journal.commit()
     shop.crash()
-    assert check_chain(shop.desk.usage("alice"), shop.desk.public_key) == []
-    assert shop.desk.public_key.public_bytes_raw() == key
+    assert check_chain(shop.billing.usage("alice"), shop.billing.public_key) == []
+    assert shop.billing.public_key.public_bytes_raw() == key
 
 
 # Shared processors.
@@ -278,34 +278,34 @@ def test_an_invoice_says_what_was_paid_for() -> None:
 def test_shared_processors_are_free_unless_they_have_a_price() -> None:
     """And are not to be had where one must buy; local users have a pool of their own."""
     shop = Shop(users={"bob": UserSettings(local_user="bobby")})
-    assert shop.desk.pool_of("alice", "") == "shared"
-    assert shop.desk.pool_of("bob", "") == "shared:bob"
-    assert shop.desk.may_run("shared", "alice", shop.now) == math.inf
-    assert isinstance(shop.desk.may_run("shared", "bob", shop.now), Refusal)
-    shop.desk.used("shared", "alice", "i1", 1, 100.0)
+    assert shop.billing.pool_of("alice", "") == "shared"
+    assert shop.billing.pool_of("bob", "") == "shared:bob"
+    assert shop.billing.may_run("shared", "alice", shop.now) == math.inf
+    assert isinstance(shop.billing.may_run("shared", "bob", shop.now), Refusal)
+    shop.billing.used("shared", "alice", "i1", 1, 100.0)
     assert shop.balance("alice") == 1_000.0
 
     strict = Shop(selling=MarketSettings(must_buy=True))
     refusal = Refusal("tasks run here only under an agreement", final=True)
-    assert strict.desk.pool_of("alice", "") == refusal
-    assert strict.desk.may_run("shared", "alice", strict.now) == refusal
+    assert strict.billing.pool_of("alice", "") == refusal
+    assert strict.billing.may_run("shared", "alice", strict.now) == refusal
 
 
 def test_shared_use_is_added_up_and_posted() -> None:
     """3600 tasks of a second at 0.5 are one row of 1800, not 3600; to the micro-unit."""
     shop = Shop(selling=MarketSettings(credit=2_000.0, price_shared=True))
     for _ in range(3_599):
-        shop.desk.used("shared", "alice", "i1", 1, 1.0)
+        shop.billing.used("shared", "alice", "i1", 1, 1.0)
         shop.wait(1.0)
     assert shop.balance("alice") == 2_000 - 1_799.5
     records = len(shop.journal.records)
     shop.journal.commit()
     shop.crash()
     assert shop.balance("alice") == 2_000 - 1_799.5
-    assert shop.desk.came_to("alice", "i1") == int(1_799.5 * MICROS)
-    shop.desk.used("shared", "alice", "i1", 1, 1.0)
+    assert shop.billing.came_to("alice", "i1") == int(1_799.5 * MICROS)
+    shop.billing.used("shared", "alice", "i1", 1, 1.0)
     shop.wait(10.0)
-    assert shop.desk.invoice("alice").lines == [
+    assert shop.billing.invoice("alice").lines == [
         api.InvoiceLine(
             what="i1",
             since=shop.now - 3_609.0,
@@ -315,31 +315,31 @@ def test_shared_use_is_added_up_and_posted() -> None:
         )
     ]
     assert records < 10
-    assert shop.desk.account("alice").spent == 1_800 * MICROS
-    shop.desk.used("shared", "alice", "i1", 1, 2.0)  # counts on from what was posted
+    assert shop.billing.account("alice").spent == 1_800 * MICROS
+    shop.billing.used("shared", "alice", "i1", 1, 2.0)  # counts on from what was posted
     shop.journal.commit()
     shop.crash()
-    assert shop.desk.came_to("alice", "i1") == 1_801 * MICROS
-    assert shop.desk.came_to("bob", "i1") == shop.desk.came_to("alice", "i2") == 0
-    assert shop.desk.faults() == []
+    assert shop.billing.came_to("alice", "i1") == 1_801 * MICROS
+    assert shop.billing.came_to("bob", "i1") == shop.billing.came_to("alice", "i2") == 0
+    assert shop.billing.faults() == []
 
 
 def test_an_empty_account_runs_nothing_and_is_never_overdrawn() -> None:
     """What tasks at the same time used beyond it is not charged, nor later."""
     shop = Shop(selling=MarketSettings(credit=10.0, price_shared=True))
-    assert shop.desk.may_run("shared", "alice", shop.now) == 20.0
-    shop.desk.used("shared", "alice", "i1", 8, 100.0)
+    assert shop.billing.may_run("shared", "alice", shop.now) == 20.0
+    shop.billing.used("shared", "alice", "i1", 8, 100.0)
     assert shop.balance("alice") == 0.0
-    assert shop.desk.may_run("shared", "alice", shop.now) == Refusal(
+    assert shop.billing.may_run("shared", "alice", shop.now) == Refusal(
         "the account is empty", final=False
     )
     assert isinstance(shop.buy("alice"), Reject)
-    shop.desk.deposit("alice", api.Deposit(amount=10 * MICROS, key="1"))
-    shop.desk.used("shared", "alice", "i1", 1, 2.0)
+    shop.billing.deposit("alice", api.Deposit(amount=10 * MICROS, key="1"))
+    shop.billing.used("shared", "alice", "i1", 1, 2.0)
     assert shop.balance("alice") == 9.0
     shop.wait(4_000.0)
     assert shop.balance("alice") == 9.0
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 # What is on offer.
@@ -354,25 +354,25 @@ def test_slots_are_what_is_free() -> None:
     shop = Shop()
     shop.bought("alice", 4, 100.0)
     shop.bought("alice", 2, 100.0, start=200.0)
-    found = [(s.start, s.seconds, s.processors) for s in shop.desk.slots("bob", shop.now)]
+    found = [(s.start, s.seconds, s.processors) for s in shop.billing.slots("bob", shop.now)]
     assert found == [(0.0, None, 4), (100.0, None, 2), (100.0, 100.0, 2), (300.0, None, 2)]
-    assert {slot.unit_price for slot in shop.desk.slots("bob", shop.now)} == {0.5}
+    assert {slot.unit_price for slot in shop.billing.slots("bob", shop.now)} == {0.5}
 
 
 def test_another_price_holds_for_what_comes() -> None:
     """Agreements keep theirs; it outlives the service."""
     shop = Shop()
     name = shop.bought("alice")
-    shop.desk.reprice(Pricing(2.0))
-    assert shop.desk.posted("alice", shop.now) == 2.0
-    assert shop.desk.agreement("alice", name).unit_price == 0.5
-    assert shop.desk.agreement("bob", shop.bought("bob")).unit_price == 2.0
-    assert list(shop.desk.sales()) == ["alice", "bob"]
-    shop.desk.reprice(Pricing(3.0))
+    shop.billing.reprice(Pricing(2.0))
+    assert shop.billing.posted("alice", shop.now) == 2.0
+    assert shop.billing.agreement("alice", name).unit_price == 0.5
+    assert shop.billing.agreement("bob", shop.bought("bob")).unit_price == 2.0
+    assert list(shop.billing.sales()) == ["alice", "bob"]
+    shop.billing.reprice(Pricing(3.0))
     shop.journal.commit()
     shop.crash()
-    assert shop.desk.posted("alice", shop.now) == 3.0
-    assert shop.desk.agreement("alice", shop.bought("alice")).unit_price == 3.0
+    assert shop.billing.posted("alice", shop.now) == 3.0
+    assert shop.billing.agreement("alice", shop.bought("alice")).unit_price == 3.0
 
 
 def test_a_price_holds_until_the_file_asks_for_another() -> None:
@@ -384,21 +384,21 @@ def test_a_price_holds_until_the_file_asks_for_another() -> None:
     shop = Shop(old)
 
     def asked() -> float:
-        return shop.desk.posted("alice", shop.now)
+        return shop.billing.posted("alice", shop.now)
 
     def crash_into(site: SiteFacts) -> None:
         shop.journal.commit()
         shop.configure(site)
         shop.crash()
 
-    shop.desk.reprice(Pricing(2.0))
-    shop.desk.reconfigure(Pricing(old.unit_price or 0.0))
+    shop.billing.reprice(Pricing(2.0))
+    shop.billing.reconfigure(Pricing(old.unit_price or 0.0))
     assert asked() == 2.0
     crash_into(old)
     assert asked() == 2.0
-    shop.desk.reconfigure(Pricing(0.75))
+    shop.billing.reconfigure(Pricing(0.75))
     assert asked() == 0.75
-    shop.desk.reprice(Pricing(3.0))
+    shop.billing.reprice(Pricing(3.0))
     crash_into(new)
     assert asked() == 3.0
     crash_into(old)
@@ -411,12 +411,12 @@ def test_a_user_called_like_the_owner_has_an_account() -> None:
     """The owner's own account is not a user's."""
     shop = Shop()
     name = shop.bought(SITE.name)
-    shop.desk.ready(name, 1)
+    shop.billing.ready(name, 1)
     shop.wait(100.0)
-    assert shop.desk.account(SITE.name).spent == 50 * MICROS
+    assert shop.billing.account(SITE.name).spent == 50 * MICROS
     refusal = shop.buy(f"{SITE.name} (owner)")
     assert isinstance(refusal, Reject)
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []
 
 
 def test_nothing_is_sold_that_ends_after_everyone() -> None:
@@ -424,7 +424,7 @@ def test_nothing_is_sold_that_ends_after_everyone() -> None:
     shop = Shop(SiteFacts(name="uni", processors=1))
     assert isinstance(shop.buy("alice", seconds=2.4e11), Reject)
     assert isinstance(shop.buy("alice", start=2.4e11), Reject)
-    assert [slot.seconds for slot in shop.desk.slots("alice", shop.now)] == [None]
+    assert [slot.seconds for slot in shop.billing.slots("alice", shop.now)] == [None]
     shop.bought("alice")
 
 
@@ -433,14 +433,14 @@ def test_a_clock_that_is_put_forward_charges_nobody(jump: float, charged: float)
     """4 processors x 100 s x 0.5; after 20 s the clock jumps: that time was held by nobody."""
     shop = Shop()
     name = shop.bought("alice", 4, 100.0)
-    shop.desk.ready(name, 4)
+    shop.billing.ready(name, 4)
     shop.wait(20.0)
     before = shop.now
     shop.now += jump
-    shop.desk.skipped(before, shop.now)
+    shop.billing.skipped(before, shop.now)
     shop.wait(100.0)
-    shop.desk.ready(name, 0)
+    shop.billing.ready(name, 0)
     shop.wait(1.0)
-    info = shop.desk.agreement("alice", name)
+    info = shop.billing.agreement("alice", name)
     assert (info.state, info.charged) == ("over", charged * MICROS)
-    assert shop.desk.faults() == []
+    assert shop.billing.faults() == []

@@ -119,7 +119,7 @@ class Dealing(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.deals)
     def ready(self, data: st.DataObject, processors: int) -> None:
         name = data.draw(st.sampled_from(list(self.plain.deals)))
-        self.shop.desk.ready(name, processors)
+        self.shop.billing.ready(name, processors)
         deal = self.plain.deals[name]
         fresh = min(processors, deal.processors)
         if deal.paid is None and fresh != deal.ready:
@@ -131,7 +131,7 @@ class Dealing(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(list(self.plain.deals)))
         deal = self.plain.deals[name]
         if deal.user == user:
-            self.shop.desk.cancel(user, name)
+            self.shop.billing.cancel(user, name)
             if deal.paid is None:
                 deal.settle()
 
@@ -141,16 +141,16 @@ class Dealing(RuleBasedStateMachine):
         known = self.plain.keys.setdefault((user, key), amount)
         if known != amount:
             with pytest.raises(Exception, match="was used for something else"):
-                self.shop.desk.deposit(user, deposit)
+                self.shop.billing.deposit(user, deposit)
             return
-        self.shop.desk.deposit(user, deposit)
+        self.shop.billing.deposit(user, deposit)
         keyed = sum(a for (who, _), a in self.plain.keys.items() if who == user)
         self.plain.given[user] = CREDIT + keyed
 
     @rule(user=USERS, seconds=st.integers(1, 40), what=st.sampled_from("xy"))
     def share(self, user: str, seconds: int, what: str) -> None:
         cost = min(seconds * PRICE, max(0.0, self.plain.balance(user)))
-        self.shop.desk.used("shared", user, what, 1, float(seconds))
+        self.shop.billing.used("shared", user, what, 1, float(seconds))
         self.plain.shared[user] += cost
 
     @rule(seconds=st.one_of(st.integers(0, 100), st.just(4_000)))
@@ -183,7 +183,7 @@ class Dealing(RuleBasedStateMachine):
 
     @invariant()
     def the_twin_says_the_same(self) -> None:
-        desk = self.shop.desk
+        desk = self.shop.billing
         assert desk.faults() == []
         for user in ("alice", "bob"):
             account = desk.account(user)

@@ -175,7 +175,7 @@ class World:
         self.own_limits = own_limits
         self.processors = processors
         self.journal = FakeJournal()
-        self.desk = FakeDesk()
+        self.billing = FakeDesk()
         self.homes = NoHomes()
         self.bench = Bench()
         self.told: dict[str, int] = {}  # outcomes of each worker that are durable
@@ -185,7 +185,7 @@ class World:
         async def start() -> None:
             self.engine = ServiceEngine(
                 self.journal,
-                self.desk,
+                self.billing,
                 clock=lambda: self.now,
                 entropy=self.chance.randbytes,
                 homes=self.homes,

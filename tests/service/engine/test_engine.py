@@ -184,7 +184,7 @@ def test_a_key_from_before_digests_were_kept_answers_as_it_did(world: World) -> 
     """
     handle = world.create(key="k")
     world.submit(handle, 2, key="s")
-    instance = world.engine._books.mine("ann", handle)
+    instance = world.engine._index.mine("ann", handle)
     instance.digest = instance.submissions[0].digest = b""
     assert world.submit(handle, 1, key="s").count == 2
     assert world.create(key="k", label="another") == handle
@@ -457,7 +457,7 @@ def test_who_destroys_what_runs_pays_for_it(world: World) -> None:
     world.now += 5.0
     world.run(world.engine.destroy("ann", handle))
     world.end("w", job.task, Status.CANCELLED, start=world.now - 3.0, end=world.now)
-    assert world.desk.charged == [("shared", "ann", handle, 1, 6.0)]
+    assert world.billing.charged == [("shared", "ann", handle, 1, 6.0)]
     assert world.told == {"w": 1}
 
 
@@ -813,7 +813,7 @@ def test_a_task_that_is_wider_than_its_agreement_is_refused(world: World) -> Non
     """
     It could never run; one that waits for a wider worker, or for any, is told why.
     """
-    world.desk.widths["a1"] = 2
+    world.billing.widths["a1"] = 2
     handle = world.create(agreement="a1")
     wide, fit = (api.TaskSpec(command=("x",), processors=width) for width in (3, 2))
     with pytest.raises(ServiceError, match="holds 3 processors, and the agreement has 2") as no:
@@ -835,18 +835,18 @@ def test_what_nobody_pays_for_does_not_run(world: World) -> None:
     """
     Before an agreement begins its tasks wait; after it has ended they wait again.
     """
-    world.desk.refused["a1"] = Refusal("it begins in an hour", final=False)
+    world.billing.refused["a1"] = Refusal("it begins in an hour", final=False)
     handle = world.create(agreement="a1")
     world.submit(handle, [api.TaskSpec(command=("x",), limit=50.0)])
     world.join("w", pool="a1")
     assert world.bench.jobs["w"] == {}
     assert world.info(handle).note == "it begins in an hour"
-    del world.desk.refused["a1"]
-    world.desk.seconds["a1"] = 20.0
+    del world.billing.refused["a1"]
+    world.billing.seconds["a1"] = 20.0
     world.tick()
     (job,) = list(world.bench.jobs["w"].values())
     assert job.limit == 20.0
-    world.desk.refused["a1"] = Refusal("it is over", final=True)
+    world.billing.refused["a1"] = Refusal("it is over", final=True)
     world.tick()
     assert world.bench.stopped == {"w": {job.task}}
     world.end("w", job.task, Status.TIMED_OUT)
@@ -855,7 +855,7 @@ def test_what_nobody_pays_for_does_not_run(world: World) -> None:
     assert world.bench.jobs["w"] == {}
     assert world.engine.demand()["a1"].tasks == 0
     assert world.engine.demand()["a1"].later == 1
-    assert world.desk.charged == []
+    assert world.billing.charged == []
     with pytest.raises(ServiceError, match="no such agreement"):
         world.create(agreement="none")
 
@@ -885,7 +885,7 @@ def test_shared_processors_are_charged_once_for_each_result(world: World) -> Non
     outcome = outcome_of(first, Status.SUCCEEDED, 1000.0, end=1003.0)
     world.say("w", [outcome, outcome])
     world.end("w", second.task, Status.CANCELLED)
-    assert world.desk.charged == [("shared", "ann", handle, 1, 6.0)]
+    assert world.billing.charged == [("shared", "ann", handle, 1, 6.0)]
 
 
 @pytest.mark.parametrize(
@@ -914,7 +914,7 @@ def test_times_are_held_against_the_services_own_clock(
     world.say("w", [outcome_of(job, Status.SUCCEEDED, start, end=end)])
     (result,) = world.results(handle)
     assert (result["start"], result["end"]) == times
-    assert world.desk.charged == [("shared", "ann", handle, 1, 2 * (times[1] - times[0]))]
+    assert world.billing.charged == [("shared", "ann", handle, 1, 2 * (times[1] - times[0]))]
 
 
 def test_an_instance_goes_when_its_time_is_over(world: World) -> None:
@@ -984,7 +984,7 @@ def test_numbers_that_make_no_sense_are_put_right(world: World) -> None:
         world.end("w", number, **more)
     for result in world.results(handle):
         msgspec.convert(result, api.Result)
-    assert world.desk.charged == []
+    assert world.billing.charged == []
 
 
 def test_long_streams_are_found_by_name(world: World) -> None:

@@ -43,7 +43,7 @@ class Yard:
         instance.tasks.queue_all(instance.tasks.place(added))
         self.scheduler.enlist(instance)
 
-    def seat(self, name: str, processors: int, pool: str = "shared") -> RegisteredWorker:
+    def worker(self, name: str, processors: int, pool: str = "shared") -> RegisteredWorker:
         seat = RegisteredWorker(name, pool, name, processors)
         self.scheduler.join(seat)
         return seat
@@ -71,7 +71,7 @@ def test_users_have_equal_shares_whatever_they_submit() -> None:
     for _ in range(5):
         yard.add(yard.instance("ann"), 200)
     yard.add(yard.instance("bob"), 200)
-    yard.seat("w", 4)
+    yard.worker("w", 4)
     had = {"ann": 0.0, "bob": 0.0}
     ends: list[tuple[float, int, TaskAssignment]] = []
     while yard.now < 500:
@@ -149,8 +149,8 @@ def test_tasks_run_in_their_order_on_the_workers_of_their_pool() -> None:
     yard = Yard()
     yard.add(yard.instance("ann"), 3)
     yard.add(yard.instance("bob", pool="a1"), 3)
-    yard.seat("w", 2)
-    yard.seat("v", 2, pool="a1")
+    yard.worker("w", 2)
+    yard.worker("v", 2, pool="a1")
     assert yard.fill() == [("w", "ann", 0), ("w", "ann", 1)]
     assert yard.fill("a1") == [("v", "bob", 0), ("v", "bob", 1)]
 
@@ -162,7 +162,7 @@ def test_who_may_not_run_does_not_hold_up_others() -> None:
     yard = Yard()
     yard.add(yard.instance("ann"), 2)
     yard.add(yard.instance("bob"), 1)
-    yard.seat("w", 2)
+    yard.worker("w", 2)
     assert yard.fill(refused="ann") == [("w", "bob", 0)]
     demand = yard.scheduler.demand()["shared"]
     assert (demand.tasks, demand.later, demand.running) == (0, 2, 1)
@@ -176,7 +176,7 @@ def test_a_wide_task_is_not_starved_by_narrow_ones() -> None:
     yard = Yard()
     narrow = yard.instance("ann")
     yard.add(narrow, 3, runtime=10.0)
-    seat = yard.seat("w", 4)
+    seat = yard.worker("w", 4)
     assert len(yard.fill()) == 3
     wide = yard.instance("bob")
     yard.add(wide, 1, processors=3)
@@ -204,12 +204,12 @@ def test_nothing_overtakes_where_no_end_is_known() -> None:
     yard = Yard()
     narrow = yard.instance("ann")
     yard.add(narrow, 1)
-    first = yard.seat("w", 2)
+    first = yard.worker("w", 2)
     assert len(yard.fill()) == 1
     yard.add(yard.instance("bob"), 1, processors=2)
     yard.add(narrow, 2, runtime=0.1)
     assert yard.fill() == []
-    yard.seat("v", 1)
+    yard.worker("v", 1)
     assert yard.fill() == [("v", "ann", 1)]
     yard.end(next(iter(first.claims.values())), 1.0)
     assert yard.fill() == [("w", "bob", 0)]
@@ -222,7 +222,7 @@ def test_what_is_too_wide_for_all_workers_keeps_none_waiting() -> None:
     yard = Yard()
     yard.add(yard.instance("ann"), 1, processors=8)
     yard.add(yard.instance("bob"), 4)
-    yard.seat("w", 4)
+    yard.worker("w", 4)
     assert len(yard.fill()) == 4
     demand = yard.scheduler.demand()["shared"]
     assert (demand.tasks, demand.processors, demand.widest) == (1, 8, 8)
@@ -235,18 +235,18 @@ def test_short_tasks_are_given_ahead_and_asked_back() -> None:
     yard = Yard()
     instance = yard.instance()
     yard.add(instance, 100)
-    seat = yard.seat("w", 1)
+    seat = yard.worker("w", 1)
     assert len(yard.fill()) == 1
     (claim,) = seat.claims.values()
     seat.prefetch.learn([Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=0.0, end=0.005)])
     yard.end(claim, 0.005)
     assert len(yard.fill()) == 1 + int(HORIZON / 0.005)
-    yard.scheduler.seats["w"].prefetch.learn(
+    yard.scheduler.workers["w"].prefetch.learn(
         [Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=0.0, end=0.0001)] * 16
     )
     assert len(yard.fill()) <= 99 // 2
     yard.scheduler.drop(instance)
-    yard.seat("v", 1)
+    yard.worker("v", 1)
     ((asked, count),) = yard.scheduler.to_take_back("shared")
     assert asked is seat
     assert count == len(seat.claims) // 2
@@ -263,13 +263,13 @@ def test_tasks_are_asked_back_for_an_idle_worker_although_others_are_ready() -> 
     """
     yard = Yard()
     yard.add(yard.instance("ann"), 9)
-    busy = yard.seat("busy", 1)
+    busy = yard.worker("busy", 1)
     busy.prefetch.learn([Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=0.0, end=0.01)])
     yard.fill()
     waiting = len(busy.claims) - 1
     assert waiting > 1
     yard.add(yard.instance("bob"), 1, processors=8)
-    idle = yard.seat("idle", 1)
+    idle = yard.worker("idle", 1)
     while yard.fill():
         assert yard.scheduler.to_take_back("shared") == []
         for claim in list(idle.claims.values()):
@@ -285,10 +285,10 @@ def test_nothing_is_asked_back_that_could_not_be_given_out_again() -> None:
     """
     yard = Yard()
     yard.add(yard.instance("ann"), 20)
-    busy = yard.seat("busy", 1)
+    busy = yard.worker("busy", 1)
     busy.prefetch.learn([Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=0.0, end=0.01)])
     yard.fill()
-    yard.seat("idle", 1)
+    yard.worker("idle", 1)
     assert yard.fill(refused="ann") == []
     assert yard.scheduler.to_take_back("shared") == []
 
@@ -316,7 +316,7 @@ def test_every_task_that_fits_a_worker_runs_and_none_is_overloaded(
     instances = {user: yard.instance(user) for user in "abc"}
     for width, runtime, user in tasks:
         yard.add(instances[user], 1, width, runtime)
-    seats = [yard.seat(f"w{i}", size) for i, size in enumerate(sizes)]
+    seats = [yard.worker(f"w{i}", size) for i, size in enumerate(sizes)]
     fitting = sum(width <= max(sizes) for width, _, _ in tasks)
     ran = 0
     while True:

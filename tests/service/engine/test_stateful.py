@@ -251,7 +251,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nobody_has_more_than_fits(self) -> None:
         """Of what the engine gave and knows of, nothing is given twice."""
-        seats = self.world.engine.dispatching.seats
+        seats = self.world.engine.dispatching.registered
         for name in self.present:
             seat = seats[name]
             assert seat.used == sum(claim.processors for claim in seat.claims.values())

@@ -350,13 +350,13 @@ class World:
     def __init__(self, folder: Path, limits: HttpLimits | None = None, **parts: Any) -> None:
         self.clock = Clock()
         self.engine = FakeEngine(folder)
-        self.till = FakeTill()
+        self.billing = FakeTill()
         self.manager = FakeManager()
         self.journal = FakeJournal()
         self.listener = Listener()
         given: dict[str, Any] = {
             "engine": self.engine,
-            "till": self.till,
+            "billing": self.billing,
             "tokens": FakeTokens(),
             "authenticator": FakeAuthenticator(),
             "manager": self.manager,

@@ -168,7 +168,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
     app = ServiceApi(
         ApiDependencies(
             engine=engine,
-            till=desk,
+            billing=desk,
             tokens=tokens,
             authenticator=Authenticator("tls", tokens),
             manager=FakeManager(),

@@ -94,7 +94,7 @@ class Processors:
 class Place:
     """A site whose workers join after a while, or that fails, or has them wait, for a while."""
 
-    hub: Hub
+    worker_server: Hub
     size: int = 4
     starting: float = 0.5
     fails_until: float = -1.0
@@ -148,8 +148,8 @@ class Place:
         return self.held[pilot.name]
 
     def join(self, pilot: Pilot) -> None:
-        if pilot.name in self.held and pilot.name in self.hub.expected:
-            self.hub.join(pilot.name, pilot.processors)
+        if pilot.name in self.held and pilot.name in self.worker_server.expected:
+            self.worker_server.join(pilot.name, pilot.processors)
 
     async def adopt(
         self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
@@ -247,10 +247,10 @@ class World:
 
     def __init__(self, *, warm: bool = True, rules: LeasePolicy | None = None) -> None:
         self.rules = rules
-        self.hub = Hub()
-        self.place = Place(self.hub)
+        self.worker_server = Hub()
+        self.place = Place(self.worker_server)
         self.journal = Journal()
-        self.desk = Desk()
+        self.billing = Desk()
         self.engine = Engine()
         self.said: list[str] = []
         self.warm = warm
@@ -258,31 +258,31 @@ class World:
         self.accounts: dict[str, str] = {}  # local ones, by user
 
     async def start(self) -> None:
-        self.staff = WorkerProvisioner(
+        self.provisioner = WorkerProvisioner(
             sites=lambda account: self.place,
             rules=self.rules or MachineLeasePolicy(unit=2, warm=self.warm),
             processors=self.place.size,
             account=lambda user: self.accounts.get(user, ""),
-            desk=self.desk,
+            billing=self.billing,
             engine=self.engine,
-            hub=self.hub,
+            workers=self.worker_server,
             journal=self.journal,
             clock=asyncio.get_running_loop().time,
             entropy=self.entropy,
             address=("127.0.0.1", 1),
             run="r",
-            say=self.said.append,
+            notify=self.said.append,
         )
-        self.hub.on_change = self.staff.look
+        self.worker_server.on_change = self.provisioner.review
         await self.journal.open()
-        await self.staff.open()
-        self.task = asyncio.create_task(self.staff.run())
+        await self.provisioner.open()
+        self.task = asyncio.create_task(self.provisioner.run())
 
     async def stop(self) -> None:
         """As a kill does, as far as anybody else sees."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-        await self.staff.close()
+        await self.provisioner.close()
 
     def entropy(self, size: int) -> bytes:
         self.names += 1
@@ -291,8 +291,8 @@ class World:
     def pools(self) -> dict[str, int]:
         """Processors with workers, by pool."""
         found: dict[str, int] = {}
-        for lease, load in self.hub.there.items():
-            pool = self.hub.expected[lease]
+        for lease, load in self.worker_server.there.items():
+            pool = self.worker_server.expected[lease]
             found[pool] = found.get(pool, 0) + load.ready
         return found
 
@@ -313,14 +313,16 @@ def test_shared_workers_make_room_and_come_back() -> None:
         await world.start()
         await asyncio.sleep(5)
         assert world.pools() == {"shared": 4}
-        world.desk.wanted["deal"] = WorkerDemand(user="ann", processors=3, start=20.0, until=50.0)
-        world.staff.look()
+        world.billing.wanted["deal"] = WorkerDemand(
+            user="ann", processors=3, start=20.0, until=50.0
+        )
+        world.provisioner.review()
         await asyncio.sleep(16)
         assert world.pools() == {"deal": 3, "shared": 1}
-        assert world.desk.told == [("deal", 3)]
+        assert world.billing.told == [("deal", 3)]
         await asyncio.sleep(30)
         assert world.pools() == {"shared": 4}
-        assert world.desk.told[-1] == ("deal", 0)
+        assert world.billing.told[-1] == ("deal", 0)
         await world.stop()
 
     on_virtual_time(main)
@@ -339,7 +341,7 @@ def test_what_was_held_is_known_again() -> None:
         assert set(world.place.held) == names  # nobody was let go
         lost = names.pop()
         del world.place.held[lost]
-        world.hub.leave(lost)
+        world.worker_server.leave(lost)
 
         await world.start()
         await asyncio.sleep(5)
@@ -425,18 +427,18 @@ def test_who_may_still_run_something_is_waited_for() -> None:
         await world.start()
         await asyncio.sleep(5)
         await world.stop()
-        world.hub.there.clear()
+        world.worker_server.there.clear()
         first, second = world.place.held
         world.engine.waiting["shared"] = ProcessorDemand(tasks=1, processors=4, widest=4)
 
         await world.start()
         await asyncio.sleep(1)
         assert set(world.place.held) == {first, second}  # asked to leave, and may come to say so
-        world.hub.join(first, 2)
-        world.hub.there[first].busy = 2
+        world.worker_server.join(first, 2)
+        world.worker_server.there[first].busy = 2
         await asyncio.sleep(20)
         assert first in world.place.held
-        world.hub.leave(first)
+        world.worker_server.leave(first)
         await asyncio.sleep(2)
         assert set(world.place.held) == {second}
         await asyncio.sleep(20)
@@ -456,10 +458,10 @@ def test_it_is_tried_ever_more_rarely_where_workers_cannot_be_had() -> None:
         await asyncio.sleep(99)
         assert 2 <= len(world.place.tried) <= 20
         assert not world.journal.records
-        assert world.staff.trouble
+        assert world.provisioner.problem
         await asyncio.sleep(100)
         assert world.pools() == {"shared": 4}
-        assert not world.staff.trouble
+        assert not world.provisioner.problem
         await world.stop()
 
     on_virtual_time(main)
@@ -474,14 +476,14 @@ def test_an_account_whose_workers_cannot_be_had_does_not_shut_out_others() -> No
         world.place.fails_until = 100.0
         await world.start()
         world.engine.waiting["shared:ann"] = ProcessorDemand(tasks=1, processors=1, widest=1)
-        world.staff.look()
+        world.provisioner.review()
         await asyncio.sleep(0.5)
-        assert not world.staff.failing  # once may be by chance
+        assert not world.provisioner.failing  # once may be by chance
         await asyncio.sleep(20)
-        assert dict(world.staff.failing) == {"annie": "here: no"}
-        assert not world.staff.trouble
+        assert dict(world.provisioner.failing) == {"annie": "here: no"}
+        assert not world.provisioner.problem
         await asyncio.sleep(200)
-        assert not world.staff.failing
+        assert not world.provisioner.failing
         await world.stop()
         told = [line for line in world.said if "annie" in line]
         assert told == [
@@ -519,13 +521,13 @@ def test_workers_that_are_gone_are_replaced(loss: AllocationLoss) -> None:
         await asyncio.sleep(5)
         first = next(iter(world.place.held.values()))
         first.gone.set_result((loss, "its node is down"))
-        world.hub.leave(first.pilot.name)
+        world.worker_server.leave(first.pilot.name)
         await asyncio.sleep(5)
         assert world.pools() == {"shared": 4}
         assert first.pilot.name not in world.place.held
         second = next(iter(world.place.held.values()))
         second.workers = 0
-        world.hub.leave(second.pilot.name)
+        world.worker_server.leave(second.pilot.name)
         await asyncio.sleep(10)
         assert world.pools() == {"shared": 4}
         assert second.pilot.name not in world.place.held
@@ -543,13 +545,13 @@ def test_a_task_that_waits_brings_a_worker() -> None:
         await asyncio.sleep(5)
         assert world.pools() == {}
         world.engine.waiting["shared:ann"] = ProcessorDemand(tasks=1, processors=1, widest=1)
-        world.staff.look()
+        world.provisioner.review()
         await asyncio.sleep(2)
         assert world.pools() == {"shared:ann": 1}
         world.engine.waiting.clear()
-        for load in world.hub.there.values():
+        for load in world.worker_server.there.values():
             load.idle_since = asyncio.get_running_loop().time()
-        world.staff.look()
+        world.provisioner.review()
         await asyncio.sleep(40)
         assert world.pools() == {}
         await world.stop()
@@ -571,14 +573,14 @@ def test_workers_that_become_idle_go_though_nothing_else_happens() -> None:
         await world.start()
         await asyncio.sleep(5)
         (lease,) = world.place.held
-        load = world.hub.there[lease]
+        load = world.worker_server.there[lease]
         load.busy, load.idle_since = 2, None
         world.engine.waiting["shared"] = ProcessorDemand(running=2)
-        world.staff.look()
+        world.provisioner.review()
         await asyncio.sleep(100)
         load.busy, load.idle_since = 0, asyncio.get_running_loop().time()
         world.engine.waiting.clear()
-        world.staff.look_at_idle()
+        world.provisioner.review_idle()
         await asyncio.sleep(29)
         assert set(world.place.held) == {lease}
         await asyncio.sleep(2)

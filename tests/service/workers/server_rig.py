@@ -41,15 +41,15 @@ class Floor:
         self, journal: FakeJournal, homes: InstanceHomes | None = None, **hub: Any
     ) -> None:
         self.journal = journal
-        self.desk = FakeDesk()
+        self.billing = FakeDesk()
         self.engine = ServiceEngine(
             journal,
-            self.desk,
+            self.billing,
             clock=time.time,
             entropy=lambda count: (b"%d" % time.monotonic_ns())[-count:].rjust(count, b"0"),
             homes=homes or NoHomes(),
         )
-        self.hub = WorkerServer(self.engine, clock=time.time, secret=SECRET, **hub)
+        self.worker_server = WorkerServer(self.engine, clock=time.time, secret=SECRET, **hub)
         self.address = ("", 0)
         self.handle = ""
 
@@ -64,7 +64,7 @@ class Floor:
         return [msgspec.json.decode(line) for line in batch.lines]
 
     def expect(self, lease: str = "l", processors: int = 1, pool: str = "shared") -> str:
-        return self.hub.expect(lease, pool=pool, site="here", processors=processors)
+        return self.worker_server.expect(lease, pool=pool, site="here", processors=processors)
 
     async def worker(
         self,
@@ -90,13 +90,15 @@ async def running(journal: FakeJournal, port: int = 0, **more: Any) -> AsyncIter
     floor = Floor(journal, **more)
     journal.restore(random.Random(1))
     await floor.engine.open()
-    server = await asyncio.get_running_loop().create_server(floor.hub.protocol, "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(
+        floor.worker_server.protocol, "127.0.0.1", port
+    )
     floor.address = server.sockets[0].getsockname()[:2]
     try:
         yield floor
     finally:
         server.close()
-        await floor.hub.close()
+        await floor.worker_server.close()
         await floor.engine.close()
         await asyncio.sleep(0.01)
 

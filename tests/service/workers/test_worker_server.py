@@ -69,9 +69,9 @@ def test_a_worker_is_given_tasks_and_told_what_is_durable(journal: FakeJournal) 
             assert OutcomeAck(1) in heard
             assert any(isinstance(message, JobAssignment) for message in heard)
             assert [r["host"] for r in await floor.results()] == ["node"]
-            (seen,) = floor.hub.workers()
+            (seen,) = floor.worker_server.workers()
             assert (seen.busy, seen.connected, seen.pool) == (2, True, "shared")
-            (load,) = floor.hub.leases().values()
+            (load,) = floor.worker_server.leases().values()
             assert (load.ready, load.busy, load.idle_since) == (2, 2, None)
             await worker.close()
 
@@ -101,7 +101,7 @@ def test_nobody_is_let_in_who_should_not_be(journal: FakeJournal, hello: dict[st
             floor.expect("other", 2)
             worker = await floor.worker(**({"token": token} | hello))
             assert await worker.hear() is None
-            assert floor.hub.workers() == []
+            assert floor.worker_server.workers() == []
             await worker.close()
 
     asyncio.run(knock())
@@ -138,7 +138,7 @@ def test_whatever_is_said_ends_at_most_its_own_connection(known: bool, data: byt
                 wire.write(data)
             await wire.close()
             if known:
-                floor.hub.revoke("m")
+                floor.worker_server.revoke("m")
             other = await floor.worker()
             (job,) = await _jobs(other)
             other.end(job)
@@ -209,7 +209,10 @@ def test_a_worker_that_babbles_again_and_again_does_not_fill_the_log(
         async with running(journal) as floor:
             address, context = floor.address, None
             if over_tls:
-                address = ("127.0.0.1", floor.hub.open_door("127.0.0.1", 0, certificate, key))
+                address = (
+                    "127.0.0.1",
+                    floor.worker_server.open_listener("127.0.0.1", 0, certificate, key),
+                )
                 context = client_context(certificate)
             hello = Hello(floor.expect("l"), "here-l-0", "here", 1, "l")
             for _ in range(30):
@@ -285,9 +288,9 @@ def test_workers_are_told_the_key_of_sealed_tasks_before_these(
                         told.append(message.pem)
                 assert told[-1] == (renewed or "second")
             assert told == ["first", "second"]
-            floor.hub.tick()
+            floor.worker_server.tick()
             key.write_text("third, for what waits there")
-            floor.hub.tick()
+            floor.worker_server.tick()
             assert await worker.hear() == SealKey("third, for what waits there")
             await worker.close()
 
@@ -372,7 +375,7 @@ def test_a_connection_that_is_lost_costs_nothing(journal: FakeJournal) -> None:
             jobs = await worker.jobs(2)
             if noticed:
                 await worker.close()
-                while floor.hub.leases():
+                while floor.worker_server.leases():
                     await asyncio.sleep(0.001)
             holds = [(job.task, job.attempt) for job in jobs]
             again = await floor.worker(processors=2, holds=holds)
@@ -440,7 +443,7 @@ def test_workers_know_the_next_life_and_it_knows_them(journal: FakeJournal) -> N
             early = await floor.worker("here-l-0", token=token)
             assert await early.hear() is None  # it will try again
             floor.expect("l", 2)
-            floor.hub.gathered()
+            floor.worker_server.gathered()
             first = await floor.worker("here-l-0", token=token, holds=[_of(jobs[0])])
             await first.welcome()
             first.end(jobs[0])
@@ -474,7 +477,7 @@ def test_a_dismissed_lease_ends_when_its_tasks_have(journal: FakeJournal) -> Non
             await floor.submit(1)
             worker = await floor.worker()
             (job,) = await _jobs(worker)
-            floor.hub.dismiss("l")
+            floor.worker_server.dismiss("l")
             assert isinstance(await worker.hear(), JobRecall)
             await floor.submit(1)
             late = await floor.worker("here-l-1", token=floor.expect("l", 2))
@@ -496,12 +499,12 @@ def test_a_revoked_lease_ends_at_once(journal: FakeJournal) -> None:
 
     async def revoke() -> None:
         async with running(journal) as floor:
-            floor.hub.gathered()
+            floor.worker_server.gathered()
             await floor.submit(1)
             worker = await floor.worker()
             (job,) = await _jobs(worker)
             token = floor.expect("l")
-            floor.hub.revoke("l")
+            floor.worker_server.revoke("l")
             assert isinstance(await worker.hear(), CancelTasks)
             worker.end(job, status=Status.CANCELLED)
             assert [await worker.hear(), await worker.hear()] == [OutcomeAck(1), LeaveOrder()]
@@ -575,12 +578,12 @@ def test_pilots_come_over_tls_with_a_certificate_that_stays(journal: FakeJournal
                 on_join=lambda: joined.append(True),
             )
             with pytest.raises(SiteError, match="nobody expects"):
-                await floor.hub.credential(terms)
+                await floor.worker_server.credential(terms)
             floor.expect("l")
             with pytest.raises(SiteError, match="does not listen"):
-                await floor.hub.credential(terms)
-            port = floor.hub.open_door("localhost", 0, certificate, key)
-            data = await floor.hub.credential(terms)
+                await floor.worker_server.credential(terms)
+            port = floor.worker_server.open_listener("localhost", 0, certificate, key)
+            data = await floor.worker_server.credential(terms)
             credential = decode_credential(data, "here")
             assert (credential.port, credential.certificate) == (port, certificate)
             hello = Hello(credential.token, "here-l-0", "here", 1, "l")
@@ -614,8 +617,8 @@ def test_a_real_worker_outlives_the_service(journal: FakeJournal, tmp_path: Path
             async with running(journal, homes=homes, port=port) as floor:
                 floor.handle = handle
                 floor.expect()
-                floor.hub.gathered()
-                while not floor.hub.leases():
+                floor.worker_server.gathered()
+                while not floor.worker_server.leases():
                     await asyncio.sleep(0.01)
                 assert floor.engine.running == 1
                 (files / "go").touch()
@@ -623,7 +626,7 @@ def test_a_real_worker_outlives_the_service(journal: FakeJournal, tmp_path: Path
                 assert (result["state"], result.get("attempt", 1)) == ("succeeded", 1)
                 assert result["stdout"]
                 assert (files / "begun").read_text() == "x\n"
-                floor.hub.dismiss("l")
+                floor.worker_server.dismiss("l")
                 await process.wait()
 
     asyncio.run(outlive())

@@ -340,7 +340,7 @@ def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
         if self._is_done(connection):
             self.on_change()
 
-    patch.setattr(WorkerServer, "heard", heard)
+    patch.setattr(WorkerServer, "on_message", heard)
 
 
 def _any_attempt_may_come_back(patch: pytest.MonkeyPatch) -> None:
@@ -439,7 +439,7 @@ def _a_worker_begins_what_it_gave_back(patch: pytest.MonkeyPatch) -> None:
 
 def _what_comes_back_is_not_given_out_again(patch: pytest.MonkeyPatch) -> None:
     def returned(self: TaskDispatcher, name: str, jobs: Sequence[tuple[int, int]]) -> None:
-        seat = self._scheduler.seats.get(name)
+        seat = self._scheduler.workers.get(name)
         if seat is not None:
             seat.prefetch.returned(len(list(jobs)))
 

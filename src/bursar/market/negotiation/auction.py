@@ -112,7 +112,7 @@ class Auctioneer(NegotiationSide):
         """Decides when bids have ended."""
         return self._close(now) if self.state == "called" and now >= self.closes else ()
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         return self.closes if self.state == "called" else math.inf
 
     @abstractmethod

@@ -135,7 +135,7 @@ class BargainingOwner(OwnerSide):
         self.state = "ended"
         return (self._say(Expire, self.customer),)
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         return self._until if self.state == "offered" else math.inf
 
     def _opened(self, message: Offer, now: float) -> tuple[TradeMessage, ...]:

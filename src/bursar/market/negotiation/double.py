@@ -165,7 +165,7 @@ class DoubleAuctioneer(NegotiationSide):
             for party in self.parties
         )
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         return self.closes if self.state == "called" else math.inf
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:

@@ -88,7 +88,7 @@ class DutchAuctioneer(Auctioneer):
             for bidder in self.parties
         )
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         if self.state != "called":
             return math.inf
         return self.opened + (self._asked + 1) * self.every

@@ -52,7 +52,7 @@ class PostedOwner(OwnerSide):
         self.state = "expired"
         return (self._say(Expire, self.customer, of=self._number),)
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         return self._expires if self.state == "quoted" else math.inf
 
     def _quote(self, message: Request, now: float) -> tuple[TradeMessage, ...]:

@@ -75,10 +75,10 @@ class NegotiationSide(ABC):
         return self._on(message, now)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """What the time itself brings about; to be asked at :meth:`next_look`."""
+        """What the time itself brings about; to be asked at :meth:`next_tick`."""
         return ()
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         """When :meth:`tick` has something to do if nothing is said; infinite for never."""
         return math.inf
 

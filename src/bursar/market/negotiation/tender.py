@@ -82,7 +82,7 @@ class TenderBuyer(BuyerSide):
         """Awards when the time for bids is over."""
         return self._next(now) if self.state == "called" and now >= self.closes else ()
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         return self.closes if self.state == "called" else math.inf
 
     def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:

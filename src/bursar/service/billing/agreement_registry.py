@@ -55,13 +55,13 @@ class AgreementRegistry:
     def __init__(
         self,
         journal: ServiceJournal,
-        books: ServiceLedger,
+        ledger: ServiceLedger,
         meter: UsageRecordLog,
         entropy: Entropy,
         on_change: Callable[[str], None],
     ) -> None:
         self._journal = journal
-        self._books = books
+        self._ledger = ledger
         self._meter = meter
         self._entropy = entropy
         self._on_change = on_change
@@ -116,7 +116,7 @@ class AgreementRegistry:
         """Return the agreements of a user."""
         return (self._deals[name] for name in self._by_user.get(user, ()))
 
-    def next_moment(self, now: float) -> float:
+    def next_tick(self, now: float) -> float:
         """Return the next time at which an agreement begins, ends or is due for a checkpoint."""
         return min(
             (next_event_time(deal, now, CHECKPOINT) for deal in self.all_open()),
@@ -138,7 +138,7 @@ class AgreementRegistry:
             return Refusal("sells no more than ten years ahead", final=True)
         if sum(known.is_open for known in self.of(user)) >= MOST_OPEN:
             return Refusal(f"has {MOST_OPEN} agreements that are not over", final=False)
-        refusal = self._books.hold(user, agreement.id, agreement.terms.amount, now)
+        refusal = self._ledger.hold(user, agreement.id, agreement.terms.amount, now)
         if refusal is not None:
             return refusal
         self._keep(AgreementRecord(agreement=agreement, talk=deal))
@@ -149,7 +149,7 @@ class AgreementRegistry:
         """Strikes an agreement that has not begun: its money goes back."""
         deal = self._deals[agreement.id]
         if deal.is_open:
-            self._books.settle(agreement.id, 0, now)
+            self._ledger.settle(agreement.id, 0, now)
             self._keep(on_agreement_cancelled(deal, now))
             self._on_change(agreement.id)
 
@@ -172,7 +172,7 @@ class AgreementRegistry:
         """End an agreement: what was delivered is paid, the rest goes back to the user."""
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
         charged = amount_owed(deal, self._meter.of(name))
-        self._books.settle(name, charged, now)
+        self._ledger.settle(name, charged, now)
         self._keep(on_agreement_ended(deal, now, charged))
         self._on_change(name)
         return charged

@@ -10,9 +10,9 @@ from bursar.service.billing.shared_usage import SharedUsageMeter
 
 def find_inconsistencies(
     dealings: AgreementRegistry,
-    books: ServiceLedger,
+    ledger: ServiceLedger,
     meter: UsageRecordLog,
-    tallies: SharedUsageMeter,
+    shared_usage: SharedUsageMeter,
 ) -> list[str]:
     """
     Return every violated invariant, one line each; any is a defect of this package.
@@ -21,17 +21,17 @@ def find_inconsistencies(
     than was set aside or delivered; what shared processors cost is posted once.
     """
     return [
-        *books.accounts.faults(),
-        *_deal_faults(dealings, books, meter),
-        *_tally_faults(books, tallies),
-        *_stray_rows(dealings, books, tallies),
+        *ledger.accounts.faults(),
+        *_deal_faults(dealings, ledger, meter),
+        *_tally_faults(ledger, shared_usage),
+        *_stray_rows(dealings, ledger, shared_usage),
     ]
 
 
 def _deal_faults(
-    dealings: AgreementRegistry, books: ServiceLedger, meter: UsageRecordLog
+    dealings: AgreementRegistry, ledger: ServiceLedger, meter: UsageRecordLog
 ) -> Iterator[str]:
-    promises = books.accounts.agreements
+    promises = ledger.accounts.agreements
     for name, deal in dealings.deals.items():
         amount = deal.agreement.terms.amount
         promise = promises.get(name)
@@ -52,24 +52,24 @@ def _deal_faults(
             yield f"{name}: charged, and nothing delivered"
 
 
-def _tally_faults(books: ServiceLedger, tallies: SharedUsageMeter) -> Iterator[str]:
+def _tally_faults(ledger: ServiceLedger, shared_usage: SharedUsageMeter) -> Iterator[str]:
     owed: dict[str, int] = {}
-    for tally in tallies.all_open():
-        owed[tally.user] = owed.get(tally.user, 0) + tally.amount
+    for usage in shared_usage.all_open():
+        owed[usage.user] = owed.get(usage.user, 0) + usage.amount
     for user, amount in owed.items():
-        if books.is_limited(user) and books.available(user) < 0:
+        if ledger.is_limited(user) and ledger.available(user) < 0:
             yield f"{user}: owes {amount}, which is more than there is"
-    for tally in tallies.all_posted():
-        promise = books.accounts.agreements.get(tally.id)
+    for usage in shared_usage.all_posted():
+        promise = ledger.accounts.agreements.get(usage.id)
         paid = promise.paid if promise is not None else 0
-        if paid != tally.amount:
-            yield f"{tally.id}: paid {paid}, used {tally.amount}"
+        if paid != usage.amount:
+            yield f"{usage.id}: paid {paid}, used {usage.amount}"
 
 
 def _stray_rows(
-    dealings: AgreementRegistry, books: ServiceLedger, tallies: SharedUsageMeter
+    dealings: AgreementRegistry, ledger: ServiceLedger, shared_usage: SharedUsageMeter
 ) -> Iterator[str]:
-    known = {tally.id for tally in tallies.all_posted()}
-    for name in books.accounts.agreements:
+    known = {usage.id for usage in shared_usage.all_posted()}
+    for name in ledger.accounts.agreements:
         if name not in dealings.deals and name not in known:
             yield f"{name}: money moved for what is no agreement"

@@ -13,9 +13,9 @@ def write_invoice(
     until: float,
     *,
     owner: str,
-    books: ServiceLedger,
+    ledger: ServiceLedger,
     meter: UsageRecordLog,
-    tallies: SharedUsageMeter,
+    shared_usage: SharedUsageMeter,
 ) -> api.InvoiceInfo:
     """
     Return the charges posted from ``since`` until before ``until``; their total is the ledger's.
@@ -23,16 +23,16 @@ def write_invoice(
     An agreement is posted when it is over, shared processors within an hour or so.
     """
     lines = []
-    if user in books.accounts.accounts:
-        shared = {tally.id: tally for tally in tallies.posted_of(user)}
-        for item in make_invoice(books.accounts, books.provider, user, since, until).items:
-            tally = shared.get(item.agreement)
-            if tally is not None:
+    if user in ledger.accounts.accounts:
+        shared = {usage.id: usage for usage in shared_usage.posted_of(user)}
+        for item in make_invoice(ledger.accounts, ledger.provider, user, since, until).items:
+            usage = shared.get(item.agreement)
+            if usage is not None:
                 line = api.InvoiceLine(
-                    what=tally.what,
-                    since=tally.since,
-                    until=tally.until,
-                    processor_seconds=tally.processor_seconds,
+                    what=usage.what,
+                    since=usage.since,
+                    until=usage.until,
+                    processor_seconds=usage.processor_seconds,
                     amount=item.total,
                 )
             else:
@@ -48,7 +48,7 @@ def write_invoice(
     return api.InvoiceInfo(
         user=user,
         owner=owner,
-        currency=books.currency,
+        currency=ledger.currency,
         lines=lines,
         total=sum(line.amount for line in lines),
     )

@@ -18,9 +18,9 @@ class Negotiations:
     """Open negotiations of each user, those that were silent for longest first."""
 
     def __init__(self) -> None:
-        self._talks: dict[str, dict[str, tuple[float, int]]] = {}
+        self._last_messages: dict[str, dict[str, tuple[float, int]]] = {}
 
-    def heard(self, user: str, deal: str, now: float) -> str | None:
+    def record_message(self, user: str, deal: str, now: float) -> str | None:
         """
         Note a message of a user in a negotiation.
 
@@ -34,7 +34,7 @@ class Negotiations:
         ServiceError
             429, when it is too long.
         """
-        mine = self._talks.setdefault(user, {})
+        mine = self._last_messages.setdefault(user, {})
         _, count = mine.pop(deal, (now, 0))
         mine[deal] = now, min(count + 1, LONGEST)
         if count >= LONGEST:
@@ -51,17 +51,17 @@ class Negotiations:
         """Return user and deal of the negotiations that have expired."""
         old = [
             (user, deal)
-            for user, mine in self._talks.items()
+            for user, mine in self._last_messages.items()
             for deal, (last, _) in mine.items()
             if now >= last + SILENCE
         ]
         for user, deal in old:
-            del self._talks[user][deal]
-            if not self._talks[user]:
-                del self._talks[user]
+            del self._last_messages[user][deal]
+            if not self._last_messages[user]:
+                del self._last_messages[user]
         return old
 
-    def next_moment(self) -> float:
+    def next_tick(self) -> float:
         """Return when the next negotiation expires; infinite for never."""
-        firsts = (next(iter(mine.values()))[0] for mine in self._talks.values() if mine)
+        firsts = (next(iter(mine.values()))[0] for mine in self._last_messages.values() if mine)
         return min(firsts, default=math.inf) + SILENCE

@@ -93,11 +93,11 @@ class ServiceBilling:
         self._users = users
         self._clock = clock
         self._prices = PriceList(journal, site.pricing or Pricing(site.unit_price or 0.0))
-        self._books = ServiceLedger(journal, site.name, site.currency, self._credit_of)
+        self._ledger = ServiceLedger(journal, site.name, site.currency, self._credit_of)
         self._meter = UsageRecordLog(journal, entropy)
-        self._tallies = SharedUsageMeter(journal, self._books, entropy)
-        self._dealings = AgreementRegistry(journal, self._books, self._meter, entropy, on_change)
-        self._talks = Negotiations()
+        self._shared_usage = SharedUsageMeter(journal, self._ledger, entropy)
+        self._dealings = AgreementRegistry(journal, self._ledger, self._meter, entropy, on_change)
+        self._negotiations = Negotiations()
         self._owner = TradeServer(
             site.name,
             processors=site.processors,
@@ -122,7 +122,7 @@ class ServiceBilling:
             When rows of the books are missing or changed.
         """
         now = self._clock()
-        self._books.open()
+        self._ledger.open()
         self._meter.open()
         self._prices.open()
         self._owner.reprice(self._prices.pricing)
@@ -134,7 +134,7 @@ class ServiceBilling:
                 self._owner.restore(deal.agreement)
             elif not deal.cancelled and deal.ended > now - self._owner.validity:
                 self._owner.restore_ended(deal.agreement, deal.ended)
-        for user, amount in self._books.paid().items():
+        for user, amount in self._ledger.paid().items():
             self._owner.note_payment(user, amount)
         self.tick(now)
 
@@ -193,11 +193,11 @@ class ServiceBilling:
             return
         now = self._clock()
         price = self._price(user, now, processors, seconds)
-        self._tallies.add(user, what, processors * seconds, price, now)
+        self._shared_usage.add(user, what, processors * seconds, price, now)
 
     def came_to(self, user: str, what: str) -> int:
         """Micro-units that something of a user's came to on shared processors so far."""
-        return self._tallies.spent(user, what)
+        return self._shared_usage.spent(user, what)
 
     def pools(self, now: float) -> Mapping[str, WorkerDemand]:
         """Pools that agreements want workers for now, or soon."""
@@ -235,7 +235,7 @@ class ServiceBilling:
                 "forbidden", 403, "a message must come from its sender", where="sender"
             )
         now = self._clock()
-        forgotten = self._talks.heard(user, message.deal, now)
+        forgotten = self._negotiations.record_message(user, message.deal, now)
         if forgotten is not None:
             self._owner.forget(forgotten, user)
         return self._owner.deliver(message, now)
@@ -324,9 +324,9 @@ class ServiceBilling:
         return api.AccountInfo(
             user=user,
             currency=self.currency,
-            balance=self._books.available(user),
-            held=self._books.held(user),
-            spent=self._books.spent(user),
+            balance=self._ledger.available(user),
+            held=self._ledger.held(user),
+            spent=self._ledger.spent(user),
         )
 
     def deposit(self, user: str, deposit: api.Deposit) -> api.AccountInfo:
@@ -341,7 +341,7 @@ class ServiceBilling:
         """
         if self._journal.problem:
             raise ServiceError("disk-full", 507, self._journal.problem, retry_after=1.0)
-        self._books.deposit(user, deposit.amount, deposit.key, self._clock())
+        self._ledger.deposit(user, deposit.amount, deposit.key, self._clock())
         return self.account(user)
 
     def invoice(
@@ -353,9 +353,9 @@ class ServiceBilling:
             since,
             until,
             owner=self.name,
-            books=self._books,
+            ledger=self._ledger,
             meter=self._meter,
-            tallies=self._tallies,
+            shared_usage=self._shared_usage,
         )
 
     def usage(self, user: str) -> tuple[SignedRecord, ...]:
@@ -369,33 +369,33 @@ class ServiceBilling:
 
     def spent(self) -> Micros:
         """Return the total that all users have paid."""
-        return sum(self._books.paid().values())
+        return sum(self._ledger.paid().values())
 
     def faults(self) -> list[str]:
         """Return inconsistencies of deals and money; any is a defect of this package."""
-        return find_inconsistencies(self._dealings, self._books, self._meter, self._tallies)
+        return find_inconsistencies(self._dealings, self._ledger, self._meter, self._shared_usage)
 
     # Time.
 
     def tick(self, now: float) -> None:
-        """Handle what is due by now; to be called at :meth:`next_look`."""
+        """Handle what is due by now; to be called at :meth:`next_tick`."""
         self._owner.tick(now)
         for deal in self._dealings.all_open():
             if now >= deal.end:
                 self._end(deal.agreement.id, now)
         self._dealings.checkpoint(now)
-        for tally in self._tallies.tick(now):
-            self._paid(tally.user, tally.amount)
-        for user, talk in self._talks.silent(now):
-            self._owner.forget(talk, user)
+        for usage in self._shared_usage.tick(now):
+            self._paid(usage.user, usage.amount)
+        for user, negotiation in self._negotiations.silent(now):
+            self._owner.forget(negotiation, user)
 
-    def next_look(self) -> float:
+    def next_tick(self) -> float:
         """Return when :meth:`tick` next has something to do; infinite for never."""
         return min(
-            self._owner.next_look(),
-            self._dealings.next_moment(self._clock()),
-            self._tallies.next_moment(),
-            self._talks.next_moment(),
+            self._owner.next_tick(),
+            self._dealings.next_tick(self._clock()),
+            self._shared_usage.next_tick(),
+            self._negotiations.next_tick(),
         )
 
     # Inside.
@@ -421,12 +421,12 @@ class ServiceBilling:
             return refusal
         if pool != self._shared_pool(user):
             return Refusal("these processors are not for this user", final=True)
-        if not self._selling.price_shared or not self._books.is_limited(user):
+        if not self._selling.price_shared or not self._ledger.is_limited(user):
             return math.inf
         price = self._price(user, now, 1, _TYPICAL)
         if price == 0:
             return math.inf
-        left = self._books.available(user)
+        left = self._ledger.available(user)
         if left <= 0:
             return Refusal("the account is empty", final=False)
         return left / (price * MICROS)

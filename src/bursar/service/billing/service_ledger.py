@@ -114,13 +114,13 @@ class ServiceLedger:
 
     # Operations. Each row is in the journal when they return.
 
-    def owe(self, user: str, amount: Micros) -> None:
+    def add_charge(self, user: str, amount: Micros) -> None:
         """Change the amount set aside for usage to be posted later; negative reduces it."""
         self._owed[user] = self._owed.get(user, 0) + amount
 
     def hold(self, user: str, agreement: str, amount: Micros, now: float) -> Refusal | None:
         """Sets money aside for an agreement; refused when there is not enough."""
-        refusal = self._known(user, now)
+        refusal = self._check_user(user, now)
         if refusal is not None:
             return refusal
         short = amount - self.available(user)
@@ -157,7 +157,7 @@ class ServiceLedger:
         ServiceError
             409, when the key was used for something else; 400, when there can be no such account.
         """
-        refusal = self._known(user, now)
+        refusal = self._check_user(user, now)
         if refusal is not None:
             raise ServiceError("bad-value", 400, refusal.reason, where="user")
         row = self._accounts.grant(now, f"deposit:{user}:{key}", user, amount, memo="deposit")
@@ -170,7 +170,7 @@ class ServiceLedger:
 
     # Inside.
 
-    def _known(self, user: str, now: float) -> Refusal | None:
+    def _check_user(self, user: str, now: float) -> Refusal | None:
         """Opens a user's account, with its credit."""
         if user in self._accounts.accounts:
             is_user = self._accounts.accounts[user].kind == "user"

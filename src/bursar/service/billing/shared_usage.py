@@ -68,9 +68,9 @@ class SharedUsageMeter:
         Source of random identifiers.
     """
 
-    def __init__(self, journal: ServiceJournal, books: ServiceLedger, entropy: Entropy) -> None:
+    def __init__(self, journal: ServiceJournal, ledger: ServiceLedger, entropy: Entropy) -> None:
         self._journal = journal
-        self._books = books
+        self._ledger = ledger
         self._entropy = entropy
         self._open: dict[tuple[str, str], SharedUsage] = {}
         self._position: dict[tuple[str, str], Position] = {}
@@ -83,12 +83,12 @@ class SharedUsageMeter:
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a usage tally, open or posted."""
-        tally = _TALLIES.decode(payload)
+        usage = _TALLIES.decode(payload)
         if kind == POSTED:
-            self._note_posted(tally)
+            self._note_posted(usage)
         else:
-            self._put(tally, position)
-            self._books.owe(tally.user, tally.amount)
+            self._put(usage, position)
+            self._ledger.add_charge(usage.user, usage.amount)
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
         """Keep a living record unchanged."""
@@ -109,21 +109,21 @@ class SharedUsageMeter:
 
     def spent(self, user: str, what: str) -> Micros:
         """Return the cost so far of one of a user's instances, in micro-units, posted or not."""
-        tally = self._open.get((user, what))
-        return self._past.get((user, what), 0) + (tally.amount if tally is not None else 0)
+        usage = self._open.get((user, what))
+        return self._past.get((user, what), 0) + (usage.amount if usage is not None else 0)
 
     def all_posted(self) -> Iterator[SharedUsage]:
         """Return the posted usage of all users."""
-        for tallies in self._posted.values():
-            yield from tallies
+        for shared_usage in self._posted.values():
+            yield from shared_usage
 
     def all_open(self) -> Iterator[SharedUsage]:
         """Return the usage of all users that is not yet posted."""
         yield from self._open.values()
 
-    def next_moment(self) -> float:
+    def next_tick(self) -> float:
         """Return when the next tally is to be posted; infinite for never."""
-        return min((tally.since + OPEN_FOR for tally in self._open.values()), default=math.inf)
+        return min((usage.since + OPEN_FOR for usage in self._open.values()), default=math.inf)
 
     # What happens.
 
@@ -131,51 +131,51 @@ class SharedUsageMeter:
         self, user: str, what: str, processor_seconds: float, unit_price: float, now: float
     ) -> None:
         """Add usage to an instance's open tally; it is in the journal on return."""
-        tally = self._open.get((user, what))
-        if tally is None:
-            tally = SharedUsage(
+        usage = self._open.get((user, what))
+        if usage is None:
+            usage = SharedUsage(
                 id=f"shared-{self._entropy(16).hex()}", user=user, what=what, since=now, until=now
             )
-        cost = tally.cost + unit_price * processor_seconds
+        cost = usage.cost + unit_price * processor_seconds
         amount = to_micros(cost)
-        if self._books.is_limited(user):
-            most = tally.amount + max(0, self._books.available(user))
+        if self._ledger.is_limited(user):
+            most = usage.amount + max(0, self._ledger.available(user))
             if amount > most:  # what is not there is not owed later, either
                 amount, cost = most, from_micros(most)
         fresh = replace(
-            tally,
-            until=max(tally.until, now),
-            processor_seconds=tally.processor_seconds + processor_seconds,
+            usage,
+            until=max(usage.until, now),
+            processor_seconds=usage.processor_seconds + processor_seconds,
             cost=cost,
             amount=amount,
         )
-        self._books.owe(user, fresh.amount - tally.amount)
+        self._ledger.add_charge(user, fresh.amount - usage.amount)
         self._drop((user, what))
         written = self._journal.append(TALLY, msgspec.msgpack.encode(fresh), essential=True)
         self._put(fresh, written)
 
     def tick(self, now: float) -> list[SharedUsage]:
         """Post the tallies that have been open for an hour, and return them."""
-        due = [tally for tally in self._open.values() if now >= tally.since + OPEN_FOR]
-        for tally in due:
-            self._drop((tally.user, tally.what))
-            self._books.owe(tally.user, -tally.amount)
-            self._books.hold(tally.user, tally.id, tally.amount, now)
-            self._books.settle(tally.id, tally.amount, now)
-            self._journal.append(POSTED, msgspec.msgpack.encode(tally), essential=True)
-            self._note_posted(tally)
+        due = [usage for usage in self._open.values() if now >= usage.since + OPEN_FOR]
+        for usage in due:
+            self._drop((usage.user, usage.what))
+            self._ledger.add_charge(usage.user, -usage.amount)
+            self._ledger.hold(usage.user, usage.id, usage.amount, now)
+            self._ledger.settle(usage.id, usage.amount, now)
+            self._journal.append(POSTED, msgspec.msgpack.encode(usage), essential=True)
+            self._note_posted(usage)
         return due
 
     # Inside.
 
-    def _note_posted(self, tally: SharedUsage) -> None:
-        self._posted.setdefault(tally.user, []).append(tally)
-        key = tally.user, tally.what
-        self._past[key] = self._past.get(key, 0) + tally.amount
+    def _note_posted(self, usage: SharedUsage) -> None:
+        self._posted.setdefault(usage.user, []).append(usage)
+        key = usage.user, usage.what
+        self._past[key] = self._past.get(key, 0) + usage.amount
 
-    def _put(self, tally: SharedUsage, position: Position) -> None:
-        key = tally.user, tally.what
-        self._open[key] = tally
+    def _put(self, usage: SharedUsage, position: Position) -> None:
+        key = usage.user, usage.what
+        self._open[key] = usage
         self._position[key] = position
         self._at[position] = key
 

@@ -23,13 +23,13 @@ class ResultDelivery:
     def __init__(
         self,
         *,
-        books: InstanceIndex,
+        index: InstanceIndex,
         journal: ServiceJournal,
         locations: RecordLocations,
         waiters: InstanceWaiters,
         counters: TaskCounters,
     ) -> None:
-        self._books = books
+        self._index = index
         self._journal = journal
         self._locations = locations
         self._waiters = waiters
@@ -40,14 +40,14 @@ class ResultDelivery:
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
         """Return results after a cursor; see :meth:`.interfaces.ExecutionEngine.results`."""
-        instance = self._books.mine(user, handle)
+        instance = self._index.mine(user, handle)
         results = instance.results
         if wait > 0 and results.last <= after and not instance.is_over:
             await self._wait(instance, after, wait)
         lines: list[bytes] = []
         cursor, size = max(after, results.forgotten), 0
         while len(lines) < limit and size < MOST_BYTES:
-            self._books.mine(user, handle)  # it may have been destroyed meanwhile
+            self._index.mine(user, handle)  # it may have been destroyed meanwhile
             cursor = max(cursor, results.forgotten)
             batch = results.find(cursor)
             if batch is None:

@@ -89,25 +89,25 @@ class TaskDispatcher:
         self,
         *,
         scheduler: PoolScheduler,
-        books: InstanceIndex,
+        index: InstanceIndex,
         recorder: ResultRecorder,
         locations: RecordLocations,
-        desk: UsageBilling,
+        billing: UsageBilling,
         clock: Clock,
         counters: TaskCounters,
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._scheduler = scheduler
-        self._books = books
+        self._index = index
         self._recorder = recorder
         self._locations = locations
-        self._desk = desk
+        self._billing = billing
         self._clock = clock
         self._counters = counters
         self._on_fault = on_fault
         self._port: WorkerChannel | None = None
         self._dirty: dict[str, None] = {}
-        self._hurried = False
+        self._fill_scheduled = False
         self._is_open = True
         self.settled = False
         self.on_freed: Callable[[Instance], None] = lambda instance: None
@@ -128,9 +128,9 @@ class TaskDispatcher:
         return len(self._scheduler.claims)
 
     @property
-    def seats(self) -> dict[str, RegisteredWorker]:
+    def registered(self) -> dict[str, RegisteredWorker]:
         """Registered workers by name."""
-        return self._scheduler.seats
+        return self._scheduler.workers
 
     # Workers come and go.
 
@@ -158,59 +158,59 @@ class TaskDispatcher:
             Numbers of the tasks that the worker is to end.
         """
         held = dict(holds)
-        seat = self._scheduler.seats.get(name)
-        if seat is not None and (seat.pool, seat.lease, seat.processors) == (
+        worker = self._scheduler.workers.get(name)
+        if worker is not None and (worker.pool, worker.lease, worker.processors) == (
             pool,
             lease,
             processors,
         ):
-            missing = [c for c in seat.claims.values() if held.get(c.number) != c.serial]
+            missing = [c for c in worker.claims.values() if held.get(c.number) != c.serial]
             # One that holds something is the same process: it never got what it does not hold.
-            self._lose(seat, missing, counts=not holds)
+            self._lose(worker, missing, counts=not holds)
         else:
-            if seat is not None:
+            if worker is not None:
                 self.leave(name)
-            seat = RegisteredWorker(name, pool, lease, processors)
-            self._scheduler.join(seat)
-        seat.host, seat.open, seat.idle_since = host, True, self._clock()
-        seat.prefetch.reconnected()
-        unwanted = [n for n, serial in holds if not self._goes_on(seat, n, serial)]
-        self.hurry(pool)
+            worker = RegisteredWorker(name, pool, lease, processors)
+            self._scheduler.join(worker)
+        worker.host, worker.open, worker.idle_since = host, True, self._clock()
+        worker.prefetch.reconnected()
+        unwanted = [n for n, serial in holds if not self._goes_on(worker, n, serial)]
+        self.schedule_fill(pool)
         return unwanted
 
-    def _goes_on(self, seat: RegisteredWorker, number: int, serial: int) -> bool:
+    def _goes_on(self, worker: RegisteredWorker, number: int, serial: int) -> bool:
         """Whether a worker is to go on with a task that it reports; adopts the task if so."""
-        instance = self._books.by_number.get(number >> BITS)
+        instance = self._index.by_number.get(number >> BITS)
         task = number & MASK
-        if instance is None or instance.pool != seat.pool or task >= len(instance.tasks):
+        if instance is None or instance.pool != worker.pool or task >= len(instance.tasks):
             return False
         claim = self._scheduler.claims.get(number)
         if claim is None:
             state = instance.tasks.states[task]
             if state != READY and not (state == HELD and task < instance.restored):
                 return False  # it has ended, or will be known to
-            self._scheduler.adopt(seat, instance, task, serial, state == READY)
-        elif claim.seat is not seat or claim.serial != serial or claim.recalled:
+            self._scheduler.adopt(worker, instance, task, serial, state == READY)
+        elif claim.worker is not worker or claim.serial != serial or claim.recalled:
             return False
         return task not in instance.doomed
 
     def pause(self, name: str) -> None:
         """Give a worker nothing more for now; it may be lost, or is leaving."""
-        seat = self._scheduler.seats.get(name)
-        if seat is not None:
-            seat.open = False
+        worker = self._scheduler.workers.get(name)
+        if worker is not None:
+            worker.open = False
 
     def leave(self, name: str) -> None:
         """Remove a worker that is gone for good; its tasks run again."""
-        seat = self._scheduler.seats.get(name)
-        if seat is None:
+        worker = self._scheduler.workers.get(name)
+        if worker is None:
             return
-        self._lose(seat, list(seat.claims.values()), counts=True)
-        self._scheduler.leave(seat)
-        self.hurry(seat.pool)
+        self._lose(worker, list(worker.claims.values()), counts=True)
+        self._scheduler.leave(worker)
+        self.schedule_fill(worker.pool)
 
     def _lose(
-        self, seat: RegisteredWorker, claims: Sequence[TaskAssignment], *, counts: bool
+        self, worker: RegisteredWorker, claims: Sequence[TaskAssignment], *, counts: bool
     ) -> None:
         if not claims:
             return
@@ -218,13 +218,13 @@ class TaskDispatcher:
         ahead = 0
         blamed: set[int] = set()
         for claim in claims:  # in the order in which they were given, and begun
-            if counts and ahead < seat.processors:
+            if counts and ahead < worker.processors:
                 blamed.add(claim.number)
             ahead += claim.processors
         endings = []
         for claim in reversed(claims):  # so that the first comes first again
             self._counters.lost += 1
-            reason = f"its worker on {seat.host or 'an unknown machine'} was lost"
+            reason = f"its worker on {worker.host or 'an unknown machine'} was lost"
             ending = self._fall(claim, now, reason if claim.number in blamed else "")
             if ending is not None:
                 endings.append(ending)
@@ -271,7 +271,7 @@ class TaskDispatcher:
 
     # What workers say.
 
-    def outcomes(self, name: str, outcomes: Sequence[Outcome], told: OnDurable) -> None:
+    def outcomes(self, name: str, outcomes: Sequence[Outcome], on_durable: OnDurable) -> None:
         """
         Handle outcomes of attempts that a worker reports.
 
@@ -280,14 +280,14 @@ class TaskDispatcher:
         told
             Called once all outcomes are durable, those recorded earlier included.
         """
-        seat = self._scheduler.seats.get(name)
+        worker = self._scheduler.workers.get(name)
         claims = self._scheduler.claims
         now = self._clock()
         endings: list[TaskEnd] = []
         mine: list[Outcome] = []
         for outcome in outcomes:
             claim = claims.get(outcome.task)
-            if claim is None or claim.seat is not seat or claim.serial != outcome.attempt:
+            if claim is None or claim.worker is not worker or claim.serial != outcome.attempt:
                 self._counters.dropped += 1
                 continue
             outcome = _sanitised(outcome, now)
@@ -295,18 +295,18 @@ class TaskDispatcher:
             ending = self._finish(claim, outcome, now)
             if ending is not None:
                 endings.append(ending)
-        self._recorder.record(endings, told)
-        if seat is not None and mine:
-            seat.prefetch.learn(mine)
-            if not seat.claims:
-                seat.idle_since = now
-            self.hurry(seat.pool)
+        self._recorder.record(endings, on_durable)
+        if worker is not None and mine:
+            worker.prefetch.learn(mine)
+            if not worker.claims:
+                worker.idle_since = now
+            self.schedule_fill(worker.pool)
 
     def _finish(self, claim: TaskAssignment, outcome: Outcome, now: float) -> TaskEnd | None:
         instance, task, status = claim.instance, claim.task, outcome.status
         if status is Status.LOST:
             return self._fall(claim, now, outcome.reason or "lost")
-        said, outcome = outcome, _clamped_times(outcome, claim.given, now)
+        reported, outcome = outcome, _clamped_times(outcome, claim.given, now)
         seconds = outcome.end - outcome.start
         self._scheduler.release(claim)
         self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
@@ -314,10 +314,11 @@ class TaskDispatcher:
         attempt = instance.tasks.losses[task] + 1
         if instance.destroyed:  # what it used is charged all the same
             self._freed(instance, task)
-            return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.seat.host, outcome)
+            return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.worker.host, outcome)
         taken = status is Status.CANCELLED or (
             status is Status.TIMED_OUT
-            and said.end - said.start < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
+            and reported.end - reported.start
+            < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
         )
         if taken and task not in instance.doomed:
             self._wait_again(instance, task)
@@ -333,29 +334,29 @@ class TaskDispatcher:
         instance.tasks.move(task, ENDING)
         if instance.doomed:
             instance.doomed.discard(task)
-        return TaskEnd(instance, task, state, attempt, cost, claim.seat.host, outcome)
+        return TaskEnd(instance, task, state, attempt, cost, claim.worker.host, outcome)
 
     def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:
         """Takes in jobs that a worker returned, not started, the last ones first; maybe none."""
-        seat = self._scheduler.seats.get(name)
+        worker = self._scheduler.workers.get(name)
         now = self._clock()
         endings = []
         jobs = list(jobs)
-        if seat is not None:
-            seat.prefetch.returned(len(jobs))
+        if worker is not None:
+            worker.prefetch.returned(len(jobs))
         for number, serial in jobs:
             claim = self._scheduler.claims.get(number)
-            if claim is None or claim.seat is not seat or claim.serial != serial:
+            if claim is None or claim.worker is not worker or claim.serial != serial:
                 continue
             ending = self._fall(claim, now, "")
             if ending is not None:
                 endings.append(ending)
         if endings:
             self._recorder.record(endings)
-        if seat is not None:
-            if not seat.claims:
-                seat.idle_since = now
-            self.hurry(seat.pool)
+        if worker is not None:
+            if not worker.claims:
+                worker.idle_since = now
+            self.schedule_fill(worker.pool)
 
     def _freed(self, instance: Instance, task: int) -> None:
         instance.tasks.move(task, CANCELLED)
@@ -368,17 +369,17 @@ class TaskDispatcher:
         """Have an instance's ready tasks given out, if it has any."""
         if instance.tasks.ready and not instance.destroyed:
             self._scheduler.enlist(instance)
-            self.hurry(instance.pool)
+            self.schedule_fill(instance.pool)
 
-    def hurry(self, pool: str) -> None:
+    def schedule_fill(self, pool: str) -> None:
         """Fill the workers of a pool once the current burst of events has been handled."""
         self._dirty[pool] = None
-        if not self._hurried:
-            self._hurried = True
+        if not self._fill_scheduled:
+            self._fill_scheduled = True
             asyncio.get_running_loop().call_soon(self._fill)
 
     def _fill(self) -> None:
-        self._hurried = False
+        self._fill_scheduled = False
         dirty, self._dirty = self._dirty, {}
         if self._port is None or not self._is_open:
             return
@@ -390,13 +391,13 @@ class TaskDispatcher:
             self._on_fault(error)
 
     def _fill_pool(self, port: WorkerChannel, pool: str, now: float) -> None:
-        may_run = self._desk.may_run
+        may_run = self._billing.may_run
         given = self._scheduler.fill(pool, now, lambda user: may_run(pool, user, now))
-        for seat, claims in given:
+        for worker, claims in given:
             self._counters.started += len(claims)
-            port.give(seat.name, [_job_of_assignment(claim) for claim in claims])
-        for seat, count in self._scheduler.to_take_back(pool):
-            port.take_back(seat.name, count)
+            port.give(worker.name, [_job_of_assignment(claim) for claim in claims])
+        for worker, count in self._scheduler.to_take_back(pool):
+            port.take_back(worker.name, count)
         if not self._scheduler.is_waiting(pool):
             self._waiting.discard(pool)
         elif pool not in self._waiting:
@@ -409,13 +410,13 @@ class TaskDispatcher:
         """Tell workers to end tasks of an instance within ``grace`` seconds."""
         claims = self._scheduler.claims
         base = instance.base
-        by_seat: dict[str, list[int]] = {}
+        by_worker: dict[str, list[int]] = {}
         for task in chosen:
             claim = claims.get(base | task)
             if claim is not None:
                 claim.recalled = True
-                by_seat.setdefault(claim.seat.name, []).append(claim.number)
-        for name, numbers in by_seat.items():
+                by_worker.setdefault(claim.worker.name, []).append(claim.number)
+        for name, numbers in by_worker.items():
             if self._port is not None:
                 self._port.stop(name, numbers, grace, reason)
 
@@ -434,17 +435,17 @@ class TaskDispatcher:
                 continue
             key = claim.instance.pool, claim.instance.user
             if key not in answers:
-                answers[key] = self._desk.may_run(*key, now)
+                answers[key] = self._billing.may_run(*key, now)
             if isinstance(answers[key], Refusal):
                 unpaid.setdefault(claim.instance.number, []).append(claim.task)
         for number, tasks in unpaid.items():
-            self.stop(self._books.by_number[number], tasks, "nobody pays for its processors")
+            self.stop(self._index.by_number[number], tasks, "nobody pays for its processors")
 
     def tick(self) -> None:
         """Check again who may run, as time has passed, and fill all pools."""
         self.recall_unpaid()
         for pool in self._scheduler.pools:
-            self.hurry(pool)
+            self.schedule_fill(pool)
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers."""

@@ -101,7 +101,7 @@ class ServiceEngine:
     def __init__(
         self,
         journal: ServiceJournal,
-        desk: UsageBilling,
+        billing: UsageBilling,
         *,
         clock: Clock,
         entropy: Entropy,
@@ -113,21 +113,21 @@ class ServiceEngine:
         grace: float = GRACE,
     ) -> None:
         self._journal = journal
-        self._desk = desk
+        self._billing = billing
         self._clock = clock
         self._homes = InstanceHomes(homes) if isinstance(homes, Path) else homes
-        self._say = on_event or (lambda line: None)
+        self._notify = on_event or (lambda line: None)
         self._grace = grace
         limits = limits or EngineLimits()
         self.counters = TaskCounters()
         self._locations = RecordLocations(journal)
-        self._books = InstanceIndex(limits, own_limits)
+        self._index = InstanceIndex(limits, own_limits)
         self._recent = RecentResults(limits.results_in_memory)
         self._scheduler = PoolScheduler(int.from_bytes(entropy(5), "big"), limits.limit)
         self._recorder = ResultRecorder(
             journal=journal,
             locations=self._locations,
-            desk=desk,
+            billing=billing,
             clock=clock,
             recent=self._recent,
             on_recorded=self._on_recorded,
@@ -135,10 +135,10 @@ class ServiceEngine:
         )
         self.dispatching = TaskDispatcher(
             scheduler=self._scheduler,
-            books=self._books,
+            index=self._index,
             recorder=self._recorder,
             locations=self._locations,
-            desk=desk,
+            billing=billing,
             clock=clock,
             counters=self.counters,
             on_fault=self.on_fault,
@@ -148,16 +148,16 @@ class ServiceEngine:
         self._background = BackgroundTasks(self.on_fault)
         self._upkeep = InstanceCompaction(self._locations)
         self._delivery = ResultDelivery(
-            books=self._books,
+            index=self._index,
             journal=journal,
             locations=self._locations,
             waiters=self._waiters,
             counters=self.counters,
         )
         self._lifecycle = InstanceLifecycle(
-            books=self._books,
+            index=self._index,
             locations=self._locations,
-            desk=desk,
+            billing=billing,
             homes=self._homes,
             limits=limits,
             dispatching=self.dispatching,
@@ -170,7 +170,7 @@ class ServiceEngine:
             entropy=entropy,
         )
         self._submitting = SubmissionRecorder(
-            books=self._books,
+            index=self._index,
             journal=journal,
             locations=self._locations,
             dispatching=self.dispatching,
@@ -206,11 +206,11 @@ class ServiceEngine:
         assert self._restoring is not None
         restoring, self._restoring = self._restoring, None
         self._lifecycle.restore(restoring)
-        if any(instance.tasks.unfinished for instance in self._books):
+        if any(instance.tasks.unfinished for instance in self._index):
             self._background.spawn(self._settle_later())
         else:
             self.dispatching.settled = True
-        for instance in self._books:
+        for instance in self._index:
             self._upkeep.forget_cancels(instance)
             for submission in list(instance.submissions):
                 self._upkeep.shrink(instance, submission)
@@ -225,8 +225,8 @@ class ServiceEngine:
         if self.dispatching.settled:
             return
         self.dispatching.settled = True
-        self._say("tasks of an earlier life that no worker has may start")
-        for instance in list(self._books):
+        self._notify("tasks of an earlier life that no worker has may start")
+        for instance in list(self._index):
             tasks = instance.tasks
             if not tasks.counts[HELD]:
                 continue
@@ -268,7 +268,7 @@ class ServiceEngine:
 
     def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
         """Change the limits of users from now on; limits that are not of users stay."""
-        self._books.relimit(limits, own_limits)
+        self._index.relimit(limits, own_limits)
 
     def tick(self) -> None:
         """Handle what time alone brings about; to be called every second or so."""
@@ -293,7 +293,7 @@ class ServiceEngine:
             return payload
         if kind == ADDED:
             number, first = parse_tasks_added_head(payload)
-            instance = self._books.by_number[number]
+            instance = self._index.by_number[number]
             return self._upkeep.what_is_left(instance, instance.submission_of(first))
         return payload
 
@@ -318,7 +318,7 @@ class ServiceEngine:
             422, when the key came with other content before; what
             :meth:`bursar.service.engine.lifecycle.InstanceLifecycle.make` raises.
         """
-        instance = self._books.asked.get((user, key)) if key else None
+        instance = self._index.asked.get((user, key)) if key else None
         if instance is None:
             self._check_open()
             instance = self._lifecycle.make(user, new, key)
@@ -330,19 +330,19 @@ class ServiceEngine:
 
     def instances(self, user: str) -> list[api.InstanceInfo]:
         """Return the instances of a user."""
-        return [self._info(instance) for instance in self._books.of(user)]
+        return [self._info(instance) for instance in self._index.of(user)]
 
     def instance(self, user: str, handle: str) -> api.InstanceInfo:
         """Return one instance of a user."""
-        return self._info(self._books.mine(user, handle))
+        return self._info(self._index.mine(user, handle))
 
     def home(self, user: str, handle: str) -> Path:
         """Return the folder of an instance with ``files``, ``work`` and ``logs``."""
-        return self._lifecycle.home_of(self._books.mine(user, handle))
+        return self._lifecycle.home_of(self._index.mine(user, handle))
 
     def homes(self, user: str) -> list[Path]:
         """Return the folders of all instances of a user."""
-        return [self._lifecycle.home_of(instance) for instance in self._books.of(user)]
+        return [self._lifecycle.home_of(instance) for instance in self._index.of(user)]
 
     def output(self, user: str, handle: str, task: int, stream: str) -> str:
         """
@@ -353,14 +353,14 @@ class ServiceEngine:
         ServiceError
             404, when there is none: the stream came with the result, or the task has not ended.
         """
-        serial = self._books.mine(user, handle).results.logs.get(task)
+        serial = self._index.mine(user, handle).results.logs.get(task)
         if serial is None:
             raise ServiceError("not-found", 404, "there is no file with what the task printed")
         return log_name(str(task), serial, stream)
 
     async def destroy(self, user: str, handle: str) -> None:
         """Cancel an instance's tasks and delete everything of it, its files too."""
-        self._lifecycle.destroy(self._books.mine(user, handle))
+        self._lifecycle.destroy(self._index.mine(user, handle))
         await self._journal.durable()
 
     # Tasks.
@@ -384,15 +384,15 @@ class ServiceEngine:
             :meth:`bursar.service.engine.submitting.SubmissionRecorder.submit` raises.
         """
         digest = await self._submitting.digest(tasks) if key else b""
-        instance = self._books.mine(user, handle)
+        instance = self._index.mine(user, handle)
         submission = instance.keys.get(key) if key else None
         if submission is not None:
             check_content(submission.digest, digest)
             await self._journal.durable()
             return api.Submitted(first=submission.first, count=submission.count, repeated=True)
         self._check_open()
-        bodies = await self._submitting.make_bodies(tasks, self._desk.width(instance.pool, user))
-        self._books.mine(user, handle)  # it may have been destroyed meanwhile
+        bodies = await self._submitting.make_bodies(tasks, self._billing.width(instance.pool, user))
+        self._index.mine(user, handle)  # it may have been destroyed meanwhile
         if key and key in instance.keys:  # or somebody else was faster
             return await self.submit(user, handle, tasks, key)
         self._check_open()
@@ -401,7 +401,7 @@ class ServiceEngine:
 
     def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
         """Return the states of tasks, from number ``after`` on."""
-        tasks = self._books.mine(user, handle).tasks
+        tasks = self._index.mine(user, handle).tasks
         states, labels, losses = tasks.states, tasks.labels, tasks.losses
         end = min(after + limit, len(states))
         page = [
@@ -424,7 +424,7 @@ class ServiceEngine:
         grace: float | None = None,
     ) -> api.Cancelled:
         """Cancel tasks; each of them still gets a result."""
-        count = await self._cancelling.cancel(self._books.mine(user, handle), tasks, grace)
+        count = await self._cancelling.cancel(self._index.mine(user, handle), tasks, grace)
         return api.Cancelled(count=count)
 
     # Results.
@@ -437,7 +437,7 @@ class ServiceEngine:
         logs: dict[int, int],
     ) -> None:
         """Update counters, waiters and records when results have become durable."""
-        tasks, usage = instance.tasks, self._books.usage(instance.user)
+        tasks, usage = instance.tasks, self._index.usage(instance.user)
         instance.results.add(batch)
         instance.results.logs.update(logs)
         touched: dict[int, InstanceSubmission] = {}
@@ -470,11 +470,11 @@ class ServiceEngine:
 
     async def forget(self, user: str, handle: str, through: int) -> None:
         """Forget results up to a cursor, as the client has them."""
-        instance = self._books.mine(user, handle)
+        instance = self._index.mine(user, handle)
         through = min(through, instance.results.last)
         if through > instance.results.forgotten:
             size, ended = self._upkeep.forget_results(instance, through)
-            self._books.usage(user).result_bytes -= size
+            self._index.usage(user).result_bytes -= size
             logs = [log_name(str(task), serial, name) for task, serial in ended for name in STREAMS]
             if logs:
                 self._background.spawn(
@@ -486,12 +486,12 @@ class ServiceEngine:
 
     async def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
         """Yield the instance whenever it has changed, at a limited rate."""
-        instance = self._books.mine(user, handle)
-        told: api.InstanceInfo | None = None
+        instance = self._index.mine(user, handle)
+        sent: api.InstanceInfo | None = None
         while not instance.destroyed:
             info = self._info(instance)
-            if info != told:
-                told = info
+            if info != sent:
+                sent = info
                 yield info
                 await asyncio.sleep(PACE)
             else:
@@ -501,7 +501,7 @@ class ServiceEngine:
         """Return by pool the tasks that want processors."""
         found = {} if self._draining else self.dispatching.demand()
         # Of what is not given out now, later: what waits in a scheduler's queue for it may stay.
-        for instance in self._books if self._draining or not self.dispatching.settled else ():
+        for instance in self._index if self._draining or not self.dispatching.settled else ():
             counts = instance.tasks.counts
             later = counts[HELD] + (counts[READY] if self._draining else 0)
             if later:
@@ -512,7 +512,7 @@ class ServiceEngine:
     def overview(self) -> api.Overview:
         """Return the state of the whole service, for administrators."""
         counters = self.counters
-        instances = list(self._books)
+        instances = list(self._index)
         return api.Overview(
             at=self._clock(),
             since=self._since,
@@ -529,7 +529,7 @@ class ServiceEngine:
         )
 
     def _info(self, instance: Instance) -> api.InstanceInfo:
-        spent = self._desk.came_to(instance.user, instance.handle)
+        spent = self._billing.came_to(instance.user, instance.handle)
         return instance.info(self._note(instance), spent)
 
     def _note(self, instance: Instance) -> str:
@@ -537,7 +537,7 @@ class ServiceEngine:
             return ""
         if self._draining:
             return "the service is draining"
-        answer = self._desk.may_run(instance.pool, instance.user, self._clock())
+        answer = self._billing.may_run(instance.pool, instance.user, self._clock())
         if isinstance(answer, Refusal):
             return answer.reason
         return self.dispatching.why_waiting(instance)

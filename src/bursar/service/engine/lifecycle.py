@@ -48,9 +48,9 @@ class InstanceLifecycle:
     def __init__(
         self,
         *,
-        books: InstanceIndex,
+        index: InstanceIndex,
         locations: RecordLocations,
-        desk: UsageBilling,
+        billing: UsageBilling,
         homes: InstanceHomes,
         limits: EngineLimits,
         dispatching: TaskDispatcher,
@@ -62,9 +62,9 @@ class InstanceLifecycle:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        self._books = books
+        self._index = index
         self._locations = locations
-        self._desk = desk
+        self._billing = billing
         self._homes = homes
         self._limits = limits
         self._dispatching = dispatching
@@ -84,16 +84,16 @@ class InstanceLifecycle:
     def restore(self, restoring: InstanceRestorer) -> None:
         """Take over restored instances, and the keys of destroyed ones."""
         self._numbers, self._numbers_below = restoring.numbers, restoring.below
-        self._books.next_number = restoring.below
+        self._index.next_number = restoring.below
         for spent, location in sorted(restoring.spent, key=lambda item: item[0].at):
-            self._books.spent[spent.user, spent.key] = spent.at, location
+            self._index.spent[spent.user, spent.key] = spent.at, location
         for instance in restoring.instances(self._pool_of):
-            self._books.add(instance)
+            self._index.add(instance)
             self._give_home(instance)
 
     async def restore_homes(self, restoring: InstanceRestorer) -> None:
         """Make the homes of all instances, and delete those of destroyed ones."""
-        users = {instance.folder: instance.user for instance in self._books}
+        users = {instance.folder: instance.user for instance in self._index}
         dying = [name for name, _ in restoring.homes]
         await run_in_thread(self._homes.restore, users, dying)
         for name, location in restoring.homes:
@@ -112,7 +112,7 @@ class InstanceLifecycle:
             when it would be kept for too long; 403, when the user has too many; 507, when the
             disk is full.
         """
-        self._books.check_key(user, key)
+        self._index.check_key(user, key)
         keep = self._limits.keep if new.keep is None else new.keep
         if keep > self._limits.longest_keep:
             raise ServiceError(
@@ -121,13 +121,13 @@ class InstanceLifecycle:
                 f"an instance is kept for {self._limits.longest_keep:g} s at the most",
                 where="keep",
             )
-        pool = self._desk.pool_of(user, new.agreement)
+        pool = self._billing.pool_of(user, new.agreement)
         if isinstance(pool, Refusal):
             raise ServiceError("no-agreement", 409, pool.reason, where="agreement")
-        self._books.check_instances(user)
+        self._index.check_instances(user)
         self._reserve_number()
         created = InstanceCreated(
-            number=self._books.next_number,
+            number=self._index.next_number,
             handle=self._entropy(16).hex(),
             user=user,
             label=new.label,
@@ -139,11 +139,11 @@ class InstanceLifecycle:
             digest=digest_of_instance(new) if key else b"",
         )
         location = self._locations.append(CREATED, _encode(created), essential=False)
-        self._books.next_number += 1
+        self._index.next_number += 1
         instance = Instance.of(created, location)
         instance.pool = pool
         self._give_home(instance)
-        self._books.add(instance)
+        self._index.add(instance)
         self._making[instance.number] = self._background.spawn(self._make_home(instance))
         return instance
 
@@ -165,9 +165,9 @@ class InstanceLifecycle:
         return self._homes.path(instance.folder)
 
     def _reserve_number(self) -> None:
-        if self._books.next_number < self._numbers_below:
+        if self._index.next_number < self._numbers_below:
             return
-        below = self._books.next_number + _BLOCK
+        below = self._index.next_number + _BLOCK
         location = self._locations.append(
             NUMBERS, _encode(NumbersUsed(MACHINE, below)), essential=False
         )
@@ -176,7 +176,7 @@ class InstanceLifecycle:
         self._numbers, self._numbers_below = location, below
 
     def _pool_of(self, instance: Instance) -> str:
-        pool = self._desk.pool_of(instance.user, instance.agreement)
+        pool = self._billing.pool_of(instance.user, instance.agreement)
         return instance.agreement if isinstance(pool, Refusal) else pool
 
     def _give_home(self, instance: Instance) -> None:
@@ -187,7 +187,7 @@ class InstanceLifecycle:
             await run_in_thread(self._homes.make, instance.folder, instance.user)
         except OSError as error:
             if not instance.destroyed:
-                self._books.forget_key(instance)  # it may be asked for again
+                self._index.forget_key(instance)  # it may be asked for again
                 self.destroy(instance)
             raise ServiceError(
                 "disk-full", 507, f"its folder cannot be made: {error.strerror}", retry_after=10.0
@@ -205,7 +205,7 @@ class InstanceLifecycle:
         instance that is there still without them.
         """
         self._spend_key(instance)
-        self._books.remove(instance)
+        self._index.remove(instance)
         instance.destroyed = True
         self._scheduler.drop(instance)
         dying = self._locations.append(
@@ -219,18 +219,18 @@ class InstanceLifecycle:
     def sweep(self, now: float) -> None:
         """Destroy expired instances, and forget expired keys."""
         old = now - self._limits.keys
-        for key, (at, location) in list(self._books.spent.items()):
+        for key, (at, location) in list(self._index.spent.items()):
             if at >= old:
                 break
-            del self._books.spent[key]
+            del self._index.spent[key]
             self._locations.kill(location)
-        for instance in list(self._books):
+        for instance in list(self._index):
             expires = instance.expires
             if expires is not None and expires <= now:
                 self.destroy(instance)
                 continue
             if instance.key and instance.created < old:
-                self._books.forget_key(instance)
+                self._index.forget_key(instance)
             for name, submission in list(instance.keys.items()):
                 if submission.at >= old:
                     break
@@ -239,10 +239,10 @@ class InstanceLifecycle:
     def _spend_key(self, instance: Instance) -> None:
         """Remember for some time that a key's instance was destroyed."""
         mine = instance.user, instance.key
-        if instance.key and self._books.asked.get(mine) is instance:
+        if instance.key and self._index.asked.get(mine) is instance:
             now = self._clock()
             location = self._locations.append(SPENT, _encode(KeySpent(*mine, now)), essential=True)
-            self._books.spent[mine] = now, location
+            self._index.spent[mine] = now, location
 
     async def _remove_home(
         self,

@@ -94,7 +94,7 @@ class ResultRecorder:
         *,
         journal: ServiceJournal,
         locations: RecordLocations,
-        desk: UsageBilling,
+        billing: UsageBilling,
         clock: Clock,
         recent: RecentResults,
         on_recorded: Callable[[Instance, RecordedResults, Sequence[TaskEnd], dict[int, int]], None],
@@ -102,7 +102,7 @@ class ResultRecorder:
     ) -> None:
         self._journal = journal
         self._locations = locations
-        self._desk = desk
+        self._billing = billing
         self._clock = clock
         self._recent = recent
         self._on_recorded = on_recorded
@@ -113,9 +113,9 @@ class ResultRecorder:
         self._urgent = asyncio.Event()
         self._next = 0.0  # on the loop's clock: when those that can wait are written
 
-    def record(self, endings: Sequence[TaskEnd], told: OnDurable | None = None) -> None:
-        """Tasks have ended; ``told`` is called once that, and all before it, is durable."""
-        self._queue.append((endings, told))
+    def record(self, endings: Sequence[TaskEnd], on_durable: OnDurable | None = None) -> None:
+        """Tasks have ended; ``on_durable`` is called once that, and all before it, is durable."""
+        self._queue.append((endings, on_durable))
         self._queued += len(endings)
         if self._queued >= MOST or not all(e.instance.tasks.ready for e in endings):
             self._urgent.set()
@@ -137,20 +137,20 @@ class ResultRecorder:
         while self._queue:
             await self._wait_for_others()
             endings: list[TaskEnd] = []
-            told: list[OnDurable] = []
+            callbacks: list[OnDurable] = []
             while self._queue and len(endings) < MOST:
-                some, tell = self._queue.popleft()
+                some, callback = self._queue.popleft()
                 endings.extend(some)
-                if tell is not None:
-                    told.append(tell)
+                if callback is not None:
+                    callbacks.append(callback)
             self._queued -= len(endings)
             if self._queue:
                 self._urgent.set()
             try:
                 if endings and not await self._write(endings):
                     return
-                for tell in told:
-                    tell()
+                for callback in callbacks:
+                    callback()
             except Exception as error:
                 self._on_fault(error)
                 return
@@ -225,7 +225,7 @@ class ResultRecorder:
         """Charge the usage of one instance's tasks, even if it was destroyed meanwhile."""
         cost, instance = sum(e.cost for e in endings), endings[0].instance
         if cost:
-            self._desk.used(instance.pool, instance.user, instance.handle, 1, cost)
+            self._billing.used(instance.pool, instance.user, instance.handle, 1, cost)
 
     async def durable(self) -> bool:
         """Wait until all appended records are durable, and the disk has room; False if never."""

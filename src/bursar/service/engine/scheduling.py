@@ -114,9 +114,9 @@ class TaskAssignment:
         "number",
         "processors",
         "recalled",
-        "seat",
         "serial",
         "task",
+        "worker",
     )
 
     def __init__(
@@ -124,7 +124,7 @@ class TaskAssignment:
         instance: Instance,
         task: int,
         serial: int,
-        seat: RegisteredWorker,
+        worker: RegisteredWorker,
         processors: int,
         given: float,
         ends: float,
@@ -135,7 +135,7 @@ class TaskAssignment:
         self.task = task
         self.number = instance.number << BITS | task
         self.serial = serial
-        self.seat = seat
+        self.worker = worker
         self.processors = processors
         self.given = given
         self.ends = ends
@@ -148,7 +148,7 @@ class TaskAssignment:
 class _WorkerReservation:
     instance: Instance
     task: int
-    seat: RegisteredWorker
+    worker: RegisteredWorker
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class WorkerPool:
         Why nothing of a user runs now, by user.
     """
 
-    seats: dict[str, RegisteredWorker] = field(default_factory=dict)
+    workers: dict[str, RegisteredWorker] = field(default_factory=dict)
     members: dict[int, Instance] = field(default_factory=dict)
     users: FairQueue[str] = field(default_factory=FairQueue)
     instances: dict[str, FairQueue[int]] = field(default_factory=dict)
@@ -195,27 +195,27 @@ class PoolScheduler:
         self._serial = serial
         self._limit = math.inf if limit is None else limit
         self.pools: dict[str, WorkerPool] = {}
-        self.seats: dict[str, RegisteredWorker] = {}
+        self.workers: dict[str, RegisteredWorker] = {}
         self.claims: dict[int, TaskAssignment] = {}
         self._owing: dict[int, Instance] = {}
 
     # Workers.
 
-    def join(self, seat: RegisteredWorker) -> None:
+    def join(self, worker: RegisteredWorker) -> None:
         """Add a worker without tasks."""
-        self.seats[seat.name] = seat
-        self._pool(seat.pool).seats[seat.name] = seat
+        self.workers[worker.name] = worker
+        self._pool(worker.pool).workers[worker.name] = worker
 
-    def leave(self, seat: RegisteredWorker) -> None:
+    def leave(self, worker: RegisteredWorker) -> None:
         """Remove a worker, which has no tasks any more."""
-        assert not seat.claims
-        if self.seats.get(seat.name) is seat:
-            del self.seats[seat.name]
-            del self.pools[seat.pool].seats[seat.name]
-            self._forget_if_empty(seat.pool)
+        assert not worker.claims
+        if self.workers.get(worker.name) is worker:
+            del self.workers[worker.name]
+            del self.pools[worker.pool].workers[worker.name]
+            self._forget_if_empty(worker.pool)
 
     def adopt(
-        self, seat: RegisteredWorker, instance: Instance, task: int, serial: int, ready: bool
+        self, worker: RegisteredWorker, instance: Instance, task: int, serial: int, ready: bool
     ) -> TaskAssignment:
         """Register a task that a worker has from before a restart or reconnection."""
         tasks = instance.tasks
@@ -226,7 +226,7 @@ class PoolScheduler:
             tasks.move(task, CLAIMED)
         width = tasks.processors[task]
         claim = TaskAssignment(
-            instance, task, serial, seat, width, instance.created, math.inf, 0.0, 0.0
+            instance, task, serial, worker, width, instance.created, math.inf, 0.0, 0.0
         )
         self._hold(claim)
         return claim
@@ -235,8 +235,8 @@ class PoolScheduler:
         """Remove an assignment from its worker."""
         number = claim.number
         del self.claims[number]
-        del claim.seat.claims[number]
-        claim.seat.used -= claim.processors
+        del claim.worker.claims[number]
+        claim.worker.used -= claim.processors
 
     def settle(self, claim: TaskAssignment, seconds: float) -> None:
         """Correct the fair-share charge of an assignment to its true cost."""
@@ -296,7 +296,7 @@ class PoolScheduler:
             return []
         self._correct()
         allowed = self._ask(pool, admit)
-        if not pool.seats or not allowed:
+        if not pool.workers or not allowed:
             return []
         pool.wide = {n for n in pool.wide if _is_wide(pool.members[n].tasks)}
         given: dict[str, list[TaskAssignment]] = {}
@@ -305,7 +305,7 @@ class PoolScheduler:
         else:
             pool.reserved = None
             self._fill_serial(pool, now, allowed, given)
-        return [(pool.seats[seat], claims) for seat, claims in given.items()]
+        return [(pool.workers[worker], claims) for worker, claims in given.items()]
 
     def _ask(self, pool: WorkerPool, admit: AdmitUser) -> dict[str, float]:
         allowed: dict[str, float] = {}
@@ -330,30 +330,30 @@ class PoolScheduler:
         given: dict[str, list[TaskAssignment]],
     ) -> None:
         ready = pool.ready
-        fair = ready // (2 * len(pool.seats))
+        fair = ready // (2 * len(pool.workers))
         rooms: list[tuple[float, int, RegisteredWorker]] = []
-        for i, seat in enumerate(pool.seats.values()):
-            if not seat.open:
+        for i, worker in enumerate(pool.workers.values()):
+            if not worker.open:
                 continue
-            room = seat.processors - seat.used
+            room = worker.processors - worker.used
             if fair:
-                room += min(seat.prefetch.depth(seat.processors), fair)
+                room += min(worker.prefetch.depth(worker.processors), fair)
             if room > 0:
-                rooms.append((seat.used / seat.processors, i, seat))
+                rooms.append((worker.used / worker.processors, i, worker))
         rooms.sort()
-        for _, _, seat in rooms:
-            room = seat.processors - seat.used
+        for _, _, worker in rooms:
+            room = worker.processors - worker.used
             if fair:
-                room += min(seat.prefetch.depth(seat.processors), fair)
-            claims = self._take(pool, seat, min(room, BATCH), now, allowed)
+                room += min(worker.prefetch.depth(worker.processors), fair)
+            claims = self._take(pool, worker, min(room, BATCH), now, allowed)
             if not claims:
                 return
-            given[seat.name] = claims
+            given[worker.name] = claims
 
     def _take(
         self,
         pool: WorkerPool,
-        seat: RegisteredWorker,
+        worker: RegisteredWorker,
         room: int,
         now: float,
         allowed: dict[str, float],
@@ -373,7 +373,7 @@ class PoolScheduler:
             count = min(count, instance.tasks.ready)
             cost = 0.0
             for _ in range(count):
-                claim = self._claim(instance, instance.tasks.head(1), 1, seat, now, allowed[user])
+                claim = self._claim(instance, instance.tasks.head(1), 1, worker, now, allowed[user])
                 cost += claim.cost
                 claims.append(claim)
             room -= count
@@ -387,7 +387,7 @@ class PoolScheduler:
         instance: Instance,
         task: int,
         width: int,
-        seat: RegisteredWorker,
+        worker: RegisteredWorker,
         now: float,
         seconds: float,
     ) -> TaskAssignment:
@@ -409,7 +409,7 @@ class PoolScheduler:
             instance,
             task,
             self._serial,
-            seat,
+            worker,
             width,
             now,
             ends,
@@ -421,10 +421,10 @@ class PoolScheduler:
         return claim
 
     def _hold(self, claim: TaskAssignment) -> None:
-        seat, number = claim.seat, claim.number
+        worker, number = claim.worker, claim.number
         self.claims[number] = claim
-        seat.claims[number] = claim
-        seat.used += claim.processors
+        worker.claims[number] = claim
+        worker.used += claim.processors
 
     # Where some tasks hold several processors.
 
@@ -435,19 +435,19 @@ class PoolScheduler:
         allowed: dict[str, float],
         given: dict[str, list[TaskAssignment]],
     ) -> None:
-        seats = [seat for seat in pool.seats.values() if seat.open]
-        if not seats:
+        workers = [worker for worker in pool.workers.values() if worker.open]
+        if not workers:
             return
         self._check_reservation(pool, allowed)
-        while any(seat.free > 0 for seat in seats):
-            found = self._find(pool, seats, now)
+        while any(worker.free > 0 for worker in workers):
+            found = self._find(pool, workers, now)
             if found is None:
                 return
-            instance, task, seat = found
+            instance, task, worker = found
             width = instance.tasks.processors[task]
             user = instance.user
-            claim = self._claim(instance, task, width, seat, now, allowed[user])
-            given.setdefault(seat.name, []).append(claim)
+            claim = self._claim(instance, task, width, worker, now, allowed[user])
+            given.setdefault(worker.name, []).append(claim)
             if pool.reserved is not None and (
                 pool.reserved.instance is instance and pool.reserved.task == task
             ):
@@ -462,19 +462,19 @@ class PoolScheduler:
             pool.members.get(reserved.instance.number) is reserved.instance
             and reserved.instance.user in allowed
             and reserved.instance.tasks.states[reserved.task] == READY
-            and pool.seats.get(reserved.seat.name) is reserved.seat
-            and reserved.seat.open
+            and pool.workers.get(reserved.worker.name) is reserved.worker
+            and reserved.worker.open
         ):
             pool.reserved = None
 
     def _find(
-        self, pool: WorkerPool, seats: list[RegisteredWorker], now: float
+        self, pool: WorkerPool, workers: list[RegisteredWorker], now: float
     ) -> tuple[Instance, int, RegisteredWorker] | None:
         """Return the first task in turn that can start now, and its worker."""
-        widest = max(seat.processors for seat in seats)
+        widest = max(worker.processors for worker in workers)
         if pool.reserved is not None:  # it has waited longest for its turn
             instance, task = pool.reserved.instance, pool.reserved.task
-            place = _best_fit(seats, instance.tasks.processors[task], None)
+            place = _best_fit(workers, instance.tasks.processors[task], None)
             if place is not None:
                 return instance, task, place
         for user in pool.users.in_order():
@@ -484,7 +484,7 @@ class PoolScheduler:
                 for task, width in sorted((tasks.head(w), w) for w in tasks.lanes):
                     if width > widest:
                         continue
-                    found = self._place(pool, seats, instance, task, width, now)
+                    found = self._place(pool, workers, instance, task, width, now)
                     if found is not None:
                         return instance, *found
         return None
@@ -492,32 +492,32 @@ class PoolScheduler:
     def _place(
         self,
         pool: WorkerPool,
-        seats: list[RegisteredWorker],
+        workers: list[RegisteredWorker],
         instance: Instance,
         task: int,
         width: int,
         now: float,
     ) -> tuple[int, RegisteredWorker] | None:
         reserved = pool.reserved
-        seat = _best_fit(seats, width, None if reserved is None else reserved.seat)
-        if seat is not None:
-            return task, seat
+        worker = _best_fit(workers, width, None if reserved is None else reserved.worker)
+        if worker is not None:
+            return task, worker
         if reserved is None:
-            able = [seat for seat in seats if seat.processors >= width]
-            soonest = min(able, key=lambda seat: (_shadow(seat, width, now)[0], -seat.free))
+            able = [worker for worker in workers if worker.processors >= width]
+            soonest = min(able, key=lambda worker: (_shadow(worker, width, now)[0], -worker.free))
             pool.reserved = _WorkerReservation(instance, task, soonest)
             return None
-        if reserved.seat.free < width:
+        if reserved.worker.free < width:
             return None
         ahead = reserved.instance.tasks.processors[reserved.task]
-        shadow, spare = _shadow(reserved.seat, ahead, now)
+        shadow, spare = _shadow(reserved.worker, ahead, now)
         if width <= spare:
-            return task, reserved.seat
+            return task, reserved.worker
         if shadow == math.inf:
             return None
         for other in instance.tasks.firsts(width, DEPTH):
             if now + instance.tasks.runtimes[other] <= shadow:
-                return other, reserved.seat
+                return other, reserved.worker
         return None
 
     # What is asked.
@@ -539,7 +539,7 @@ class PoolScheduler:
                     widest = max(widest, width)
                     work += width * (lane.work + lane.unknown * guess)
                     longest = max(longest, lane.longest, guess if lane.unknown else 0.0)
-            running = sum(min(seat.used, seat.processors) for seat in pool.seats.values())
+            running = sum(min(worker.used, worker.processors) for worker in pool.workers.values())
             found[name] = ProcessorDemand(
                 tasks=tasks,
                 processors=processors,
@@ -554,7 +554,9 @@ class PoolScheduler:
     def widest(self, name: str) -> int:
         """Return the processors of a pool's widest worker; 0: the pool has none."""
         pool = self.pools.get(name)
-        return max((seat.processors for seat in pool.seats.values()), default=0) if pool else 0
+        return (
+            max((worker.processors for worker in pool.workers.values()), default=0) if pool else 0
+        )
 
     def is_waiting(self, name: str) -> bool:
         """Whether some tasks of a pool could start if there were processors."""
@@ -576,34 +578,34 @@ class PoolScheduler:
             tasks first.
         """
         pool = self.pools.get(name)
-        if pool is None or len(pool.seats) < 2:
+        if pool is None or len(pool.workers) < 2:
             return []
-        kept = None if pool.reserved is None else pool.reserved.seat  # for a wide task
-        idle = [seat for seat in pool.seats.values() if seat.open and seat is not kept]
-        wanted = sum(max(0, seat.free) for seat in idle)
+        kept = None if pool.reserved is None else pool.reserved.worker  # for a wide task
+        idle = [worker for worker in pool.workers.values() if worker.open and worker is not kept]
+        wanted = sum(max(0, worker.free) for worker in idle)
         if not wanted:
             return []
         donors = [
-            (-seat.free, i, seat)
-            for i, seat in enumerate(pool.seats.values())
-            if seat.free < 0
-            and seat.open  # else it is out of reach, or returns all it can in order to leave
-            and seat.prefetch.may_ask
-            and not self._would_wait(pool, seat)
+            (-worker.free, i, worker)
+            for i, worker in enumerate(pool.workers.values())
+            if worker.free < 0
+            and worker.open  # else it is out of reach, or returns all it can in order to leave
+            and worker.prefetch.may_ask
+            and not self._would_wait(pool, worker)
         ]
         chosen: list[tuple[RegisteredWorker, int]] = []
-        for waiting, _, seat in sorted(donors, reverse=True):
+        for waiting, _, worker in sorted(donors, reverse=True):
             if wanted <= 0:
                 break
             count = (waiting + 1) // 2
-            seat.prefetch.asked(count)
-            chosen.append((seat, count))
+            worker.prefetch.asked(count)
+            chosen.append((worker, count))
             wanted -= count
         return chosen
 
-    def _would_wait(self, pool: WorkerPool, seat: RegisteredWorker) -> bool:
+    def _would_wait(self, pool: WorkerPool, worker: RegisteredWorker) -> bool:
         """Whether a worker's last task, if returned, may not be given out: its user may not run."""
-        last = next(reversed(seat.claims.values()))
+        last = next(reversed(worker.claims.values()))
         return last.instance.user in pool.refused
 
     # Inside.
@@ -616,7 +618,7 @@ class PoolScheduler:
 
     def _forget_if_empty(self, name: str) -> None:
         pool = self.pools.get(name)
-        if pool is not None and not pool.seats and not pool.members:
+        if pool is not None and not pool.workers and not pool.members:
             del self.pools[name]
 
     def _rest_if_idle(self, instance: Instance) -> None:
@@ -649,25 +651,25 @@ def _is_wide(tasks: TaskColumns) -> bool:
 
 
 def _best_fit(
-    seats: Iterable[RegisteredWorker], width: int, but: RegisteredWorker | None
+    workers: Iterable[RegisteredWorker], width: int, but: RegisteredWorker | None
 ) -> RegisteredWorker | None:
     """Return the worker with the least free processors that are enough."""
     best: RegisteredWorker | None = None
-    for seat in seats:
-        if seat is not but and seat.free >= width and (best is None or seat.free < best.free):
-            best = seat
+    for worker in workers:
+        if worker is not but and worker.free >= width and (best is None or worker.free < best.free):
+            best = worker
     return best
 
 
-def _shadow(seat: RegisteredWorker, width: int, now: float) -> tuple[float, int]:
+def _shadow(worker: RegisteredWorker, width: int, now: float) -> tuple[float, int]:
     """
     Return when a task could start on a worker, and the processors spare then.
 
     Where it is not known when tasks end: never, and none, so that nothing overtakes it.
     """
-    free = seat.free
+    free = worker.free
     shadow = now
-    for end, freed in sorted((c.ends, c.processors) for c in seat.claims.values()):
+    for end, freed in sorted((c.ends, c.processors) for c in worker.claims.values()):
         if free >= width and end > shadow:
             break
         if end == math.inf:

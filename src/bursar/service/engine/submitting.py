@@ -41,7 +41,7 @@ class SubmissionRecorder:
     def __init__(
         self,
         *,
-        books: InstanceIndex,
+        index: InstanceIndex,
         journal: ServiceJournal,
         locations: RecordLocations,
         dispatching: TaskDispatcher,
@@ -52,7 +52,7 @@ class SubmissionRecorder:
         directories: Sequence[str],
         processors: int | None,
     ) -> None:
-        self._books = books
+        self._index = index
         self._journal = journal
         self._locations = locations
         self._dispatching = dispatching
@@ -123,7 +123,7 @@ class SubmissionRecorder:
         ServiceError
             403, 413 or 429, when the user has too much; 507, when the disk is full.
         """
-        self._books.check_tasks(instance, len(specs), sum(map(len, bodies)))
+        self._index.check_tasks(instance, len(specs), sum(map(len, bodies)))
         submission, new = self._add(instance, specs, bodies, key, digest)
         # Whoever asked may go away meanwhile; what was journalled is given out all the same.
         await asyncio.shield(self._background.spawn(self._start(instance, new)))
@@ -147,7 +147,7 @@ class SubmissionRecorder:
         if key:
             instance.keys[key] = submission
         new = instance.tasks.place(added)
-        usage = self._books.usage(instance.user)
+        usage = self._index.usage(instance.user)
         usage.unfinished += count
         usage.task_bytes += sum(map(len, bodies))
         self._counters.submitted += count

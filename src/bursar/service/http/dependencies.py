@@ -173,7 +173,7 @@ class ApiDependencies:
     """
 
     engine: ApiEngine
-    till: CustomerBilling
+    billing: CustomerBilling
     tokens: TokenStore
     authenticator: RequestAuthenticator
     manager: ServiceControl

@@ -147,7 +147,7 @@ class JournalTokenStore:
         """Return all valid tokens without their secrets, the first to expire first."""
         self._sweep()
         return sorted(
-            map(_token_info, self._tokens.values()), key=lambda told: (told.expires, told.id)
+            map(_token_info, self._tokens.values()), key=lambda info: (info.expires, info.id)
         )
 
     def revoke(self, token: str) -> None:

@@ -103,14 +103,14 @@ class SegmentedJournal:
         InputError
             When something that had been durable is damaged; nothing was changed then.
         """
-        said = await self._scan_all()
+        scanned = await self._scan_all()
         await self._restore_all()
         self._is_reserved = await self._disk.reserve(self._reserve)
         if not self._is_reserved:
             self._problem = _NO_ROOM
-        await self._look()
+        await self._inspect()
         self._compaction.start()
-        return said
+        return scanned
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         """
@@ -275,7 +275,7 @@ class SegmentedJournal:
         numbers = sorted(
             n for name in await self._disk.names() if (n := segment_number(name)) is not None
         )
-        said = []
+        scanned = []
         lists: list[tuple[int, Sequence[int], Position]] = []
         for number in numbers:
             name, is_last = segment_name(number), number == numbers[-1]
@@ -286,7 +286,7 @@ class SegmentedJournal:
             except InputError as error:
                 raise error.within(name) from None
             if found.end < len(data):
-                said.append(
+                scanned.append(
                     f"{name}: a torn end of {len(data) - found.end} bytes was cut off "
                     f"at offset {found.end}"
                 )
@@ -308,7 +308,7 @@ class SegmentedJournal:
         self._open = self._next_batch()
         for target, offsets, position in lists:
             self._apply_list(target, offsets, position)
-        return said
+        return scanned
 
     def _apply_list(self, target: int, offsets: Sequence[int], position: Position) -> None:
         number, offset = segment_and_offset(position)
@@ -386,7 +386,7 @@ class SegmentedJournal:
                 self._written = batch.last
                 self._unseen += len(batch.data)
             if self._problem or self._unseen >= _LOOK_EVERY:
-                await self._look()
+                await self._inspect()
         except DiskFull:
             return self._full()
         except DiskBroken as error:
@@ -435,11 +435,11 @@ class SegmentedJournal:
 
     async def _look_again(self) -> None:
         try:
-            await self._look()
+            await self._inspect()
         except DiskBroken as error:
             self.fail(f"the disk failed: {error}")
 
-    async def _look(self) -> None:
+    async def _inspect(self) -> None:
         """Check the free room on disk, and whether new work may be written again."""
         self._unseen = 0
         free = await self._disk.free()

@@ -77,5 +77,5 @@ class ActiveLease:
     stopped: bool = False
     held: HeldProcessors | None = None
     expected: float | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None

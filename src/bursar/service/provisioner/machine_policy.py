@@ -117,11 +117,11 @@ class MachineLeasePolicy:
         See :class:`bursar.service.provisioner.lease_policy.LeasePolicy`.
         """
         self._wake = math.inf
-        board = _LeasePlan(view, [], set())
-        self._end_agreements(board)
-        self._serve_agreements(board)
-        self._serve_shared(board)
-        return board.decisions
+        plan = _LeasePlan(view, [], set())
+        self._end_agreements(plan)
+        self._serve_agreements(plan)
+        self._serve_shared(plan)
+        return plan.decisions
 
     def _wake_at(self, moment: float, now: float) -> None:
         if moment > now:
@@ -129,39 +129,37 @@ class MachineLeasePolicy:
 
     # Agreements.
 
-    def _end_agreements(self, board: _LeasePlan) -> None:
-        now = board.view.now
-        for lease in board.view.leases:
+    def _end_agreements(self, plan: _LeasePlan) -> None:
+        now = plan.view.now
+        for lease in plan.view.leases:
             if is_shared(lease.pool) or lease.stopped:
                 continue
-            wanted = board.view.wanted.get(lease.pool)
+            wanted = plan.view.wanted.get(lease.pool)
             if wanted is None or now >= wanted.until:
-                board.close(lease, "its agreement is over", at_once=True)
+                plan.close(lease, "its agreement is over", at_once=True)
 
-    def _serve_agreements(self, board: _LeasePlan) -> None:
-        now = board.view.now
+    def _serve_agreements(self, plan: _LeasePlan) -> None:
+        now = plan.view.now
         due = []
-        for pool, wanted in _by_start(board.view):
+        for pool, wanted in _by_start(plan.view):
             for moment in (wanted.start - AHEAD, wanted.start, wanted.until):
                 self._wake_at(moment, now)
             if not wanted.start <= now < wanted.until:
                 continue
             due.append((pool, wanted))
-            for lease in reversed(board.staying(pool)):
-                if board.held(pool) > wanted.processors:
-                    board.close(lease, "its agreement is for fewer", at_once=True)
-            self._make_wide(board, pool, wanted.processors)
-        _end_blocking_leases(
-            board, sum(wanted.processors - board.held(pool) for pool, wanted in due)
-        )
+            for lease in reversed(plan.staying(pool)):
+                if plan.held(pool) > wanted.processors:
+                    plan.close(lease, "its agreement is for fewer", at_once=True)
+            self._make_wide(plan, pool, wanted.processors)
+        _end_blocking_leases(plan, sum(wanted.processors - plan.held(pool) for pool, wanted in due))
         for pool, wanted in due:
-            missing = min(wanted.processors - board.held(pool), board.free)
-            self._open(board, pool, wanted.processors, missing, until=wanted.until)
+            missing = min(wanted.processors - plan.held(pool), plan.free)
+            self._open(plan, pool, wanted.processors, missing, until=wanted.until)
 
     # What is shared.
 
-    def _serve_shared(self, board: _LeasePlan) -> None:
-        view = board.view
+    def _serve_shared(self, plan: _LeasePlan) -> None:
+        view = plan.view
         owed = {
             pool: wanted
             for pool, wanted in view.wanted.items()
@@ -174,59 +172,59 @@ class MachineLeasePolicy:
         shares = fair_shares(pools, max(room, 0), first=int(view.now // TURN))
         if sum(shares.values()) < sum(_needs(demand) for demand in pools.values()):
             self._wake_at((view.now // TURN + 1) * TURN, view.now)
-        for lease in board.staying():
+        for lease in plan.staying():
             self._wake_at(_settled_at(lease), view.now)
-        self._leave_idle(board, pools)
-        _release_sold_processors(board, max(room, 0), shares)
-        _release_unfair_excess(board, max(room, 0), shares)
+        self._leave_idle(plan, pools)
+        _release_sold_processors(plan, max(room, 0), shares)
+        _release_unfair_excess(plan, max(room, 0), shares)
         spare = max(room, 0) - sum(shares.values())
-        for pool in sorted(pools, key=lambda pool: (board.held(pool) - shares[pool], pool)):
+        for pool in sorted(pools, key=lambda pool: (plan.held(pool) - shares[pool], pool)):
             target = shares[pool] + (spare if pool == SHARED and self._warm else 0)
-            self._make_wide(board, pool, target)
-            missing = target - board.held(pool)
-            others = sum(max(0, w.processors - board.held(p)) for p, w in owed.items())
-            owed_now = others - sum(board.opened(p) for p in owed)
-            left = max(room, 0) - board.held() - board.opened()
-            self._open(board, pool, target, min(missing, board.free - owed_now, left))
+            self._make_wide(plan, pool, target)
+            missing = target - plan.held(pool)
+            others = sum(max(0, w.processors - plan.held(p)) for p, w in owed.items())
+            owed_now = others - sum(plan.opened(p) for p in owed)
+            left = max(room, 0) - plan.held() - plan.opened()
+            self._open(plan, pool, target, min(missing, plan.free - owed_now, left))
 
-    def _leave_idle(self, board: _LeasePlan, pools: Mapping[str, ProcessorDemand]) -> None:
-        for lease in board.staying():
+    def _leave_idle(self, plan: _LeasePlan, pools: Mapping[str, ProcessorDemand]) -> None:
+        for lease in plan.staying():
             if lease.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
                 continue
             if self._warm and lease.pool == SHARED:
                 continue
             end = lease.idle_since + self._idle
-            if board.view.now >= end:
-                board.close(lease, f"idle for {self._idle:g} s")
+            if plan.view.now >= end:
+                plan.close(lease, f"idle for {self._idle:g} s")
             else:
-                self._wake_at(end, board.view.now)
+                self._wake_at(end, plan.view.now)
 
     # How they are cut.
 
-    def _make_wide(self, board: _LeasePlan, pool: str, target: int) -> None:
+    def _make_wide(self, plan: _LeasePlan, pool: str, target: int) -> None:
         """Makes room for a worker that has enough processors for the widest task."""
-        widest = _widest(board, pool, target)
-        missing = target - board.held(pool)
+        widest = _widest(plan, pool, target)
+        missing = target - plan.held(pool)
         if not widest or missing >= widest:
             return
-        for lease in sorted(board.staying(pool), key=_by_loss):
+        for lease in sorted(plan.staying(pool), key=_by_loss):
             if missing >= widest:
                 break
-            board.close(lease, "a task needs more processors of one worker")
+            plan.close(lease, "a task needs more processors of one worker")
             missing += lease.processors
 
     def _open(
-        self, board: _LeasePlan, pool: str, target: int, processors: int, until: float = math.inf
+        self, plan: _LeasePlan, pool: str, target: int, processors: int, until: float = math.inf
     ) -> None:
-        widest = _widest(board, pool, target)
+        widest = _widest(plan, pool, target)
         if widest:
             if processors < widest:
                 return  # those that make room for it are on their way out
-            board.decisions.append(OpenLease(pool=pool, processors=widest, until=until))
+            plan.decisions.append(OpenLease(pool=pool, processors=widest, until=until))
             processors -= widest
         while processors > 0:
             size = min(self._unit, processors)
-            board.decisions.append(OpenLease(pool=pool, processors=size, until=until))
+            plan.decisions.append(OpenLease(pool=pool, processors=size, until=until))
             processors -= size
 
 
@@ -272,53 +270,53 @@ def _needs(demand: ProcessorDemand) -> int:
     return demand.processors + demand.running
 
 
-def _widest(board: _LeasePlan, pool: str, target: int) -> int:
+def _widest(plan: _LeasePlan, pool: str, target: int) -> int:
     """Processors that one more worker must have; 0: those that are there will do."""
-    widest = board.view.demand.get(pool, _NOTHING).widest
-    there = [lease.processors for lease in board.staying(pool)]
-    there += [d.processors for d in board.decisions if isinstance(d, OpenLease) and d.pool == pool]
+    widest = plan.view.demand.get(pool, _NOTHING).widest
+    there = [lease.processors for lease in plan.staying(pool)]
+    there += [d.processors for d in plan.decisions if isinstance(d, OpenLease) and d.pool == pool]
     return widest if max(there, default=1) < widest <= target else 0
 
 
-def _end_blocking_leases(board: _LeasePlan, missing: int) -> None:
+def _end_blocking_leases(plan: _LeasePlan, missing: int) -> None:
     """Close shared leases, busy or not, that hold processors of an agreement that begins."""
-    at_once = {d.name for d in board.decisions if isinstance(d, CloseLease) and d.at_once}
-    coming = board.free
-    for lease in board.view.leases:
+    at_once = {d.name for d in plan.decisions if isinstance(d, CloseLease) and d.at_once}
+    coming = plan.free
+    for lease in plan.view.leases:
         if lease.stopped or lease.name in at_once:
             coming += lease.processors
-    in_the_way = [x for x in board.view.leases if is_shared(x.pool) and not x.stopped]
+    in_the_way = [x for x in plan.view.leases if is_shared(x.pool) and not x.stopped]
     for lease in sorted(in_the_way, key=lambda x: (not x.leaving, *_by_loss(x))):
         if coming >= missing:
             return
-        board.close(lease, "its processors are sold from now on", at_once=True)
+        plan.close(lease, "its processors are sold from now on", at_once=True)
         coming += lease.processors
 
 
-def _release_sold_processors(board: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
+def _release_sold_processors(plan: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
     """Give no more tasks to shared workers whose processors have been sold."""
-    over = {pool: board.held(pool) - share for pool, share in shares.items()}
+    over = {pool: plan.held(pool) - share for pool, share in shares.items()}
     leases = sorted(
-        board.staying(), key=lambda x: (over.get(x.pool, x.processors) <= 0, *_by_loss(x))
+        plan.staying(), key=lambda x: (over.get(x.pool, x.processors) <= 0, *_by_loss(x))
     )
     for lease in leases:
-        if board.held() <= room:
+        if plan.held() <= room:
             return
-        board.close(lease, "its processors are sold")
+        plan.close(lease, "its processors are sold")
 
 
-def _release_unfair_excess(board: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
+def _release_unfair_excess(plan: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
     """Release workers of pools with more than a fair share for pools with less."""
-    unmet = sum(max(0, share - board.held(pool)) for pool, share in shares.items())
-    leaving = sum(x.processors for x in board.view.leases if x.leaving and is_shared(x.pool))
-    missing = unmet - leaving - max(0, room - board.held() - leaving)
-    for lease in sorted(board.staying(), key=_by_loss):
+    unmet = sum(max(0, share - plan.held(pool)) for pool, share in shares.items())
+    leaving = sum(x.processors for x in plan.view.leases if x.leaving and is_shared(x.pool))
+    missing = unmet - leaving - max(0, room - plan.held() - leaving)
+    for lease in sorted(plan.staying(), key=_by_loss):
         if missing <= 0:
             return
-        if board.held(lease.pool) - lease.processors < shares.get(lease.pool, 0):
+        if plan.held(lease.pool) - lease.processors < shares.get(lease.pool, 0):
             continue
-        if lease.busy or _settled_at(lease) <= board.view.now:
-            board.close(lease, "others wait for its processors")
+        if lease.busy or _settled_at(lease) <= plan.view.now:
+            plan.close(lease, "others wait for its processors")
             missing -= lease.processors
 
 

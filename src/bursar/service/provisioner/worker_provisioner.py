@@ -106,7 +106,10 @@ class ReattachableSite(Protocol):
     """A site whose processors outlive the service and can be adopted after a restart."""
 
     async def adopt(
-        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+        self,
+        pilots: Sequence[Pilot],
+        endpoints: Mapping[str, Endpoint],
+        notify: Callable[[str], None],
     ) -> Mapping[str, HeldProcessors]:
         """
         Reattach processors held before a restart; return them by the names of their pilots.
@@ -173,36 +176,36 @@ class WorkerProvisioner:
         rules: LeasePolicy,
         processors: int,
         account: Callable[[str], str],
-        desk: AgreementDemand,
+        billing: AgreementDemand,
         engine: TaskDemand,
-        hub: WorkerAdmission,
+        workers: WorkerAdmission,
         journal: ServiceJournal,
         clock: Clock,
         entropy: Entropy,
         address: tuple[str, int],
         run: str,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._sites = sites
         self._rules = rules
         self._processors = processors
         self._account = account
-        self._desk = desk
+        self._billing = billing
         self._engine = engine
-        self._hub = hub
+        self._workers = workers
         self._journal = journal
         self._clock = clock
         self._entropy = entropy
         self._address = address
         self._run = run
-        self._say = say
+        self._notify = notify
         self._leases: dict[str, ActiveLease] = {}
         self._before: dict[Position, LeaseRecord] = {}  # of an earlier life
         self._pauses: dict[str, _PoolBackoff] = {}  # by pool
-        self._told_of: set[str] = set()  # accounts whose workers were said to fail
-        self._told: dict[str, int] = {}  # by pool: processors that the desk was told of
+        self._reported_accounts: set[str] = set()  # accounts whose workers were said to fail
+        self._reported: dict[str, int] = {}  # by pool: processors that the desk was told of
         self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
-        self._news = asyncio.Event()
+        self._review_due = asyncio.Event()
         self._decided = -math.inf  # when, seconds since the epoch
         self._fault: BaseException | None = None
         journal.register(STAFF_KINDS, self)
@@ -239,7 +242,7 @@ class WorkerProvisioner:
             for record in records:
                 position = positions[record.name]
                 if record.name not in held:
-                    self._hub.revoke(record.name)
+                    self._workers.revoke(record.name)
                     self._journal.kill(position)
                     continue
                 lease = ActiveLease(record, position, held=held[record.name])
@@ -251,9 +254,9 @@ class WorkerProvisioner:
         site = self._sites("")
         if isinstance(site, ReattachableSite):
             await site.end_others(self._leases.keys())
-        self._hub.gathered()
+        self._workers.gathered()
         if self._before:
-            self._say(f"{len(self._leases)} of {len(self._before)} leases are still there")
+            self._notify(f"{len(self._leases)} of {len(self._before)} leases are still there")
             self._before.clear()
             with contextlib.suppress(ServiceError):  # what was not killed is looked for next time
                 await self._journal.durable()
@@ -270,9 +273,9 @@ class WorkerProvisioner:
                 return {}
             endpoints = {record.name: self._endpoint(record) for record in records}
             pilots = [self._pilot(record) for record in records]
-            return await site.adopt(pilots, endpoints, self._say)
+            return await site.adopt(pilots, endpoints, self._notify)
         except SiteError as error:  # the account may be gone, too
-            self._say(str(error))
+            self._notify(str(error))
             return {}
 
     async def run(self) -> None:
@@ -282,14 +285,14 @@ class WorkerProvisioner:
         What fails of a lease, and is not its site's failure, fails here.
         """
         while True:
-            self._news.clear()
+            self._review_due.clear()
             if self._fault is not None:
                 raise self._fault
             await self._decide()
             await asyncio.sleep(PAUSE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience()):
-                    await self._news.wait()
+                    await self._review_due.wait()
 
     async def close(self) -> None:
         """Detach from the workers: they go on, and the next start finds them."""
@@ -302,25 +305,25 @@ class WorkerProvisioner:
             if isinstance(site, ReattachableSite):
                 await site.leave()
 
-    def look(self) -> None:
+    def review(self) -> None:
         """Decide soon: tasks wait, a worker has come or gone, or an agreement has changed."""
-        self._news.set()
+        self._review_due.set()
         for lease in self._leases.values():
             if lease.leaving:  # its worker may be the one that is gone
-                lease.news.set()
+                lease.changed.set()
 
-    def look_at_idle(self) -> None:
+    def review_idle(self) -> None:
         """Decide soon if a worker has become idle since the last decision."""
-        since = (load.idle_since for load in self._hub.leases().values())
+        since = (load.idle_since for load in self._workers.leases().values())
         if any(moment is not None and moment >= self._decided for moment in since):
-            self._news.set()
+            self._review_due.set()
 
     # What it says of itself.
 
     @property
     def free(self) -> int:
         """Processors that no lease holds for an agreement, and that no task holds."""
-        loads = self._hub.leases()
+        loads = self._workers.leases()
         taken = 0
         for name, lease in self._leases.items():
             load = loads.get(name)
@@ -333,10 +336,10 @@ class WorkerProvisioner:
     @property
     def ready(self) -> int:
         """Processors of the connected workers."""
-        return sum(load.ready for load in self._hub.leases().values())
+        return sum(load.ready for load in self._workers.leases().values())
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """
         Why workers cannot be had; empty: they can, or cannot for users of other accounts than the
         common one only (see :attr:`failing`).
@@ -369,7 +372,7 @@ class WorkerProvisioner:
 
     async def _decide(self) -> None:
         now = self._decided = self._clock()
-        self._tell_the_desk()
+        self._report_ready_processors()
         for name, lease in list(self._leases.items()):
             if lease.held is not None and not lease.held.workers and not lease.leaving:
                 self._pause(lease.record, now, "its workers are gone")
@@ -382,7 +385,7 @@ class WorkerProvisioner:
             for pool, pause in self._pauses.items()
             if now < pause.until + LONGEST_PAUSE and not self._has_workers(pool)
         }
-        self._tell_of_accounts()
+        self._report_failing_accounts()
         opened: list[ActiveLease] = []
         for decision in self._rules.decide(view):
             match decision:
@@ -395,20 +398,20 @@ class WorkerProvisioner:
         try:
             await self._journal.durable()
         except ServiceError as error:
-            self._say(f"no workers are asked for: {error.detail}")
+            self._notify(f"no workers are asked for: {error.detail}")
             for lease in opened:
                 self._end(lease, "unreachable", error.detail)
             return
         await self._keep_processors()
         for lease in opened:
-            self._go_on(lease, self._carry(lease))
+            self._go_on(lease, self._run_lease(lease))
 
     def _view(self, now: float) -> ProvisioningView:
-        loads = self._hub.leases()
+        loads = self._workers.leases()
         return ProvisioningView(
             now=now,
             processors=self._processors,
-            wanted=self._desk.pools(now),
+            wanted=self._billing.pools(now),
             demand=self._engine.demand(),
             leases=[_seen(lease, loads.get(name), now) for name, lease in self._leases.items()],
         )
@@ -428,7 +431,7 @@ class WorkerProvisioner:
             position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=False)
         except ServiceError as error:
             self._pause(record, now, "")  # that is no account's fault
-            self._say(f"no workers are asked for: {error.detail}")
+            self._notify(f"no workers are asked for: {error.detail}")
             return []
         lease = self._leases[record.name] = ActiveLease(record, position)
         self._rules.opened(record.name, decision, now)
@@ -438,7 +441,7 @@ class WorkerProvisioner:
         """Return the local account under which a pool's tasks run."""
         if is_shared(pool):
             return self._account(pool.removeprefix(SHARED).removeprefix(":"))
-        wanted = self._desk.pools(now).get(pool)
+        wanted = self._billing.pools(now).get(pool)
         return self._account(wanted.user) if wanted is not None else ""
 
     def _close(self, decision: CloseLease) -> None:
@@ -446,12 +449,12 @@ class WorkerProvisioner:
         if lease is None:
             return
         if not lease.leaving:
-            self._hub.dismiss(decision.name)
+            self._workers.dismiss(decision.name)
         if decision.at_once and not lease.stopped:
-            self._hub.revoke(decision.name)
+            self._workers.revoke(decision.name)
             lease.stopped = True
         lease.leaving = True
-        lease.news.set()
+        lease.changed.set()
 
     def _may_ask(self, pool: str, now: float) -> bool:
         pause = self._pauses.get(pool)
@@ -462,40 +465,40 @@ class WorkerProvisioner:
         seconds = min(LONGEST_PAUSE, CALM if before is None else before.seconds * 2)
         self._pauses[record.pool] = _PoolBackoff(now + seconds, seconds, record.account, reason)
 
-    def _tell_of_accounts(self) -> None:
+    def _report_failing_accounts(self) -> None:
         """Report once for each account that its workers cannot be had, and when they can again."""
         failing = self.failing
         for account, reason in failing.items():
-            if account not in self._told_of:
-                self._say(f"{_of(account)} cannot be had: {reason}")
+            if account not in self._reported_accounts:
+                self._notify(f"{_of(account)} cannot be had: {reason}")
         paused = {pause.account for pause in self._pauses.values()}
-        for account in sorted(self._told_of - failing.keys() - paused):
-            self._say(f"{_of(account)} fail no longer")
-        self._told_of = (self._told_of & paused) | failing.keys()
+        for account in sorted(self._reported_accounts - failing.keys() - paused):
+            self._notify(f"{_of(account)} fail no longer")
+        self._reported_accounts = (self._reported_accounts & paused) | failing.keys()
 
     def _is_there(self, name: str) -> bool:
-        load = self._hub.leases().get(name)
+        load = self._workers.leases().get(name)
         return load is not None and load.ready > 0
 
     def _has_workers(self, pool: str) -> bool:
-        loads = self._hub.leases()
+        loads = self._workers.leases()
         return any(
             loads[name].ready
             for name, lease in self._leases.items()
             if lease.record.pool == pool and name in loads
         )
 
-    def _tell_the_desk(self) -> None:
-        loads = self._hub.leases()
+    def _report_ready_processors(self) -> None:
+        loads = self._workers.leases()
         ready: dict[str, int] = {}
         for name, lease in self._leases.items():
             if not is_shared(lease.record.pool) and name in loads:
                 ready[lease.record.pool] = ready.get(lease.record.pool, 0) + loads[name].ready
-        for pool in sorted(self._told.keys() | ready.keys()):
+        for pool in sorted(self._reported.keys() | ready.keys()):
             count = ready.get(pool, 0)
-            if self._told.get(pool, 0) != count:
-                self._desk.ready(pool, count)
-        self._told = ready
+            if self._reported.get(pool, 0) != count:
+                self._billing.ready(pool, count)
+        self._reported = ready
 
     async def _keep_processors(self) -> None:
         """Have the site reserve processors for leases that begin later, where it can."""
@@ -510,7 +513,7 @@ class WorkerProvisioner:
         try:
             lead = await site.reserve([self._pilot(record) for record in coming])
         except SiteError as error:
-            self._say(f"nothing is kept for agreements to come: {error}")
+            self._notify(f"nothing is kept for agreements to come: {error}")
             lead = math.inf  # asked for at once, and it waits its turn
         self._kept = dict.fromkeys((record.name for record in coming), lead)
 
@@ -524,9 +527,9 @@ class WorkerProvisioner:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fault = error
-            self._news.set()
+            self._review_due.set()
 
-    async def _carry(self, lease: ActiveLease) -> None:
+    async def _run_lease(self, lease: ActiveLease) -> None:
         """Carry a lease from its opening to its end."""
         record = lease.record
         try:
@@ -550,7 +553,7 @@ class WorkerProvisioner:
             with contextlib.suppress(ServiceError):  # then the next life takes it for waiting
                 await self._journal.durable()
         except (BursarError, OSError) as error:
-            self._say(f"{record.name}: {error}")
+            self._notify(f"{record.name}: {error}")
             self._pause(record, self._clock(), str(error))
             is_passing = isinstance(error, OSError) or error.transient
             self._end(lease, "unreachable" if is_passing else "refused", str(error))
@@ -561,34 +564,34 @@ class WorkerProvisioner:
         """Hold a lease's processors until they are lost or the lease is to end."""
         assert lease.held is not None
         name = lease.record.name
-        self._news.set()
+        self._review_due.set()
         lost = asyncio.ensure_future(lease.held.lost())
-        lost.add_done_callback(lambda _: lease.news.set())
+        lost.add_done_callback(lambda _: lease.changed.set())
         try:
             while not lost.done():
                 if lease.stopped or (lease.leaving and self._is_empty(lease)):
                     break
-                lease.news.clear()
+                lease.changed.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._left(lease)):
-                        await lease.news.wait()
+                        await lease.changed.wait()
                 if self._clock() >= _ends(lease.record) and not lease.stopped:
                     self._close(CloseLease(name=name, reason="its time is over", at_once=True))
             loss, reason = lost.result() if lost.done() else ("ended", "")
         finally:
             lost.cancel()
-        self._hub.revoke(name)
+        self._workers.revoke(name)
         try:
             await lease.held.release()
         except (SiteError, OSError) as error:
-            self._say(f"{name}: {error}")
+            self._notify(f"{name}: {error}")
         if loss == "lost":
-            self._say(f"{name}: {reason}")
+            self._notify(f"{name}: {reason}")
         self._end(lease, loss, reason)
 
     def _is_empty(self, lease: ActiveLease) -> bool:
         """Whether a lease has no worker, and none that may come back with tasks is awaited."""
-        load = self._hub.leases().get(lease.record.name)
+        load = self._workers.leases().get(lease.record.name)
         if load is not None and load.ready:
             lease.expected = None
             return False
@@ -597,10 +600,10 @@ class WorkerProvisioner:
     def _end(self, lease: ActiveLease, loss: AllocationLoss, reason: str) -> None:
         """Remove a lease that has ended, and kill its record."""
         self._leases.pop(lease.record.name, None)
-        self._hub.revoke(lease.record.name)
+        self._workers.revoke(lease.record.name)
         self._rules.gone(lease.record.name, self._clock(), loss, reason)
         self._journal.kill(lease.position)  # if that is lost, its workers will not be there
-        self._news.set()
+        self._review_due.set()
 
     async def _ask(self, lease: ActiveLease) -> HeldProcessors:
         record = lease.record
@@ -609,7 +612,7 @@ class WorkerProvisioner:
             self._endpoint(record),
             rigid=True,
             begin=lambda processors=None, seconds=None: self._begin(lease, processors, seconds),
-            on_event=self._say,
+            on_event=self._notify,
         )
 
     def _begin(self, lease: ActiveLease, processors: int | None, seconds: float | None) -> None:
@@ -628,17 +631,17 @@ class WorkerProvisioner:
         self._journal.kill(lease.position)
         lease.record, lease.position = record, position
         self._rules.began(record.name, now)
-        lease.news.set()
-        self._news.set()
+        lease.changed.set()
+        self._review_due.set()
 
     def _endpoint(self, record: LeaseRecord) -> Endpoint:
-        token = self._hub.expect(
+        token = self._workers.expect(
             record.name,
             pool=record.pool,
             site=self._sites(record.account).facts.name,
             processors=record.processors,
         )
-        return Endpoint(address=self._address, token=token, run=self._run, door=self._hub)
+        return Endpoint(address=self._address, token=token, run=self._run, door=self._workers)
 
     def _pilot(self, record: LeaseRecord) -> Pilot:
         """Return the lease as the site sees it, without a price, since billing charges."""
@@ -662,15 +665,15 @@ class WorkerProvisioner:
             return
         due = start - self._kept.get(lease.record.name, 0.0)
         while not lease.leaving and self._clock() < due:
-            lease.news.clear()
+            lease.changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(due - self._clock()):
-                    await lease.news.wait()
+                    await lease.changed.wait()
 
     async def _until_leaving(self, lease: ActiveLease) -> None:
         while not lease.leaving:
-            lease.news.clear()
-            await lease.news.wait()
+            lease.changed.clear()
+            await lease.changed.wait()
 
     def _left(self, lease: ActiveLease) -> float | None:
         """Return the seconds until a lease is due for a change by time alone; None: never."""

@@ -40,7 +40,7 @@ class WorkerMessageHandler(Protocol):
     def joined(self, connection: "WorkerConnection", hello: Hello) -> bool:
         """Authenticate a connection by its hello, and return whether the hello was accepted."""
 
-    def heard(self, connection: "WorkerConnection", message: FromWorker) -> None:
+    def on_message(self, connection: "WorkerConnection", message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
 
     def misspoke(self, connection: "WorkerConnection", error: Exception) -> None:
@@ -74,7 +74,7 @@ class WorkerConnection(AcceptedConnection):
         self._frames = FrameDecoder(UNAUTHENTICATED_FRAME)
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._is_known = False
+        self._is_introduced = False
         self.settled = asyncio.Event()
         self.worker = ""
         self.site = ""
@@ -87,20 +87,20 @@ class WorkerConnection(AcceptedConnection):
         self.unrecorded = 0
 
     @property
-    def is_known(self) -> bool:
+    def is_introduced(self) -> bool:
         """Whether the connection is authenticated."""
-        return self._is_known
+        return self._is_introduced
 
     def introduce(self, hello: Hello) -> None:
         """Mark the connection as authenticated, and take the worker's data from its hello."""
-        self._is_known = True
+        self._is_introduced = True
         self._frames.limit = WORKER_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         self.lease, self.host = hello.lease, hello.host[:_LONGEST]
         self.has_seal_key = hello.has_seal_key
         self._settle()
 
-    def say(self, message: FromServer) -> None:
+    def send(self, message: FromServer) -> None:
         """Send a message, unless the connection is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame(message))
@@ -114,7 +114,7 @@ class WorkerConnection(AcceptedConnection):
         def recorded() -> None:
             self.unrecorded -= count
             if count:
-                self.say(OutcomeAck(count))
+                self.send(OutcomeAck(count))
             then(self)
 
         return recorded
@@ -145,12 +145,12 @@ class WorkerConnection(AcceptedConnection):
         try:
             for body in self._frames.feed(data):
                 message = _decoder.decode(body)
-                if self._is_known:
-                    self._listener.heard(self, message)
+                if self._is_introduced:
+                    self._listener.on_message(self, message)
                 elif not isinstance(message, Hello) or not self._listener.joined(self, message):
                     raise ProtocolError("the token is wrong")
         except NONSENSE as error:
-            if self._is_known:
+            if self._is_introduced:
                 self._listener.misspoke(self, error)
             self.abort()
         except Exception as error:

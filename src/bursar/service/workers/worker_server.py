@@ -110,10 +110,10 @@ class WorkerServer:
         self.on_change: Callable[[], None] = on_change or (lambda: None)
         self._leases: dict[str, AdmittedLease] = {}
         self._connections: dict[str, WorkerConnection] = {}
-        self._strangers: dict[WorkerConnection, None] = {}
+        self._unauthenticated: dict[WorkerConnection, None] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._complaints = RateLimitedLog(_log)
-        self._entrance: WorkerListener | None = None
+        self._listener: WorkerListener | None = None
         self._port = 0
         self._certificate = ""
         self._is_gathered = self._closed = False
@@ -123,7 +123,7 @@ class WorkerServer:
         """Return the protocol object for a new connection."""
         return WorkerConnection(self)
 
-    def open_door(self, host: str, port: int, certificate: str, key: bytes) -> int:
+    def open_listener(self, host: str, port: int, certificate: str, key: bytes) -> int:
         """
         Listen over TLS for workers of pilots on other machines.
 
@@ -146,12 +146,12 @@ class WorkerServer:
         SiteError
             When the address cannot be listened on.
         """
-        entrance = WorkerListener(self.protocol, self._silence)
-        self.attend(entrance, port, certificate)
-        _, self._port = entrance.open(host, lambda: server_context(certificate, key), port)
+        listener = WorkerListener(self.protocol, self._silence)
+        self.use_listener(listener, port, certificate)
+        _, self._port = listener.open(host, lambda: server_context(certificate, key), port)
         return self._port
 
-    def attend(self, entrance: WorkerListener, port: int, certificate: str) -> None:
+    def use_listener(self, listener: WorkerListener, port: int, certificate: str) -> None:
         """
         Use a listener for workers on other machines; pilots are told its port.
 
@@ -162,12 +162,12 @@ class WorkerServer:
         certificate
             PEM that pilots expect there.
         """
-        self._entrance, self._port, self._certificate = entrance, port, certificate
+        self._listener, self._port, self._certificate = listener, port, certificate
 
     def tick(self) -> None:
         """Send changed seal keys; to be called every second or so."""
         for connection in self._connections.values():
-            self._tell_seal_key(connection)
+            self._send_seal_key(connection)
 
     async def close(self) -> None:
         """End all connections; the workers go on, and look for the service's next start."""
@@ -176,9 +176,9 @@ class WorkerServer:
         for timer in self._absent.values():
             timer.cancel()
         self._absent.clear()
-        if self._entrance is not None:
-            await self._entrance.close()
-        for connection in [*self._connections.values(), *self._strangers]:
+        if self._listener is not None:
+            await self._listener.close()
+        for connection in [*self._connections.values(), *self._unauthenticated]:
             connection.abort()
 
     # Leases.
@@ -219,7 +219,7 @@ class WorkerServer:
             return
         for connection in self._of(lease):
             self._turn_out(connection)
-        for name in [n for n, s in self._dispatching.seats.items() if s.lease == lease]:
+        for name in [n for n, s in self._dispatching.registered.items() if s.lease == lease]:
             if name in self._absent:
                 self._absent.pop(name).cancel()
                 self._dispatching.leave(name)
@@ -237,7 +237,7 @@ class WorkerServer:
         entry = self._leases.get(terms.lease)
         if entry is None:
             raise SiteError(f"nobody expects the workers of {terms.lease}")
-        if self._entrance is None:
+        if self._listener is None:
             raise SiteError("the service does not listen for workers from elsewhere")
         entry.processors = terms.processors
         entry.on_join, entry.on_leave = terms.on_join, terms.on_leave
@@ -264,14 +264,14 @@ class WorkerServer:
         """Return the occupancy of connected workers by lease."""
         found: dict[str, LeaseLoad] = {}
         for name, connection in self._connections.items():
-            seat = self._dispatching.seats[name]
+            worker = self._dispatching.registered[name]
             before = found.get(connection.lease, LeaseLoad(ready=0, busy=0, idle_since=0.0))
             idle_since = None
-            if not seat.claims and before.idle_since is not None:
-                idle_since = max(seat.idle_since, before.idle_since)
+            if not worker.claims and before.idle_since is not None:
+                idle_since = max(worker.idle_since, before.idle_since)
             found[connection.lease] = LeaseLoad(
                 ready=before.ready + connection.processors,
-                busy=before.busy + min(seat.used, connection.processors),
+                busy=before.busy + min(worker.used, connection.processors),
                 idle_since=idle_since,
             )
         return found
@@ -283,42 +283,42 @@ class WorkerServer:
         connection = self._connections.get(worker)
         if connection is None:
             return
-        self._tell_seal_key(connection)
+        self._send_seal_key(connection)
         batch: list[msgspec.Raw] = []
         size = 0
         for job in jobs:
             if batch and size + len(job) > BATCH_SIZE:
-                connection.say(JobAssignment(batch))
+                connection.send(JobAssignment(batch))
                 batch, size = [], 0
             batch.append(msgspec.Raw(job))
             size += len(job)
         if batch:
-            connection.say(JobAssignment(batch))
+            connection.send(JobAssignment(batch))
 
     def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
         """Tell a worker to end tasks."""
         connection = self._connections.get(worker)
         if connection is not None and tasks:
-            connection.say(CancelTasks(list(tasks), grace, reason))
+            connection.send(CancelTasks(list(tasks), grace, reason))
 
     def take_back(self, worker: str, count: int) -> None:
         """Ask a worker to return a number of jobs that have not started."""
         connection = self._connections.get(worker)
         if connection is not None:
-            connection.say(JobRecall(count))
+            connection.send(JobRecall(count))
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers, including those that are disconnected for now."""
         return [
             WorkerInfo(
                 name=name,
-                host=seat.host,
-                pool=seat.pool,
-                processors=seat.processors,
-                busy=max(0, min(seat.used, seat.processors)),
+                host=worker.host,
+                pool=worker.pool,
+                processors=worker.processors,
+                busy=max(0, min(worker.used, worker.processors)),
                 connected=name in self._connections,
             )
-            for name, seat in self._dispatching.seats.items()
+            for name, worker in self._dispatching.registered.items()
         ]
 
     # For connections; see Listener.
@@ -332,11 +332,11 @@ class WorkerServer:
         """
         if self._closed:
             return False
-        if len(self._strangers) >= MOST_UNAUTHENTICATED:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.abort()
-        self._strangers[connection] = None
+        self._unauthenticated[connection] = None
         return True
 
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
@@ -347,25 +347,25 @@ class WorkerServer:
         if entry is None:
             if not self._is_gathered:
                 return False  # it may be expected soon: it will try again
-            connection.say(LeaveOrder())
+            connection.send(LeaveOrder())
             connection.hang_up()
             return True
         if not entry.has_room(hello):
             return False
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         connection.introduce(hello)
         self._take_place(connection, hello, entry)
         return True
 
-    def heard(self, connection: WorkerConnection, message: FromWorker) -> None:
+    def on_message(self, connection: WorkerConnection, message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
         if self._connections.get(connection.worker) is not connection:
             return  # there is a newer one, on which it says so again
         match message:
             case OutcomeReport(outcomes):
                 taken = bound_outcomes(outcomes)
-                told = connection.recording(len(taken), self._let_go)
-                self._dispatching.outcomes(connection.worker, taken, told)
+                on_durable = connection.recording(len(taken), self._let_go)
+                self._dispatching.outcomes(connection.worker, taken, on_durable)
             case ReturnedJobs(jobs):
                 self._dispatching.returned(connection.worker, jobs)
                 self._let_go(connection)
@@ -391,7 +391,7 @@ class WorkerServer:
 
     def left(self, connection: WorkerConnection) -> None:
         """Forget a connection that ended; its worker has some time to come back to its tasks."""
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         name = connection.worker
         if self._closed or self._connections.get(name) is not connection:
             return
@@ -401,7 +401,7 @@ class WorkerServer:
             entry.workers.pop(name, None)
             if not entry.dismissed and entry.on_leave is not None:
                 entry.on_leave()
-        if entry is None or not self._dispatching.seats[name].claims:
+        if entry is None or not self._dispatching.registered[name].claims:
             self._dispatching.leave(name)
         else:
             self._dispatching.pause(name)
@@ -425,7 +425,7 @@ class WorkerServer:
         self._connections[name] = connection
         is_first = not entry.workers
         entry.workers[name] = hello.processors
-        connection.say(
+        connection.send(
             Welcome(
                 run=self._run,
                 root=_NOWHERE,
@@ -437,7 +437,7 @@ class WorkerServer:
                 largest_value=LARGEST_VALUE,
             )
         )
-        self._tell_seal_key(connection)
+        self._send_seal_key(connection)
         unwanted = self._dispatching.join(
             name,
             pool=entry.pool,
@@ -447,7 +447,7 @@ class WorkerServer:
             holds=hello.holds,
         )
         if unwanted:
-            connection.say(CancelTasks(unwanted, 0.0, "it is not wanted any more"))
+            connection.send(CancelTasks(unwanted, 0.0, "it is not wanted any more"))
         if entry.dismissed:
             self._see_off(connection)
         if is_first and entry.on_join is not None:
@@ -455,7 +455,7 @@ class WorkerServer:
         self._look_who_is_missing()
         self.on_change()
 
-    def _tell_seal_key(self, connection: WorkerConnection) -> None:
+    def _send_seal_key(self, connection: WorkerConnection) -> None:
         """
         Send a worker the seal key before tasks that may be sealed to a newer one.
 
@@ -466,7 +466,7 @@ class WorkerServer:
         version = self._seal_key.look()
         if version != connection.seal_key:
             connection.seal_key = version
-            connection.say(SealKey(self._seal_key.pem))
+            connection.send(SealKey(self._seal_key.pem))
 
     def _of(self, lease: str) -> list[WorkerConnection]:
         return [c for c in self._connections.values() if c.lease == lease]
@@ -476,7 +476,7 @@ class WorkerServer:
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         if not self._is_done(connection):
-            connection.say(JobRecall(_ALL))
+            connection.send(JobRecall(_ALL))
         self._let_go(connection)
 
     def _let_go(self, connection: WorkerConnection) -> None:
@@ -486,19 +486,21 @@ class WorkerServer:
             and self._is_done(connection)
         ):
             self._dispatching.pause(connection.worker)
-            connection.say(LeaveOrder())
+            connection.send(LeaveOrder())
 
     def _is_done(self, connection: WorkerConnection) -> bool:
         """Whether a worker has no tasks, and all its outcomes are durable."""
-        return not connection.unrecorded and not self._dispatching.seats[connection.worker].claims
+        return (
+            not connection.unrecorded and not self._dispatching.registered[connection.worker].claims
+        )
 
     def _turn_out(self, connection: WorkerConnection) -> None:
         """Stop a worker's tasks at once, and end its connection."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
-        has_tasks = bool(self._dispatching.seats[connection.worker].claims)
+        has_tasks = bool(self._dispatching.registered[connection.worker].claims)
         if has_tasks:
-            connection.say(CancelTasks([], 0.0, "its processors go back"))
+            connection.send(CancelTasks([], 0.0, "its processors go back"))
         self._let_go(connection)
         loop = asyncio.get_running_loop()
         loop.call_later(_CLEAR_OUT if has_tasks else _PARTING, connection.hang_up)

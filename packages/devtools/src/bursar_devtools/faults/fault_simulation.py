@@ -486,7 +486,7 @@ class FaultSimulation:
         house = self.server.house
         if house is None:
             return ""
-        pools = [found.pool for found in house.hub.workers() if found.name == worker]
+        pools = [found.pool for found in house.worker_server.workers() if found.name == worker]
         return pools[0] if pools else ""
 
     def _holder_of(self, piece: str) -> str:
@@ -629,12 +629,12 @@ class FaultSimulation:
         house = self.server.house
         if house is None or not self.server.is_up:
             return
-        for fault in house.desk.faults():
+        for fault in house.billing.faults():
             self.witness.wrong(PARTY, f"the books: {fault}")
         if house.journal.size > LARGEST_JOURNAL:
             self.witness.wrong(PARTY, f"the journal has grown to {house.journal.size} bytes")
         if self._cluster is not None:
-            self._cluster.judge(house.hub.expected, self.server.up_since)
+            self._cluster.judge(house.worker_server.expected, self.server.up_since)
 
     def _on_exception(self, loop: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")

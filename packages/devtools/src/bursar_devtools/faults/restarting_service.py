@@ -144,7 +144,9 @@ class RestartingService:
         @cache
         def site() -> Site:
             cluster = self._cluster
-            return FaultySite(self._machine) if cluster is None else cluster.site(house.hub)
+            return (
+                FaultySite(self._machine) if cluster is None else cluster.site(house.worker_server)
+            )
 
         try:
             identity = await load_identity(disk, random_bytes.randbytes)
@@ -162,7 +164,7 @@ class RestartingService:
             await house.open()
             self.house = house
             self._service.serve(life, house.app)
-            self._door.listen(life, house.hub.protocol)
+            self._door.listen(life, house.worker_server.protocol)
             self.up_since = self._loop.time()
             self._trace.note(PARTY, "is open")
             reason = await house.failed()

@@ -101,8 +101,8 @@ class TradingClient:
         else:
             first = await self._opening(manager, way, deal, template, campaign.willing)
             await self._exchange(manager, first)
-        while manager.next_look() < math.inf:  # bids are taken for some time
-            await asyncio.sleep(max(0.1, manager.next_look() - self._clock()))
+        while manager.next_tick() < math.inf:  # bids are taken for some time
+            await asyncio.sleep(max(0.1, manager.next_tick() - self._clock()))
             await self._exchange(manager, manager.tick(self._clock()))
         return next(iter(manager.agreements), None)
 

@@ -84,5 +84,5 @@ class DoubleAuctionParty:
 
     def tick(self, now: float) -> Iterable[TradeMessage]:
         """Process the passing of time, and return the messages to send."""
-        said = [m for s in self.sides.values() if s.next_look() <= now for m in s.tick(now)]
+        said = [m for s in self.sides.values() if s.next_tick() <= now for m in s.tick(now)]
         return [*said, *(self._behind.tick(now) if self._behind is not None else ())]

@@ -218,7 +218,7 @@ def _follow(
 ) -> None:
     """Makes deals of what an auction has come to, or looks again when it is due."""
     if not auction.is_over:
-        place.at(auction.next_look(), partial(_look, place, owner, auction, jobs))
+        place.at(auction.next_tick(), partial(_look, place, owner, auction, jobs))
         return
     for name, wanted in jobs.items():
         order = f"{auction.deal} {name}"

@@ -57,7 +57,7 @@ async def revoke_token(call: AuthorizedRequest) -> HttpResponse:
 
 async def deposit(call: AuthorizedRequest, body: api.Deposit) -> HttpResponse:
     """Add money to a user's account."""
-    account = call.parts.till.deposit(call.path["user"], body)
+    account = call.parts.billing.deposit(call.path["user"], body)
     await call.parts.journal.durable()
     return json_response(account)
 
@@ -67,7 +67,7 @@ async def overview(call: AuthorizedRequest) -> HttpResponse:
     seen = call.parts.engine.overview()
     currency = call.parts.manager.site(call.user).currency
     degraded = call.parts.manager.degraded()
-    spent = call.parts.till.spent()
+    spent = call.parts.billing.spent()
     return json_response(replace(seen, spent=spent, currency=currency, degraded=degraded))
 
 
