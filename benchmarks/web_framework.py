@@ -73,7 +73,7 @@ def litestar_app(parts: ApiDependencies) -> App:
     from litestar.exceptions import HTTPException, NotFoundException
     from litestar.params import Parameter
 
-    gate = RequestAdmission(parts)
+    admission = RequestAdmission(parts)
     routes = {route.name: route for route in ROUTES}
     engine = parts.engine
 
@@ -87,8 +87,8 @@ def litestar_app(parts: ApiDependencies) -> App:
             request.check_headers()
             route = routes[scope["route_handler"].operation_id]
             with ExitStack() as held:
-                principal = gate.know(request, route)
-                gate.let_in(principal, route, held)
+                principal = admission.authenticate(request, route)
+                admission.admit(principal, route, held)
                 scope["state"]["user"] = principal.user
                 await self.app(scope, receive, send)
 

@@ -282,7 +282,7 @@ def _a_revocation_is_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _streams_outlive_their_tokens(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RequestAdmission, "still_knows", lambda self, request, principal: True)
+    patch.setattr(RequestAdmission, "is_still_valid", lambda self, request, principal: True)
 
 
 def _a_price_is_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:

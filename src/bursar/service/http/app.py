@@ -53,7 +53,7 @@ class ServiceApi:
 
     def __init__(self, parts: ApiDependencies) -> None:
         self._parts = parts
-        self._gate = RequestAdmission(parts)
+        self._admission = RequestAdmission(parts)
         self._router = Router()
         self._file_store = FileStore()
         self._document = document(VERSION)
@@ -74,7 +74,7 @@ class ServiceApi:
         Limits of memory buffers stay as they are; limits of connections are the listener's.
         """
         self._parts = replace(self._parts, limits=limits, own_limits=own_limits)
-        self._gate.relimit(self._parts)
+        self._admission.relimit(self._parts)
 
     def end_streams(self) -> None:
         """End all streams and waiting requests now, and answer later ones without waiting."""
@@ -117,8 +117,8 @@ class ServiceApi:
         request.check_headers()
         route, values = self._route(request, known)
         known.route = route.name
-        known.principal = self._gate.know(request, route)
-        self._gate.let_in(known.principal, route, held)
+        known.principal = self._admission.authenticate(request, route)
+        self._admission.admit(known.principal, route, held)
         query = request.query(route.query)
         given: dict[str, Any] = {"query": query} if route.query is not None else {}
         if route.pieces:
@@ -140,13 +140,13 @@ class ServiceApi:
             self._hold(reply, known.principal.user, held)
         if isinstance(reply, StreamingResponse) and reply.size is None:
             try:
-                self._gate.let_stream(known.principal, held)
+                self._admission.admit_stream(known.principal, held)
             except ServiceError:
                 await reply.pieces.aclose()
                 raise
             if route.access != "public":
-                known_still = partial(self._gate.still_knows, request, known.principal)
-                reply = reply._replace(pieces=AuthorizedStream(reply.pieces, known_still))
+                is_valid = partial(self._admission.is_still_valid, request, known.principal)
+                reply = reply._replace(pieces=AuthorizedStream(reply.pieces, is_valid))
         return reply
 
     def _route(
@@ -161,7 +161,7 @@ class ServiceApi:
                 known.headers = (("allow", ", ".join(sorted(routes))),)
                 raise ServiceError("bad-method", 405, f"expected {' or '.join(sorted(routes))}")
         except ServiceError:
-            self._gate.count_stranger(request)
+            self._admission.count_unauthenticated(request)
             raise
         return route, values
 

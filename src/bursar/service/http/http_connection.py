@@ -20,7 +20,7 @@ from bursar.service.http.problems import problem_response
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 
-_AROUND = 4  # bytes around name and value of a header, as it is usually written
+_HEADER_OVERHEAD = 4  # bytes of ": " and CRLF around the name and value of a header
 _END_OF_AUTHORITY = re.compile(rb"[/?#]")
 
 
@@ -37,61 +37,61 @@ class HttpConnection(HttpToolsProtocol):
         Objects of uvicorn.
     limits
         Timeouts, sizes and rates.
-    place
+    slot
         Slot of the connection.
     """
 
     def __init__(
-        self, config: Config, state: ServerState, limits: HttpLimits, place: ConnectionSlot
+        self, config: Config, state: ServerState, limits: HttpLimits, slot: ConnectionSlot
     ) -> None:
         super().__init__(config, state, {})
         self.access_log = False  # paths hold handles
         self.timeout_keep_alive = limits.idle_seconds  # type: ignore[assignment] # any number
         self._limits = limits
-        self._place = place
+        self._slot = slot
         self._tls: dict[object, object] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._sending: asyncio.TimerHandle | None = None
-        self._is_deaf = False  # nothing that comes is looked at any more
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._ignores_input = False  # of a request that came before the answer to the last one
         self._in_head = False
         self._in_body = False
-        self._head_bytes = 0  # of this request, those parsed
-        self._unended_bytes = 0  # of this request, all that came before the end of its headers
-        self._body_bytes = 0  # since the rate was looked at
+        self._head_bytes = 0  # of this request, parsed so far
+        self._unended_bytes = 0  # of this request, received before the end of its headers
+        self._body_bytes = 0  # since the last check of the rate
 
-    # Of the transport.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first request."""
         super().connection_made(transport)
-        with suppress(OSError):  # gone again
+        with suppress(OSError):  # the client has disconnected
             keep_alive(transport.get_extra_info("socket"), self._limits.idle_seconds)
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:
             self._tls = {"client_certificate": secured.getpeercert(binary_form=True)}
-        self._within(self._limits.header_seconds, self._cut)
+        self._start_timer(self._limits.header_seconds, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers and free the slot."""
-        self._at_leisure()
+        self._stop_timer()
         self._unset_keepalive_if_required()
-        if self._sending is not None:
-            self._sending.cancel()
-        self._place.leave()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+        self._slot.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of a request."""
         self._unset_keepalive_if_required()
-        if self.transport.is_closing() or self._is_deaf:
+        if self.transport.is_closing() or self._ignores_input:
             return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.cycle.keep_alive = False  # answered as if it had not asked for that
+            self.cycle.keep_alive = False  # answered as if no upgrade had been requested
         except httptools.HttpParserError as error:
-            if not self._is_deaf:
-                # What a callback of this class has raised.
+            if not self._ignores_input:
+                # httptools wraps what a callback of this class has raised.
                 cause = error.__context__
                 if not isinstance(cause, ServiceError):
                     cause = ServiceError("bad-request", 400, "this is no HTTP request")
@@ -100,34 +100,34 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_head:
             self._check_head(len(data))
         elif self._timer is None and not self._in_body and not self._is_busy:
-            self._within(self._limits.header_seconds, self._cut)
+            self._start_timer(self._limits.header_seconds, self._close)
 
     def pause_writing(self) -> None:
         """Abort the connection unless the client reads within ``send_seconds``."""
         super().pause_writing()
-        if self._sending is None:
-            self._sending = self.loop.call_later(self._limits.send_seconds, self.transport.abort)
+        if self._send_timer is None:
+            self._send_timer = self.loop.call_later(self._limits.send_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Stop that timer: the client has read."""
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
         super().resume_writing()
 
-    # Of the parser.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         """Start a request; a second one at the same time ends the connection."""
         if self._is_busy:
-            # What comes is still read, or closing would reset the connection, and the client
-            # might lose the answer (RFC 9112, section 9.6).
-            self._is_deaf = True
+            # Input is still read: closing with unread input would reset the connection, and the
+            # client might lose the answer (RFC 9112, section 9.6).
+            self._ignores_input = True
             self.cycle.keep_alive = False
             raise ValueError("one request at a time")
         self._in_head = True
         self._head_bytes = self._unended_bytes = 0
-        self._within(self._limits.header_seconds, self._late)
+        self._start_timer(self._limits.header_seconds, self._refuse_as_slow)
         super().on_message_begin()
         if self._tls is not None:
             self.scope["extensions"] = {"tls": self._tls}
@@ -139,18 +139,18 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count and keep a header; trailers after the body are ignored."""
-        self._count_head(len(name) + len(value) + _AROUND)
+        self._count_head(len(name) + len(value) + _HEADER_OVERHEAD)
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Check the headers, mark the slot busy and watch the rate of the body."""
         self._check_coding()
-        self._take_host()
+        self._use_host_of_target()
         self._in_head, self._in_body = False, True
-        self._place.busy()
+        self._slot.busy()
         self._body_bytes = 0
-        self._within(self._limits.body_seconds, self._look_at_rate)
+        self._start_timer(self._limits.body_seconds, self._check_rate)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -161,41 +161,39 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Stop the timers: the whole request has arrived."""
         self._in_body = False
-        self._at_leisure()
+        self._stop_timer()
         super().on_message_complete()
 
-    # Of the answer.
+    # Called when an answer has been sent.
 
     def on_response_complete(self) -> None:
         """Mark the slot idle; an unread rest of the body must arrive in ``body_seconds``."""
         super().on_response_complete()
-        self._place.idle()
+        self._slot.idle()
         if self._in_body and not self.transport.is_closing():
-            self._within(self._limits.body_seconds, self._cut)
-
-    # Inside.
+            self._start_timer(self._limits.body_seconds, self._close)
 
     @property
     def _is_busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _within(self, seconds: float, otherwise: Callable[[], None]) -> None:
-        """Call ``otherwise`` after so many seconds unless the timer is stopped."""
-        self._at_leisure()
+    def _start_timer(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        """Call ``otherwise`` after some seconds; a timer that runs already is stopped."""
+        self._stop_timer()
         self._timer = self.loop.call_later(seconds, otherwise)
 
-    def _at_leisure(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_at_rate(self) -> None:
+    def _check_rate(self) -> None:
         enough = self._body_bytes >= self._limits.body_rate * self._limits.body_seconds
-        if not enough and not self.flow.read_paused:  # when paused, it is we who are slow
-            self._late()
+        if not enough and not self.flow.read_paused:  # while paused, the service is the slow one
+            self._refuse_as_slow()
             return
         self._body_bytes = 0
-        self._within(self._limits.body_seconds, self._look_at_rate)
+        self._start_timer(self._limits.body_seconds, self._check_rate)
 
     def _check_coding(self) -> None:
         """
@@ -218,12 +216,12 @@ class HttpConnection(HttpToolsProtocol):
             detail = "expected no other transfer coding than chunked"
             raise ServiceError("bad-coding", 501, detail, where="Transfer-Encoding")
 
-    def _take_host(self) -> None:
+    def _use_host_of_target(self) -> None:
         """
         Let the host of an address in absolute form take the place of the Host header.
 
-        The application refuses hosts that the service is not called by. Without this, a proxy
-        that goes by the address and the service would take one request for two different ones.
+        The application refuses foreign hosts by the Host header. Otherwise a proxy that reads the
+        address and a service that reads the header would see two different requests.
 
         Raises
         ------
@@ -240,7 +238,7 @@ class HttpConnection(HttpToolsProtocol):
         if scheme.decode().lower() != self.scheme or not host:
             raise ServiceError("wrong-host", 421, "this service has no such name", where="Host")
         hosts = [value for name, value in self.headers if name == b"host"]
-        if len(hosts) < 2:  # else it is refused for that
+        if len(hosts) < 2:  # a repeated one is refused by the application
             self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
             self.headers.append((b"host", host))
 
@@ -267,16 +265,16 @@ class HttpConnection(HttpToolsProtocol):
         most = self._limits.header_bytes
         return ServiceError("too-large", 431, f"expected at most {most} bytes of headers")
 
-    def _late(self) -> None:
+    def _refuse_as_slow(self) -> None:
         self._refuse(ServiceError("too-slow", 408, "the request came too slowly"))
 
-    def _cut(self) -> None:
+    def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
 
     def _refuse(self, error: ServiceError) -> None:
         """Send an error, unless an answer has begun, and end the connection."""
-        self._at_leisure()
+        self._stop_timer()
         if self.transport.is_closing():
             return
         if self.cycle is not None and self._is_busy and self.cycle.response_started:

@@ -21,24 +21,24 @@ class HttpListener:
 
     Parameters
     ----------
-    entrance
+    acceptor
         Accepts the connections.
     state
         Connections and tasks of uvicorn.
     """
 
-    def __init__(self, entrance: ConnectionAcceptor, state: ServerState) -> None:
-        self._entrance = entrance
+    def __init__(self, acceptor: ConnectionAcceptor, state: ServerState) -> None:
+        self._acceptor = acceptor
         self._state = state
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Address and port of each listening socket."""
-        return [listening.getsockname()[:2] for listening in self._entrance.sockets]
+        return [listening.getsockname()[:2] for listening in self._acceptor.sockets]
 
     async def close(self, grace: float = 0.0) -> None:
         """Accept no more connections; running requests have ``grace`` seconds to end."""
-        await self._entrance.close()
+        await self._acceptor.close()
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -100,20 +100,20 @@ async def serve_http(
     )
     config.load()
     state = ServerState()
-    entrance = ConnectionAcceptor(
-        lambda place: HttpConnection(config, state, limits, place), tls, limits
+    acceptor = ConnectionAcceptor(
+        lambda slot: HttpConnection(config, state, limits, slot), tls, limits
     )
     where = f"{host}:{port}"
     try:
-        await entrance.bind(host, port)
+        await acceptor.bind(host, port)
     except OSError as error:
         raise InputError(f"cannot listen: {error.strerror or error}", where=where) from None
-    open_to = [listening.getsockname()[0] for listening in entrance.sockets]
+    open_to = [listening.getsockname()[0] for listening in acceptor.sockets]
     if tls is None and not all(ipaddress.ip_address(at).is_loopback for at in open_to):
-        entrance.leave()
+        acceptor.leave()
         raise InputError(
             "expected a loopback address, or TLS: others could read and forge all that is said",
             where=where,
         )
-    entrance.start()
-    return HttpListener(entrance, state)
+    acceptor.start()
+    return HttpListener(acceptor, state)

@@ -27,16 +27,16 @@ class RequestAdmission:
     def __init__(self, parts: ApiDependencies) -> None:
         self._parts = parts
         self._users = TokenBuckets(self._pace_of_user, parts.clock)
-        self._strangers = TokenBuckets(self._pace_of_stranger, parts.clock)
+        self._unauthenticated = TokenBuckets(self._pace_of_unauthenticated, parts.clock)
         self._failures = TokenBuckets(self._pace_of_failures, parts.clock)
         self._requests = ConcurrencyLimit(lambda user: self._parts.limits_of(user).requests)
         self._streams = ConcurrencyLimit(lambda user: self._parts.limits_of(user).streams)
 
     def relimit(self, parts: ApiDependencies) -> None:
-        """Set the components, whose limits hold from now on."""
+        """Set the components with the limits that hold from now on."""
         self._parts = parts
 
-    def know(self, request: HttpRequest, route: ApiRoute) -> Principal:
+    def authenticate(self, request: HttpRequest, route: ApiRoute) -> Principal:
         """
         Return the sender of a request.
 
@@ -44,11 +44,11 @@ class RequestAdmission:
         ------
         ServiceError
             401 or 403, or 429 after too many of these from one address. Valid credentials are
-            accepted from there nonetheless: otherwise one client could lock out all that share
-            its address, and tokens cannot be guessed at any rate.
+            still accepted from that address: otherwise one client could lock out all that share
+            the address, and tokens cannot be guessed at any rate.
         """
         if route.access == "public":
-            self.count_stranger(request)
+            self.count_unauthenticated(request)
             return ANONYMOUS
         try:
             return self._parts.authenticator.authenticate(
@@ -62,7 +62,7 @@ class RequestAdmission:
                 ) from None
             raise
 
-    def still_knows(self, request: HttpRequest, principal: Principal) -> bool:
+    def is_still_valid(self, request: HttpRequest, principal: Principal) -> bool:
         """Return whether a request's credentials are still valid: they can be revoked."""
         try:
             return principal == self._parts.authenticator.authenticate(
@@ -71,14 +71,14 @@ class RequestAdmission:
         except ServiceError:
             return False
 
-    def let_in(self, principal: Principal, route: ApiRoute, held: ExitStack) -> None:
+    def admit(self, principal: Principal, route: ApiRoute, held: ExitStack) -> None:
         """
         Check scope and rate of a sender and count the request while ``held`` lasts.
 
         Raises
         ------
         ServiceError
-            403, when it may not; 429, when not now.
+            403 when the sender lacks the scope; 429 when the sender has too many requests.
         """
         if route.access == "public":
             return
@@ -88,29 +88,29 @@ class RequestAdmission:
         if not self._may(principal, route.access):
             detail = f"this takes the scope {_scope_of(route.access)}"
             raise ServiceError("forbidden", 403, detail)
-        _limit_concurrency(self._requests, principal, held)
+        _hold_one(self._requests, principal, held)
 
-    def let_stream(self, principal: Principal, held: ExitStack) -> None:
+    def admit_stream(self, principal: Principal, held: ExitStack) -> None:
         """
         Count an open stream of a sender while ``held`` lasts.
 
         Raises
         ------
         ServiceError
-            429, when there is none.
+            429 when the sender has too many streams.
         """
-        _limit_concurrency(self._streams, principal, held)
+        _hold_one(self._streams, principal, held)
 
-    def count_stranger(self, request: HttpRequest) -> None:
+    def count_unauthenticated(self, request: HttpRequest) -> None:
         """
         Count an unauthenticated request of an address.
 
         Raises
         ------
         ServiceError
-            429, when there are too many.
+            429 when the address has sent too many.
         """
-        wait = self._strangers.take(subnet_of(request.peer))
+        wait = self._unauthenticated.take(subnet_of(request.peer))
         if wait:
             raise _too_many_requests("too many requests from this address", wait)
 
@@ -124,7 +124,7 @@ class RequestAdmission:
         limits = self._parts.limits_of(user)
         return limits.rate, limits.burst
 
-    def _pace_of_stranger(self, subnet: str) -> tuple[float, float]:
+    def _pace_of_unauthenticated(self, subnet: str) -> tuple[float, float]:
         return self._parts.limits.stranger_rate, self._parts.limits.stranger_burst
 
     def _pace_of_failures(self, subnet: str) -> tuple[float, float]:
@@ -139,21 +139,21 @@ class AuthorizedStream:
     ----------
     pieces
         The stream.
-    is_known
+    is_valid
         Returns whether the credentials are still valid; called after each piece is read and before
         it is sent.
     """
 
-    def __init__(self, pieces: ByteStream, is_known: Callable[[], bool]) -> None:
+    def __init__(self, pieces: ByteStream, is_valid: Callable[[], bool]) -> None:
         self._pieces = pieces
-        self._is_known = is_known
+        self._is_valid = is_valid
 
     def __aiter__(self) -> "AuthorizedStream":
         return self
 
     async def __anext__(self) -> bytes:
         piece = await anext(self._pieces)
-        if not self._is_known():
+        if not self._is_valid():
             raise StopAsyncIteration
         return piece
 
@@ -166,10 +166,10 @@ def _scope_of(access: RouteAccess) -> str:
     return '"admin"' if access == "scrape" else f'"{access}"'
 
 
-def _limit_concurrency(room: ConcurrencyLimit, principal: Principal, held: ExitStack) -> None:
-    if not room.enter(principal.user):
+def _hold_one(limit: ConcurrencyLimit, principal: Principal, held: ExitStack) -> None:
+    if not limit.enter(principal.user):
         raise _too_many_requests("too many requests are under way", 1.0)
-    held.callback(room.leave, principal.user)
+    held.callback(limit.leave, principal.user)
 
 
 def _too_many_requests(why: str, wait: float) -> ServiceError:
