@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
+# Whatever the environment says: each process of the tests would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels unit \
   mutants bench lock audit clean

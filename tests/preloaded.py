@@ -1,5 +1,9 @@
 """What the process imports whose forks are commands; see :mod:`tests.forked`."""
 
+import contextlib
+import gc
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -36,13 +40,39 @@ runtime = "1s"
 """
 
 
-def load_kernels() -> None:
-    """Plan a small campaign, so that compiled kernels are in memory; no thread is left."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        (folder / "c.toml").write_text(CAMPAIGN)
-        (folder / "s.toml").write_text(SITES)
-        bursar.plan(folder / "c.toml", sites=folder / "s.toml")
+COMMANDS = (
+    ("plan", "c.toml", "--sites", "s.toml"),
+    ("simulate", "c.toml", "--sites", "s.toml", "--name", "one"),
+    ("report", "one"),
+    ("bill", "one", "--json"),
+    ("runs",),
+)
 
 
-load_kernels()
+def carry_out_commands() -> None:
+    """
+    Carry out commands that start neither processes nor threads.
+
+    What they import when they begin, and the kernels that they call, is in memory then.
+    """
+    with tempfile.TemporaryDirectory() as made, contextlib.chdir(made):
+        Path("c.toml").write_text(CAMPAIGN)
+        Path("s.toml").write_text(SITES)
+        for words in COMMANDS:
+            sys.argv = ["bursar", *words]
+            with (
+                open(os.devnull, "w") as nowhere,
+                contextlib.redirect_stdout(nowhere),
+                contextlib.redirect_stderr(nowhere),
+            ):
+                try:
+                    bursar.cli.main.main()
+                except SystemExit as ended:
+                    if ended.code:
+                        raise RuntimeError(f"{words} ended with {ended.code}") from ended
+
+
+carry_out_commands()
+# Forks look through their own objects only when garbage is collected.
+gc.collect()
+gc.freeze()
