@@ -338,7 +338,7 @@ def test_killed_and_not_resumed_its_pilots_end(ground: Ground) -> None:
     ground.campaign(16, command="sleep 600", runtime=600)
     ground.sites()
     program = (
-        "import sys, bursar.sites.batch as batch; batch.PATIENCE = 2.0; "
+        "import sys, bursar.sites.pilot_job as job; job.PATIENCE = 2.0; "
         "from bursar.cli.main import main; sys.argv[0] = 'bursar'; main()"
     )
     words = [sys.executable, "-c", program, "run", "c.toml", "--sites", "s.toml"]

@@ -23,7 +23,8 @@ from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobU
 from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.simulation.virtual_loop import VirtualLoop
-from bursar.sites.batch import STARTING, BatchSite
+from bursar.sites.batch import BatchSite
+from bursar.sites.pilot_job import STARTING
 from bursar.sites.protocol import HeldProcessors
 from bursar.worker.launch import Endpoint
 from bursar_devtools.simulated_manager import (

@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -338,6 +338,34 @@ class JobSettlement:
         with contextlib.suppress(OSError), self._usage.open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
         self.told.add(job)
+
+    async def keep_usage(self, pilots: Mapping[str, str]) -> None:
+        """
+        Append the scheduler's figures of jobs that no settlement has reported.
+
+        Parameters
+        ----------
+        pilots
+            Pilots by the ids of their jobs.
+        """
+        jobs = [job for job in pilots if job not in self.told]
+        if not jobs:
+            return
+        try:
+            said = await self._manager.usage(jobs)
+        except SiteError as error:
+            self._say(f"no record of what was used: {error}")
+            return
+        with contextlib.suppress(OSError), self._usage.open("ab") as file:
+            for job, used in said.items():
+                row = PilotUsage(
+                    pilot=pilots[job],
+                    job=job,
+                    processors=used.processors,
+                    seconds=used.seconds,
+                    how=used.how or "unknown",
+                )
+                file.write(msgspec.json.encode(row) + b"\n")
 
     def _find(self, owed: _UnsettledLease, metering: MeteredTime) -> None:
         if not owed.found.done():

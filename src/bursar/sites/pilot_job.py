@@ -1,10 +1,25 @@
-"""The job script of a pilot."""
+"""What a scheduler is asked for a pilot: its request, and the script that starts its workers."""
 
+import contextlib
 import shlex
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from bursar.model.provisioning import BatchScheduler
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.credential import PilotTerms
+from bursar.model.errors import SiteError
+from bursar.model.provisioning import PATIENCE, BatchScheduler
+from bursar.model.site import SiteFacts
+from bursar.provisioning.lrm.command_runner import CommandRunner
+from bursar.provisioning.lrm.resource_manager import JobRequest
+from bursar.sites.batch_pilot import BatchPilot
+from bursar.sites.queue_observer import QueueObserver
+
+STARTING = 30.0
+"""Seconds that a job gets on top of those of a plan, in which its workers start."""
+
+_LAST_WORDS = 400  # bytes of what a pilot complained of that are repeated
 
 _ON_EACH_NODE = {
     # One on each node, with the processors that the job has there: "12(x2),5" says how many.
@@ -61,3 +76,99 @@ def pilot_script(batch: BatchScheduler, credentials: Sequence[str]) -> str:
     lines.append('exec 2>"$credential.err"')
     script = "\n".join(lines) + "\n" + _ON_EACH_NODE[batch.manager]
     return script + "export BURSAR_PROCESSORS\n" + 'exec "$@"\n'
+
+
+def pilot_request(
+    batch: BatchScheduler,
+    entries: Sequence[BatchPilot],
+    *,
+    name: str,
+    folder: str,
+    queue: QueueObserver,
+    begin: float | None,
+    reservation: str | None,
+) -> JobRequest:
+    """
+    Return the request for pilots that are alike, and note what it asks for each.
+
+    Parameters
+    ----------
+    entries
+        Pilots; one job is asked for each.
+    name, folder
+        Name of the jobs, and folder in which they run.
+    queue
+        What is known of the nodes, and of the longest allocation.
+    begin
+        Seconds since the epoch before which no job may begin; None: at once.
+    reservation
+        Reservation in which the jobs run, which says when they begin; None for none.
+    """
+    pilot, together = entries[0].pilot, entries[0].together
+    # A pool thinks of the start itself, a plan of tasks does not.
+    seconds = min(pilot.duration + (STARTING if pilot.tasks else 0.0), queue.longest)
+    nodes, processors = None, pilot.processors
+    per_node = queue.per_node if queue.spans_nodes else None
+    if per_node and pilot.least_processors is not None:
+        nodes = (
+            max(1, pilot.least_processors // per_node),
+            max(1, -(-pilot.processors // per_node)),
+        )
+        processors = per_node
+    elif per_node and together and processors > per_node:
+        # As many on each node: a wide task finds its processors on one.
+        count = -(-processors // per_node)
+        nodes, processors = (count, count), processors // count
+        if count * processors != pilot.processors:
+            for entry in entries:
+                entry.processors = count * processors
+    for entry in entries:
+        entry.seconds = seconds
+    least = pilot.least_duration
+    return JobRequest(
+        name=name,
+        processors=processors,
+        seconds=seconds,
+        script=pilot_script(batch, [entry.credential for entry in entries]),
+        folder=folder,
+        copies=len(entries),
+        nodes=nodes,
+        together=nodes is None and (together or not queue.spans_nodes),
+        least_seconds=least if least is None else min(least, seconds),
+        begin=None if reservation else begin,
+        reservation=reservation,
+    )
+
+
+def pilot_terms(
+    facts: SiteFacts,
+    batch: BatchScheduler,
+    pilot: Pilot,
+    *,
+    on_join: Callable[[], None],
+    on_leave: Callable[[], None],
+) -> PilotTerms:
+    """Return the terms on which a pilot's workers are let in."""
+    rules = facts.acquiring
+    # Workers may leave when idle only where no task is planned on them.
+    may_leave = rules.release in ("adaptive", "idle") and not rules.fewest and not pilot.tasks
+    return PilotTerms(
+        lease=pilot.name,
+        site=facts.name,
+        host=batch.reach or socket.getfqdn(),
+        processors=pilot.processors,
+        idle=rules.idle if may_leave else None,
+        patience=PATIENCE,
+        on_join=on_join,
+        on_leave=on_leave,
+    )
+
+
+async def read_complaint(shell: CommandRunner, credential: str) -> str:
+    """Return the last words that a pilot's program wrote about an error; empty for none."""
+    with contextlib.suppress(SiteError):
+        # On a shared file system they may come late; they are a help, no more.
+        answer = await shell.run(["tail", "-c", str(_LAST_WORDS), complaints_of(credential)])
+        if not answer.status:
+            return "; ".join(answer.stdout.split("\n")).strip("; \r")
+    return ""

@@ -58,6 +58,7 @@ from bursar.service.workers.bounds import bound_outcomes
 from bursar.service.workers.connection import WorkerConnection
 from bursar.service.workers.worker_server import WorkerServer
 from bursar.sites.batch import BatchSite
+from bursar.sites.job_endings import JobEndings
 from bursar.sites.job_settlement import JobSettlement
 from bursar.sites.pilot_job_journal import PilotJobJournal, RecoveredJobs
 from bursar.worker.unacknowledged import UnacknowledgedWork
@@ -450,12 +451,12 @@ def _unanswered_submissions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     async def adopt(self: JobSettlement, left: RecoveredJobs) -> dict[str, str]:
         return {}
 
-    patch.setattr(BatchSite, "_look_for", lambda self, names: None)
+    patch.setattr(JobEndings, "look_for", lambda self, names: None)
     patch.setattr(JobSettlement, "adopt", adopt)
 
 
 def _jobs_are_not_cancelled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchSite, "_end_soon", lambda self, jobs: None)
+    patch.setattr(JobEndings, "end_soon", lambda self, jobs: None)
 
 
 def _the_end_of_a_job_is_not_noticed(patch: pytest.MonkeyPatch) -> None:

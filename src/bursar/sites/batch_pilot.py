@@ -1,0 +1,150 @@
+"""A pilot at a batch scheduler, from its request to its end."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.provisioning.lrm.resource_manager import JobReport
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.sites.protocol import PilotBeginListener
+
+
+def _future() -> "asyncio.Future[Any]":
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True, eq=False)
+class BatchPilot:
+    """
+    What is known of a pilot and its job.
+
+    Parameters
+    ----------
+    pilot
+        The pilot as the run asked for it.
+    begin
+        Called when the pilot has its processors, with those that differ from what was asked.
+    say
+        Called with a line for people.
+    together
+        Whether the pilot is of no use with fewer processors than it asks for.
+    credential
+        File, at the site, that holds the pilot's credential.
+    job
+        Id of its job; empty until the scheduler has answered.
+    seconds
+        Time limit of its job.
+    processors
+        Processors of its job where these are not as many as were asked for; None: as many.
+    has_begun
+        Whether the pilot has its processors.
+    has_run
+        Whether the scheduler has said that the job runs.
+    submitted
+        Done when the job is in the queue.
+    begun
+        Done when the pilot has its processors, or fails when it never will.
+    lost
+        Done when the job has ended by itself: how, and why in words.
+    """
+
+    pilot: Pilot
+    begin: PilotBeginListener
+    say: Callable[[str], None]
+    together: bool
+    credential: str
+    job: str = ""
+    seconds: float = math.inf
+    processors: int | None = None
+    has_begun: bool = False
+    has_run: bool = False
+    submitted: asyncio.Future[None] = field(default_factory=_future)
+    begun: asyncio.Future[None] = field(default_factory=_future)
+    lost: asyncio.Future[tuple[AllocationLoss, str]] = field(default_factory=_future)
+
+    @classmethod
+    def adopted(
+        cls, pilot: Pilot, say: Callable[[str], None], *, credential: str, job: str
+    ) -> "BatchPilot":
+        """Return the state of a pilot that an earlier process of the run requested."""
+        entry = cls(
+            pilot,
+            lambda processors=None, seconds=None: None,
+            say,
+            together=False,
+            credential=credential,
+            job=job,
+            has_begun=True,
+        )
+        for future in (entry.submitted, entry.begun):
+            future.set_result(None)
+        return entry
+
+    def granted(self, report: JobReport | None, now: float) -> tuple[int | None, float | None]:
+        """
+        Return processors and seconds that the pilot got; None where as many as it asked for.
+
+        Parameters
+        ----------
+        report
+            The scheduler's word of the running job; None where a worker reported first.
+        now
+            The present time by the scheduler's clock, seconds since the epoch.
+        """
+        pilot, processors = self.pilot, self.processors
+        if report is not None and pilot.least_processors is not None:
+            processors = report.processors
+        if report is not None and pilot.least_duration is not None and report.until is not None:
+            return processors, min(report.until - now, pilot.duration)
+        return processors, None if self.seconds == pilot.duration else self.seconds
+
+    def fail(self, error: Exception) -> None:
+        """Report to those who wait for the pilot that it will not begin."""
+        for future in (self.submitted, self.begun):
+            if not future.done():
+                future.set_exception(error)
+
+    def abandon(self) -> None:
+        """Let nobody wait any longer for the pilot to begin."""
+        for future in (self.submitted, self.begun):
+            if not future.done():
+                future.cancel()  # a job that is just being handed in is ended then
+            elif not future.cancelled():
+                future.exception()  # is told elsewhere; asyncio warns of what nobody looked at
+
+
+class HeldPilot:
+    """
+    Handle of a pilot at a batch site.
+
+    Parameters
+    ----------
+    entry
+        State of the pilot.
+    release
+        Coroutine function that ends the pilot.
+    """
+
+    def __init__(self, entry: BatchPilot, release: Callable[[], Awaitable[None]]) -> None:
+        self._entry = entry
+        self._release = release
+
+    @property
+    def workers(self) -> int:
+        """One while the pilot's job is there, else zero."""
+        return int(not self._entry.lost.done())
+
+    async def lost(self) -> tuple[AllocationLoss, str]:
+        """
+        Return when the job that holds the processors has ended by itself.
+
+        See :class:`bursar.sites.protocol.HeldProcessors`.
+        """
+        return await asyncio.shield(self._entry.lost)
+
+    async def release(self) -> None:
+        """End the pilot's job."""
+        await self._release()
