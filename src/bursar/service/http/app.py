@@ -23,7 +23,7 @@ from bursar.service.http.request import (
     no_such_address,
 )
 from bursar.service.http.request_admission import ANONYMOUS, AuthorizedStream, RequestAdmission
-from bursar.service.http.responses import Headers, HttpResponse, StreamingResponse
+from bursar.service.http.responses import Headers, HttpResponse, StreamingResponse, as_response
 from bursar.service.http.router import Router
 from bursar.service.http.routes import ApiRoute, RequestBody
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
@@ -135,7 +135,7 @@ class ServiceApi:
             answers=self._answers,
             document=self._document,
         )
-        reply = await route.handler(call, **given)
+        reply = as_response(await route.handler(call, **given), route.status)
         if isinstance(reply, HttpResponse):
             self._hold(reply, known.principal.user, held)
         if isinstance(reply, StreamingResponse) and reply.size is None:

@@ -67,5 +67,17 @@ def json_response(answer: Any, status: int = 200, headers: Headers = ()) -> Http
     return HttpResponse(encode_json(answer), status, JSON, headers)
 
 
-NO_CONTENT = HttpResponse(b"", 204, "")
-"""A response without a body."""
+def as_response(answer: Any, status: int) -> HttpResponse | StreamingResponse:
+    """
+    Return what a handler returned as a response.
+
+    Parameters
+    ----------
+    answer
+        A response; None for one without a body; or a value to be encoded as JSON.
+    status
+        Status of a value's response.
+    """
+    if isinstance(answer, HttpResponse | StreamingResponse):
+        return answer
+    return HttpResponse(b"", 204, "") if answer is None else json_response(answer, status)

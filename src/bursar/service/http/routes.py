@@ -7,14 +7,13 @@ Routing, authorisation, the OpenAPI document and the tests follow from it.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from bursar.market.trade_messages import AnyMessage
-from bursar.market.usage import SignedRecord
-from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.service.files import archives
 from bursar.service.http.handlers import (
@@ -25,15 +24,6 @@ from bursar.service.http.handlers import (
     trade,
 )
 from bursar.service.http.problems import decoded
-from bursar.service.http.queries import (
-    Empty,
-    FilesQuery,
-    PeriodQuery,
-    PutQuery,
-    ResultsQuery,
-    TasksQuery,
-    ThroughQuery,
-)
 from bursar.service.http.responses import (
     BYTES,
     EVENTS,
@@ -49,11 +39,13 @@ Who may: anybody, without saying who they are (``public``); who has the scope of
 for the metrics (``scrape``) administrators, and those with ``read`` whom the configuration names.
 """
 
-Handler = Callable[..., Awaitable[HttpResponse | StreamingResponse]]
+Handler = Callable[..., Awaitable[Any]]
 """
-Takes a :class:`~bursar.service.http.authorized_request.AuthorizedRequest`.
+Handles a request: a coroutine function whose signature says what the route takes and answers.
 
-Also takes ``query`` and ``body`` if the route has them.
+It takes an :class:`~bursar.service.http.authorized_request.AuthorizedRequest`, and ``query`` and
+``body`` if the route has them. It returns the value that is answered as JSON, None for an answer
+without a body, or a whole response.
 """
 
 PATH_VALUES: dict[str, Any] = {
@@ -141,6 +133,36 @@ def _json(kind: Any, limit: str = "json_bytes") -> RequestBody:
     return RequestBody(kind, {JSON: partial(decoded, msgspec.json.Decoder(kind).decode)}, limit)
 
 
+def _route(operation: str, name: str, handler: Handler, **more: Any) -> ApiRoute:
+    """
+    Return a route whose query, body and answer have the types of the handler's signature.
+
+    Parameters
+    ----------
+    operation
+        Method and path.
+    more
+        Other fields of the route. A body or an answer among them takes the place of the one in the
+        signature: for a body with decoders or a limit of its own, and for a handler that returns
+        a whole response.
+    """
+    method, _, path = operation.partition(" ")
+    types = get_type_hints(handler, include_extras=True)
+    more.setdefault("query", types.get("query"))
+    if "body" in types and "body" not in more:
+        more["body"] = _json(types["body"])
+    answer = types["return"]
+    if answer is NoneType:
+        more["status"] = 204
+    elif not _is_response(answer):
+        more.setdefault("answer", answer)
+    return ApiRoute(method=method, path=path, name=name, handler=handler, **more)
+
+
+def _is_response(answer: Any) -> bool:
+    return not {HttpResponse, StreamingResponse}.isdisjoint(get_args(answer) or (answer,))
+
+
 _SUBMISSION = RequestBody(
     api.Submission,
     {JSON: instances.read_submission, NDJSON: instances.read_task_lines},
@@ -151,159 +173,130 @@ _INSTANCE = "/instances/{id}"
 _KEY = "Idempotency-Key"
 
 ROUTES: tuple[ApiRoute, ...] = (
-    ApiRoute(
-        method="GET",
-        path="/health",
-        name="health",
+    _route(
+        "GET /health",
+        "health",
         access="public",
         handler=service_handlers.health,
         summary="Whether the service lives",
-        answer=api.Health,
     ),
-    ApiRoute(
-        method="GET",
-        path="/ready",
-        name="ready",
+    _route(
+        "GET /ready",
+        "ready",
         access="public",
         handler=service_handlers.ready,
         summary="Whether it takes work; 503 when it does not",
         answer=api.Health,
     ),
-    ApiRoute(
-        method="GET",
-        path="/openapi.json",
-        name="openapi",
+    _route(
+        "GET /openapi.json",
+        "openapi",
         access="public",
         handler=service_handlers.document,
         summary="This document",
         answer=dict[str, Any],
     ),
-    ApiRoute(
-        method="GET",
-        path="/metrics",
-        name="metrics",
+    _route(
+        "GET /metrics",
+        "metrics",
         access="scrape",
         handler=service_handlers.metrics,
         summary="Measures, in the text format of Prometheus",
         kinds=("text/plain",),
     ),
-    ApiRoute(
-        method="GET",
-        path="/site",
-        name="site",
+    _route(
+        "GET /site",
+        "site",
         access="read",
         handler=service_handlers.show,
         summary="Facts and free slots",
-        answer=api.SiteInfo,
     ),
     # Instances.
-    ApiRoute(
-        method="POST",
-        path="/instances",
-        name="create-instance",
+    _route(
+        "POST /instances",
+        "create-instance",
         access="submit",
         handler=instances.create,
         summary="A new instance",
-        body=_json(api.NewInstance),
         answer=api.InstanceInfo,
         status=201,
         headers=(_KEY,),
     ),
-    ApiRoute(
-        method="GET",
-        path="/instances",
-        name="instances",
+    _route(
+        "GET /instances",
+        "instances",
         access="read",
         handler=instances.show_all,
         summary="The caller's instances",
-        answer=api.InstanceList,
     ),
-    ApiRoute(
-        method="GET",
-        path=_INSTANCE,
-        name="instance",
+    _route(
+        f"GET {_INSTANCE}",
+        "instance",
         access="read",
         handler=instances.show,
         summary="An instance",
-        answer=api.InstanceInfo,
     ),
-    ApiRoute(
-        method="DELETE",
-        path=_INSTANCE,
-        name="destroy-instance",
+    _route(
+        f"DELETE {_INSTANCE}",
+        "destroy-instance",
         access="submit",
         handler=instances.destroy,
         summary="Its tasks are killed, and all of it is forgotten",
-        status=204,
     ),
-    ApiRoute(
-        method="POST",
-        path=f"{_INSTANCE}/tasks",
-        name="submit",
+    _route(
+        f"POST {_INSTANCE}/tasks",
+        "submit",
         access="submit",
         handler=instances.submit,
         summary="Adds tasks; they are durable when this is answered",
         body=_SUBMISSION,
-        answer=api.Submitted,
         status=202,
         headers=(_KEY,),
     ),
-    ApiRoute(
-        method="GET",
-        path=f"{_INSTANCE}/tasks",
-        name="tasks",
+    _route(
+        f"GET {_INSTANCE}/tasks",
+        "tasks",
         access="read",
         handler=instances.show_tasks,
         summary="Where tasks stand",
-        query=TasksQuery,
-        answer=api.TaskPage,
     ),
-    ApiRoute(
-        method="POST",
-        path=f"{_INSTANCE}/cancel",
-        name="cancel",
+    _route(
+        f"POST {_INSTANCE}/cancel",
+        "cancel",
         access="submit",
         handler=instances.cancel,
         summary="Tasks are not wanted any more; each still has a result",
         body=_json(api.CancelRequest, "submission_bytes"),
-        answer=api.Cancelled,
     ),
     # Results.
-    ApiRoute(
-        method="GET",
-        path=f"{_INSTANCE}/results",
-        name="results",
+    _route(
+        f"GET {_INSTANCE}/results",
+        "results",
         access="read",
         handler=result_handlers.show,
         summary="Results after a cursor, as a page, lines, or a stream of lines",
-        query=ResultsQuery,
         answer=api.ResultPage,
         kinds=(JSON, NDJSON),
     ),
-    ApiRoute(
-        method="DELETE",
-        path=f"{_INSTANCE}/results",
-        name="forget",
+    _route(
+        f"DELETE {_INSTANCE}/results",
+        "forget",
         access="submit",
         handler=result_handlers.forget,
         summary="The client has the results up to a cursor: they go",
-        query=ThroughQuery,
-        status=204,
     ),
-    ApiRoute(
-        method="GET",
-        path=f"{_INSTANCE}/events",
-        name="events",
+    _route(
+        f"GET {_INSTANCE}/events",
+        "events",
         access="read",
         handler=result_handlers.events,
         summary="The instance whenever it has changed, as server-sent events",
         kinds=(EVENTS,),
         headers=("Last-Event-ID",),
     ),
-    ApiRoute(
-        method="GET",
-        path=f"{_INSTANCE}/tasks/{{task}}/{{stream}}",
-        name="output",
+    _route(
+        f"GET {_INSTANCE}/tasks/{{task}}/{{stream}}",
+        "output",
         access="read",
         handler=result_handlers.output,
         summary="What a task printed, when that was too long for its result",
@@ -311,209 +304,160 @@ ROUTES: tuple[ApiRoute, ...] = (
         headers=("Range", "If-Range"),
     ),
     # Files.
-    ApiRoute(
-        method="GET",
-        path=f"{_INSTANCE}/files",
-        name="files",
+    _route(
+        f"GET {_INSTANCE}/files",
+        "files",
         access="read",
         handler=file_handlers.show_all,
         summary="Files of an instance, by name",
-        query=FilesQuery,
-        answer=api.FileList,
     ),
-    ApiRoute(
-        method="GET",
-        path=f"{_INSTANCE}/files/{{name*}}",
-        name="get-file",
+    _route(
+        f"GET {_INSTANCE}/files/{{name*}}",
+        "get-file",
         access="read",
         handler=file_handlers.get,
         summary="A file's content",
         kinds=(BYTES,),
         headers=("Range", "If-Range"),
     ),
-    ApiRoute(
-        method="PUT",
-        path=f"{_INSTANCE}/files/{{name*}}",
-        name="put-file",
+    _route(
+        f"PUT {_INSTANCE}/files/{{name*}}",
+        "put-file",
         access="submit",
         handler=file_handlers.put,
         summary="A file, in place of one of that name",
-        query=PutQuery,
         pieces=("*/*",),
-        answer=api.FileInfo,
     ),
-    ApiRoute(
-        method="DELETE",
-        path=f"{_INSTANCE}/files/{{name*}}",
-        name="delete-file",
+    _route(
+        f"DELETE {_INSTANCE}/files/{{name*}}",
+        "delete-file",
         access="submit",
         handler=file_handlers.delete,
         summary="A file or an empty folder goes",
-        status=204,
     ),
-    ApiRoute(
-        method="POST",
-        path=f"{_INSTANCE}/archive",
-        name="put-archive",
+    _route(
+        f"POST {_INSTANCE}/archive",
+        "put-archive",
         access="submit",
         handler=file_handlers.put_archive,
         summary="The files in a tar or zip archive, all or none",
         pieces=archives.KINDS,
-        answer=api.FileList,
     ),
-    ApiRoute(
-        method="POST",
-        path=f"{_INSTANCE}/copies",
-        name="copy-files",
+    _route(
+        f"POST {_INSTANCE}/copies",
+        "copy-files",
         access="submit",
         handler=file_handlers.copy,
         summary="Files of another instance of the caller's, as far as they are there",
-        body=_json(api.CopyRequest),
-        answer=api.FileList,
     ),
     # Money.
-    ApiRoute(
-        method="POST",
-        path="/trade/messages",
-        name="trade",
+    _route(
+        "POST /trade/messages",
+        "trade",
         access="submit",
         handler=trade.deliver,
         summary="A message of a deal; what is answered",
-        body=_json(AnyMessage),
         answer=list[AnyMessage],
     ),
-    ApiRoute(
-        method="GET",
-        path="/trade/agreements",
-        name="agreements",
+    _route(
+        "GET /trade/agreements",
+        "agreements",
         access="read",
         handler=trade.agreements,
         summary="The caller's agreements",
-        answer=api.AgreementList,
     ),
-    ApiRoute(
-        method="GET",
-        path="/trade/agreements/{agreement}",
-        name="agreement",
+    _route(
+        "GET /trade/agreements/{agreement}",
+        "agreement",
         access="read",
         handler=trade.agreement,
         summary="An agreement",
-        answer=api.AgreementInfo,
     ),
-    ApiRoute(
-        method="DELETE",
-        path="/trade/agreements/{agreement}",
-        name="cancel-agreement",
+    _route(
+        "DELETE /trade/agreements/{agreement}",
+        "cancel-agreement",
         access="submit",
         handler=trade.cancel,
         summary="An agreement ends before its time",
-        answer=api.AgreementInfo,
     ),
-    ApiRoute(
-        method="GET",
-        path="/trade/invoice",
-        name="invoice",
+    _route(
+        "GET /trade/invoice",
+        "invoice",
         access="read",
         handler=trade.invoice,
         summary="What the caller was charged",
-        query=PeriodQuery,
-        answer=api.InvoiceInfo,
     ),
-    ApiRoute(
-        method="GET",
-        path="/trade/usage",
-        name="usage",
+    _route(
+        "GET /trade/usage",
+        "usage",
         access="read",
         handler=trade.usage,
         summary="What the caller was delivered, signed",
-        answer=list[SignedRecord],
     ),
-    ApiRoute(
-        method="GET",
-        path="/account",
-        name="account",
+    _route(
+        "GET /account",
+        "account",
         access="read",
         handler=trade.account,
         summary="The caller's account",
-        answer=api.AccountInfo,
     ),
-    ApiRoute(
-        method="PUT",
-        path="/trade/prices",
-        name="reprice",
+    _route(
+        "PUT /trade/prices",
+        "reprice",
         access="sell",
         handler=trade.reprice,
         summary="What the owner asks from now on",
-        body=_json(Pricing),
-        status=204,
     ),
-    ApiRoute(
-        method="GET",
-        path="/trade/sales",
-        name="sales",
+    _route(
+        "GET /trade/sales",
+        "sales",
         access="sell",
         handler=trade.sales,
         summary="All agreements by customer, for the owner",
-        answer=dict[str, api.AgreementList],
     ),
     # Administration.
-    ApiRoute(
-        method="GET",
-        path="/admin/tokens",
-        name="tokens",
+    _route(
+        "GET /admin/tokens",
+        "tokens",
         access="admin",
         handler=service_handlers.tokens,
         summary="All tokens that are good, without their secrets",
-        answer=api.TokenList,
     ),
-    ApiRoute(
-        method="POST",
-        path="/admin/tokens",
-        name="create-token",
+    _route(
+        "POST /admin/tokens",
+        "create-token",
         access="admin",
         handler=service_handlers.create_token,
         summary="A new token, with its secret",
-        body=_json(api.NewToken),
-        answer=api.TokenInfo,
         status=201,
     ),
-    ApiRoute(
-        method="DELETE",
-        path="/admin/tokens/{token}",
-        name="revoke-token",
+    _route(
+        "DELETE /admin/tokens/{token}",
+        "revoke-token",
         access="admin",
         handler=service_handlers.revoke_token,
         summary="A token is good no longer",
-        status=204,
     ),
-    ApiRoute(
-        method="POST",
-        path="/admin/accounts/{user}/deposit",
-        name="deposit",
+    _route(
+        "POST /admin/accounts/{user}/deposit",
+        "deposit",
         access="admin",
         handler=service_handlers.deposit,
         summary="Money for an account, once for a key",
-        body=_json(api.Deposit),
-        answer=api.AccountInfo,
     ),
-    ApiRoute(
-        method="GET",
-        path="/admin/overview",
-        name="overview",
+    _route(
+        "GET /admin/overview",
+        "overview",
         access="admin",
         handler=service_handlers.overview,
         summary="All there is",
-        answer=api.Overview,
     ),
-    ApiRoute(
-        method="POST",
-        path="/admin/drain",
-        name="drain",
+    _route(
+        "POST /admin/drain",
+        "drain",
         access="admin",
         handler=service_handlers.drain,
         summary="The service begins to take nothing more",
-        body=_json(Empty),
-        answer=api.Health,
         status=202,
     ),
 )

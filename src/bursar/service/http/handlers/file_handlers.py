@@ -11,22 +11,16 @@ from bursar.service.files.confined_folders import parse_name
 from bursar.service.files.file_store import FileOwner
 from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.queries import FilesQuery, PutQuery
-from bursar.service.http.responses import (
-    BYTES,
-    NO_CONTENT,
-    HttpResponse,
-    StreamingResponse,
-    json_response,
-)
+from bursar.service.http.responses import BYTES, HttpResponse, StreamingResponse
 from bursar.service.interfaces import ServiceError
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
-async def show_all(call: AuthorizedRequest, query: FilesQuery) -> HttpResponse:
+async def show_all(call: AuthorizedRequest, query: FilesQuery) -> api.FileList:
     """List an instance's files."""
     found = await call.file_store.files(_root(call), query.after, query.limit)
-    return json_response(api.FileList(files=found))
+    return api.FileList(files=found)
 
 
 async def get(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
@@ -34,34 +28,32 @@ async def get(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
     return await send_file(call, _root(call), parse_name(call.path["name"]))
 
 
-async def put(call: AuthorizedRequest, query: PutQuery) -> HttpResponse:
+async def put(call: AuthorizedRequest, query: PutQuery) -> api.FileInfo:
     """Write a file, in place of one of that name."""
     parts = parse_name(call.path["name"])
     pieces = call.request.pieces(call.parts.limits.file_bytes)
-    info = await call.file_store.put(
+    return await call.file_store.put(
         _root(call),
         parts,
         pieces,
         executable=query.executable,
         owner=_owner(call),
     )
-    return json_response(info)
 
 
-async def delete(call: AuthorizedRequest) -> HttpResponse:
+async def delete(call: AuthorizedRequest) -> None:
     """Delete a file or an empty folder."""
     await call.file_store.delete(_root(call), parse_name(call.path["name"]))
-    return NO_CONTENT
 
 
-async def put_archive(call: AuthorizedRequest) -> HttpResponse:
+async def put_archive(call: AuthorizedRequest) -> api.FileList:
     """Unpack the files of an archive, all or none."""
     pieces = call.request.pieces(call.parts.limits.archive_bytes)
     found = await call.file_store.unpack(_root(call), pieces, call.request.kind, _owner(call))
-    return json_response(api.FileList(files=found))
+    return api.FileList(files=found)
 
 
-async def copy(call: AuthorizedRequest, body: api.CopyRequest) -> HttpResponse:
+async def copy(call: AuthorizedRequest, body: api.CopyRequest) -> api.FileList:
     """Copy files of another instance of the same user; missing ones are left out."""
     store, target = call.file_store, _root(call)
     source = call.parts.engine.home(call.user, body.source) / "files"
@@ -82,7 +74,7 @@ async def copy(call: AuthorizedRequest, body: api.CopyRequest) -> HttpResponse:
                 owner=_owner(call),
             )
         found.append(info)
-    return json_response(api.FileList(files=found))
+    return api.FileList(files=found)
 
 
 async def send_file(

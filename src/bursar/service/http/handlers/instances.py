@@ -6,7 +6,7 @@ from bursar.remote import messages as api
 from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.problems import decoded
 from bursar.service.http.queries import TasksQuery
-from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_response
+from bursar.service.http.responses import HttpResponse, json_response
 from bursar.service.interfaces import ServiceError
 
 _OBJECTS = 8 * api.MOST_TASKS
@@ -22,38 +22,34 @@ async def create(call: AuthorizedRequest, body: api.NewInstance) -> HttpResponse
     return json_response(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
 
 
-async def show_all(call: AuthorizedRequest) -> HttpResponse:
+async def show_all(call: AuthorizedRequest) -> api.InstanceList:
     """List the caller's instances."""
-    return json_response(api.InstanceList(instances=call.parts.engine.instances(call.user)))
+    return api.InstanceList(instances=call.parts.engine.instances(call.user))
 
 
-async def show(call: AuthorizedRequest) -> HttpResponse:
+async def show(call: AuthorizedRequest) -> api.InstanceInfo:
     """Return an instance."""
-    return json_response(call.parts.engine.instance(call.user, call.handle))
+    return call.parts.engine.instance(call.user, call.handle)
 
 
-async def destroy(call: AuthorizedRequest) -> HttpResponse:
+async def destroy(call: AuthorizedRequest) -> None:
     """Kill an instance's tasks and delete its results and files."""
     await call.parts.engine.destroy(call.user, call.handle)
-    return NO_CONTENT
 
 
-async def submit(call: AuthorizedRequest, body: list[api.TaskSpec]) -> HttpResponse:
+async def submit(call: AuthorizedRequest, body: list[api.TaskSpec]) -> api.Submitted:
     """Add tasks to an instance."""
-    added = await call.parts.engine.submit(call.user, call.handle, body, call.key)
-    return json_response(added, 202)
+    return await call.parts.engine.submit(call.user, call.handle, body, call.key)
 
 
-async def show_tasks(call: AuthorizedRequest, query: TasksQuery) -> HttpResponse:
+async def show_tasks(call: AuthorizedRequest, query: TasksQuery) -> api.TaskPage:
     """Return the states of an instance's tasks."""
-    return json_response(call.parts.engine.tasks(call.user, call.handle, query.after, query.limit))
+    return call.parts.engine.tasks(call.user, call.handle, query.after, query.limit)
 
 
-async def cancel(call: AuthorizedRequest, body: api.CancelRequest) -> HttpResponse:
+async def cancel(call: AuthorizedRequest, body: api.CancelRequest) -> api.Cancelled:
     """Cancel tasks."""
-    return json_response(
-        await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace)
-    )
+    return await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace)
 
 
 def read_submission(data: bytes) -> list[api.TaskSpec]:

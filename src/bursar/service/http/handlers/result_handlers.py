@@ -11,7 +11,6 @@ from bursar.service.http.responses import (
     EVENTS,
     JSON,
     NDJSON,
-    NO_CONTENT,
     HttpResponse,
     StreamingResponse,
     encode_json,
@@ -63,10 +62,9 @@ async def _followed(
         )
 
 
-async def forget(call: AuthorizedRequest, query: ThroughQuery) -> HttpResponse:
+async def forget(call: AuthorizedRequest, query: ThroughQuery) -> None:
     """Forget the results up to a cursor, which the client has stored."""
     await call.parts.engine.forget(call.user, call.handle, query.through)
-    return NO_CONTENT
 
 
 async def events(call: AuthorizedRequest) -> StreamingResponse:

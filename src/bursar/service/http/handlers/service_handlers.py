@@ -5,14 +5,14 @@ from msgspec.structs import replace
 from bursar.remote import messages as api
 from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.queries import Empty
-from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_response
+from bursar.service.http.responses import HttpResponse, json_response
 
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def health(call: AuthorizedRequest) -> HttpResponse:
+async def health(call: AuthorizedRequest) -> api.Health:
     """Return whether the service responds."""
-    return json_response(call.parts.manager.health())
+    return call.parts.manager.health()
 
 
 async def ready(call: AuthorizedRequest) -> HttpResponse:
@@ -21,9 +21,9 @@ async def ready(call: AuthorizedRequest) -> HttpResponse:
     return json_response(state, 200 if state.status == "ok" else 503)
 
 
-async def show(call: AuthorizedRequest) -> HttpResponse:
+async def show(call: AuthorizedRequest) -> api.SiteInfo:
     """Return facts and free slots of the site."""
-    return json_response(call.parts.manager.site(call.user))
+    return call.parts.manager.site(call.user)
 
 
 async def metrics(call: AuthorizedRequest) -> HttpResponse:
@@ -36,42 +36,41 @@ async def document(call: AuthorizedRequest) -> HttpResponse:
     return HttpResponse(call.document)
 
 
-async def tokens(call: AuthorizedRequest) -> HttpResponse:
+async def tokens(call: AuthorizedRequest) -> api.TokenList:
     """Return all valid tokens."""
-    return json_response(api.TokenList(tokens=call.parts.tokens.tokens()))
+    return api.TokenList(tokens=call.parts.tokens.tokens())
 
 
-async def create_token(call: AuthorizedRequest, body: api.NewToken) -> HttpResponse:
+async def create_token(call: AuthorizedRequest, body: api.NewToken) -> api.TokenInfo:
     """Create a token; only this answer holds its secret."""
     made = call.parts.tokens.create(body)
     await call.parts.journal.durable()
-    return json_response(made, 201)
+    return made
 
 
-async def revoke_token(call: AuthorizedRequest) -> HttpResponse:
+async def revoke_token(call: AuthorizedRequest) -> None:
     """Revoke a token."""
     call.parts.tokens.revoke(call.path["token"])
     await call.parts.journal.durable()
-    return NO_CONTENT
 
 
-async def deposit(call: AuthorizedRequest, body: api.Deposit) -> HttpResponse:
+async def deposit(call: AuthorizedRequest, body: api.Deposit) -> api.AccountInfo:
     """Add money to a user's account."""
     account = call.parts.billing.deposit(call.path["user"], body)
     await call.parts.journal.durable()
-    return json_response(account)
+    return account
 
 
-async def overview(call: AuthorizedRequest) -> HttpResponse:
+async def overview(call: AuthorizedRequest) -> api.Overview:
     """Return the state of the whole service."""
     seen = call.parts.engine.overview()
     currency = call.parts.manager.site(call.user).currency
     degraded = call.parts.manager.degraded()
     spent = call.parts.billing.spent()
-    return json_response(replace(seen, spent=spent, currency=currency, degraded=degraded))
+    return replace(seen, spent=spent, currency=currency, degraded=degraded)
 
 
-async def drain(call: AuthorizedRequest, body: Empty) -> HttpResponse:
+async def drain(call: AuthorizedRequest, body: Empty) -> api.Health:
     """Stop accepting work."""
     call.parts.manager.drain()
-    return json_response(call.parts.manager.health(), 202)
+    return call.parts.manager.health()
