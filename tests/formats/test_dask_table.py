@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from bursar.formats.schema import sites_schema
-from bursar.formats.sites_toml import read_sites
+from bursar.formats.sites_toml import read_sites, sites_schema
 from bursar.model.dask import DaskEndpoint
 from bursar.model.errors import InputError
 

@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from bursar.formats.campaign_file import read_campaign
-from bursar.formats.schema import campaign_schema
+from bursar.formats.campaign_toml import campaign_schema
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES, Matching
 from bursar.model.task import Task

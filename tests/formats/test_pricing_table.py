@@ -1,11 +1,15 @@
 """Pricing rules in sites files: what they mean, and errors at their fields."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bursar.formats.pricing_table import parse_days, parse_hours, parse_use, pricing_of
+from bursar.formats.decoding import decode
+from bursar.formats.pricing_table import parse_days, parse_hours
+from bursar.formats.site_tables import LocalSiteTable
+from bursar.formats.units import parse_use
 from bursar.model.errors import InputError
 from bursar.model.pricing import (
     Adjusting,
@@ -57,10 +61,16 @@ factor = 0.5
 """
 
 
+def priced(tables: list[Any], unit_price: float = 1.0) -> Pricing | None:
+    """Return the pricing of a site with these rules."""
+    raw = {"kind": "local", "processors": 1, "unit_price": unit_price, "price": tables}
+    return decode(raw, LocalSiteTable, "site.uni").facts("uni", Path()).pricing
+
+
 def test_each_kind_means_its_rule() -> None:
     tables = tomllib.loads(TEXT)["site"]["uni"]["price"]
 
-    assert pricing_of(tables, 1.5, "site.uni.price") == Pricing(
+    assert priced(tables, 1.5) == Pricing(
         1.5,
         (
             Calendar(
@@ -81,9 +91,9 @@ def test_each_kind_means_its_rule() -> None:
 
 
 def test_days_and_hours_have_the_whole_week_as_default() -> None:
-    (rule,) = pricing_of([{"kind": "calendar", "zone": "UTC", "factor": 2.0}], 1.0, "p").rules
+    rule = Calendar(zone="UTC", days=frozenset(range(7)), factor=2.0)
 
-    assert rule == Calendar(zone="UTC", days=frozenset(range(7)), factor=2.0)
+    assert priced([{"kind": "calendar", "zone": "UTC", "factor": 2.0}]) == Pricing(1.0, (rule,))
 
 
 @pytest.mark.parametrize(
@@ -125,11 +135,11 @@ CALENDAR = {"kind": "calendar", "zone": "UTC", "factor": 2.0}
         (CALENDAR | {"factor": float("inf")}, "site.uni.price[0].factor"),
         (CALENDAR | {"colour": 1}, "site.uni.price[0].colour"),
         ({"kind": "demand", "points": []}, "site.uni.price[0].points"),
-        ({"kind": "demand", "points": [[2.0, 1.0]]}, "site.uni.price[0].points[0]"),
-        ({"kind": "bulk", "steps": [["1 mile", 0.9]]}, "site.uni.price[0].steps[0]"),
+        ({"kind": "demand", "points": [[2.0, 1.0]]}, "site.uni.price[0].points[0][0]"),
+        ({"kind": "bulk", "steps": [["1 mile", 0.9]]}, "site.uni.price[0].steps[0][0]"),
         ({"kind": "bulk", "steps": [[5, 0.9], [3, 0.8]]}, "site.uni.price[0].steps"),
-        ({"kind": "advance", "steps": [["soon", 0.9]]}, "site.uni.price[0].steps[0]"),
-        ({"kind": "loyalty", "steps": [[-1, 0.9]]}, "site.uni.price[0].steps[0]"),
+        ({"kind": "advance", "steps": [["soon", 0.9]]}, "site.uni.price[0].steps[0][0]"),
+        ({"kind": "loyalty", "steps": [[-1, 0.9]]}, "site.uni.price[0].steps[0][0]"),
         ({"kind": "group", "groups": [], "factor": 0.5}, "site.uni.price[0].groups"),
         (
             {"kind": "adjusting", "target": 2, "gain": 1, "least": 0, "most": 2, "every": 9},
@@ -143,7 +153,7 @@ CALENDAR = {"kind": "calendar", "zone": "UTC", "factor": 2.0}
 )
 def test_an_error_is_told_at_its_field(table: Any, where: str) -> None:
     with pytest.raises(InputError) as caught:
-        pricing_of([table], 1.0, "site.uni.price")
+        priced([table])
 
     assert caught.value.where == where
     assert "\n" not in caught.value.message
@@ -153,5 +163,5 @@ def test_a_second_adjusting_rule_is_refused() -> None:
     rule = {"kind": "adjusting", "target": 1, "gain": 1, "least": 0, "most": 2, "every": 9}
 
     with pytest.raises(InputError, match="at most one") as caught:
-        pricing_of([rule, rule], 1.0, "site.uni.price")
+        priced([rule, rule])
     assert caught.value.where == "site.uni.price"

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from bursar.formats.link_table import parse_bandwidth
-from bursar.formats.schema import sites_schema
-from bursar.formats.sites_toml import read_sites
+from bursar.formats.sites_toml import read_sites, sites_schema
+from bursar.formats.units import parse_bandwidth
 from bursar.model.errors import InputError
 from bursar.model.link import Link
 from bursar.model.slot import Slot

@@ -113,7 +113,7 @@ def test_the_table_of_garr(data: Path) -> None:
         ('"Bari", "CNAF"', '"Bari", "Bari"', ":21: link[2].between", "to itself"),
         ('"Bari", "CNAF"', '"CNAF", "Roma"', ":20: link[2]", "is a link"),
         ('"half"', '"both"', ":16: link[1].duplex", 'expected "full" or "half" or "one-way"'),
-        ("[0.5,", "[1.5,", ":17: link[1].profile", "between 0% and 100%"),
+        ("[0.5,", "[1.5,", ":17: link[1].profile[0]", "between 0% and 100%"),
         ('[0.5, "80%"]', "[]", ":17: link[1].profile", "at least one share"),
         ('"30m"', "0", ":18: link[1].step", "must be positive"),
         ('profile = [0.5, "80%"]\n', "", ":17: link[1].step", "goes with a profile"),

@@ -10,8 +10,7 @@ import pytest
 
 from bursar.model.errors import InputError
 from bursar.service.config import Address, ServiceConfig
-from bursar.service.config_schema import service_schema
-from bursar.service.config_toml import default_service, read_service, state_folder
+from bursar.service.config_toml import default_service, read_service, service_schema, state_folder
 
 
 def read(folder: Path, text: str, **environment: str) -> ServiceConfig:

@@ -26,12 +26,13 @@ def show_schema(
 ) -> None:
     """Print the JSON Schema of campaign, sites or service files."""
     from bursar.cli.output import print_json
-    from bursar.formats import schema
-    from bursar.service.config_schema import service_schema
+    from bursar.formats.campaign_toml import campaign_schema
+    from bursar.formats.sites_toml import sites_schema
+    from bursar.service.config_toml import service_schema
 
     made = {
-        SchemaFile.CAMPAIGN: schema.campaign_schema,
-        SchemaFile.SITES: schema.sites_schema,
+        SchemaFile.CAMPAIGN: campaign_schema,
+        SchemaFile.SITES: sites_schema,
         SchemaFile.SERVICE: service_schema,
     }
     print_json(made[which]())

@@ -9,13 +9,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.quantities import Schema, decoded_type
 from bursar.formats.sweep import MOST_POINTS, Axis, Sweep, combine
-from bursar.formats.toml_reading import decode_table, joined, read_text
+from bursar.formats.toml_reading import joined, read_text
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
@@ -31,8 +33,14 @@ TABLE_LIMIT = 256 * 1024 * 1024
 Number = int | float
 
 
-class RangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RangeTable(TomlTable, frozen=True):
     """Numbers from one end to the other, by a step or by their count."""
+
+    schema_rules: ClassVar[Schema] = {
+        "oneOf": [{"required": ["step"]}, {"required": ["points"]}],
+        "properties": {"step": {"not": {"const": 0}}},
+        "dependentSchemas": {"step": {"properties": {"spacing": {"const": "linear"}}}},
+    }
 
     from_: Annotated[Number, Meta(description="First value.")] = msgspec.field(name="from")
     to: Annotated[Number, Meta(description="Last value; included when a step falls on it.")]
@@ -48,8 +56,19 @@ class RangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description='With points: equal differences, or ("log") equal ratios.'),
     ] = "linear"
 
+    def __post_init__(self) -> None:
+        for key, end in (("from", self.from_), ("to", self.to), ("step", self.step)):
+            if end is not None:
+                check_value(end, key)
+        if (self.step is None) == (self.points is None):
+            raise InputError("expected either step or points beside from and to")
+        if self.step is not None and self.spacing == "log":
+            raise InputError("goes with points only", where="spacing")
+        if self.step == 0:
+            raise InputError("step must not be 0", where="step")
 
-class FilesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class FilesTable(TomlTable, frozen=True):
     """Files that exist, one value each."""
 
     files: Annotated[
@@ -57,8 +76,10 @@ class FilesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
-class CsvTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CsvTable(TomlTable, frozen=True):
     """A CSV table with a heading: one row at a time, its columns are the parameters."""
+
+    schema_rules: ClassVar[Schema] = {"not": {"required": ["column", "columns"]}}
 
     table: Annotated[str, Meta(description="File relative to the campaign's folder.")]
     columns: Annotated[
@@ -70,9 +91,22 @@ class CsvTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="One column, taken under the name of this entry."),
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.column is not None and self.columns is not None:
+            raise InputError("expected column or columns, not both")
 
-class RandomTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class RandomTable(TomlTable, frozen=True):
     """Random numbers, the same each time the file is read."""
+
+    schema_rules: ClassVar[Schema] = {
+        "if": {"properties": {"random": {"const": "normal"}}},
+        "then": {
+            "required": ["mean", "deviation"],
+            "properties": {"from": False, "to": False, "deviation": {"minimum": 0}},
+        },
+        "else": {"required": ["from", "to"], "properties": {"mean": False, "deviation": False}},
+    }
 
     random: Annotated[
         Literal["uniform", "log-uniform", "integer", "normal"], Meta(description="Distribution.")
@@ -86,6 +120,14 @@ class RandomTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean: Annotated[Number | None, Meta(description="For normal.")] = None
     deviation: Annotated[Number | None, Meta(description="For normal; not negative.")] = None
 
+    def __post_init__(self) -> None:
+        ends, shape = (self.from_, self.to), (self.mean, self.deviation)
+        normal = self.random == "normal"
+        wanted, other = (shape, ends) if normal else (ends, shape)
+        if None in wanted or any(value is not None for value in other):
+            keys = "mean and deviation" if normal else "from and to"
+            raise InputError(f'expected just {keys} with random = "{self.random}"')
+
 
 TABLES: dict[str, type[RangeTable | FilesTable | CsvTable | RandomTable]] = {
     "random": RandomTable,
@@ -95,6 +137,48 @@ TABLES: dict[str, type[RangeTable | FilesTable | CsvTable | RandomTable]] = {
     "to": RangeTable,
 }
 """The key that tells which kind of table it is; looked for in this order."""
+
+
+_VALUE: Schema = {"type": ["string", "number", "boolean"]}
+
+if TYPE_CHECKING:
+    Parameters: TypeAlias = dict[str, Any]
+else:
+
+    def _parse_table(value: object) -> dict[str, Any]:
+        return decode(value, dict[str, Any])
+
+    Parameters = decoded_type(
+        "Parameters",
+        _parse_table,
+        {
+            "description": "What each parameter goes through, and how they combine.",
+            "type": "object",
+            "propertyNames": {
+                "pattern": f"^{NAME}$",
+                "not": {"enum": [name for name in RESERVED if name != "combine"]},
+            },
+            "properties": {
+                "combine": {
+                    "description": '"product" (every value with every other), "zip" (side by '
+                    'side), or an expression such as "a * (b, c)".',
+                    "type": "string",
+                    "default": "product",
+                }
+            },
+            "additionalProperties": {
+                "anyOf": [
+                    _VALUE,
+                    {"type": "array", "items": _VALUE, "minItems": 1},
+                    *(
+                        {"$ref": f"#/$defs/{table.__name__}"}
+                        for table in dict.fromkeys(TABLES.values())
+                    ),
+                ]
+            },
+        },
+    )
+    """What each parameter goes through; the entries are read one by one."""
 
 
 def read_axis(name: str, raw: object, place: str, root: Path) -> Axis:
@@ -124,7 +208,7 @@ def read_axis(name: str, raw: object, place: str, root: Path) -> Axis:
     if isinstance(raw, list):
         return Axis(name, (name,), _listed(raw, place))
     if not isinstance(raw, dict):
-        return Axis(name, (name,), [(_value(raw, place),)])
+        return Axis(name, (name,), [(check_value(raw, place),)])
     kind = next((kind for key, kind in TABLES.items() if key in raw), None)
     if kind is None:
         hint = next((h for h in (spelling_hint(key, TABLES) for key in raw) if h), None)
@@ -133,7 +217,7 @@ def read_axis(name: str, raw: object, place: str, root: Path) -> Axis:
             where=place,
             hint=hint,
         )
-    table = decode_table(raw, kind, place)
+    table = decode(raw, kind, place)
     if isinstance(table, CsvTable):
         return _from_csv(name, table, place, root)
     values: Sequence[Value]
@@ -177,10 +261,10 @@ def _listed(raw: Sequence[Any], place: str) -> list[tuple[Value]]:
         raise InputError("expected at least one value, got an empty list", where=place)
     if len(raw) > MOST_POINTS:
         raise InputError(f"has more than {MOST_POINTS:,} values", where=place)
-    return [(_value(value, joined(place, i)),) for i, value in enumerate(raw)]
+    return [(check_value(value, joined(place, i)),) for i, value in enumerate(raw)]
 
 
-def _value(raw: object, place: str) -> Value:
+def check_value(raw: object, place: str) -> Value:
     if isinstance(raw, bool):
         return raw
     if isinstance(raw, str):
@@ -207,22 +291,10 @@ def _finite(number: float, place: str) -> float:
 
 
 def _ranged(table: RangeTable, place: str) -> Sequence[Value]:
-    for key, end in (("from", table.from_), ("to", table.to), ("step", table.step)):
-        if end is not None:
-            _value(end, joined(place, key))
-    if (table.step is None) == (table.points is None):
-        raise InputError(
-            "expected either step or points beside from and to",
-            where=place,
-        )
     if table.points is not None:
         return _spaced(table.from_, table.to, table.points, table.spacing, place)
     assert table.step is not None
-    if table.spacing == "log":
-        raise InputError("goes with points only", where=joined(place, "spacing"))
     first, last, step = (Decimal(str(x)) for x in (table.from_, table.to, table.step))
-    if not step:
-        raise InputError("step must not be 0", where=joined(place, "step"))
     if (last - first) * step < 0:
         raise InputError(
             f"never gets from {table.from_} to {table.to} by a step of {table.step}", where=place
@@ -290,12 +362,8 @@ def _short(text: str) -> str:
 
 
 def _drawn(name: str, table: RandomTable, place: str) -> Sequence[Value]:
-    ends, shape = (table.from_, table.to), (table.mean, table.deviation)
     normal = table.random == "normal"
-    wanted, other = (shape, ends) if normal else (ends, shape)
-    if None in wanted or any(value is not None for value in other):
-        keys = "mean and deviation" if normal else "from and to"
-        raise InputError(f'expected just {keys} with random = "{table.random}"', where=place)
+    wanted = (table.mean, table.deviation) if normal else (table.from_, table.to)
     if table.count > MOST_POINTS:
         raise InputError(f"gives more than {MOST_POINTS:,} values", where=joined(place, "count"))
     low, high = (float(_finite(v, place)) for v in wanted if v is not None)
@@ -316,15 +384,13 @@ def _drawn(name: str, table: RandomTable, place: str) -> Sequence[Value]:
         first, last = wanted
         if not isinstance(first, int) or not isinstance(last, int):
             raise InputError("expected whole numbers for from and to", where=place)
-        _value(first, joined(place, "from"))
-        _value(last, joined(place, "to"))
+        check_value(first, joined(place, "from"))
+        check_value(last, joined(place, "to"))
         return [source.randint(first, last) for _ in range(table.count)]
     return [_finite(source.uniform(low, high), place) for _ in range(table.count)]
 
 
 def _from_csv(name: str, table: CsvTable, place: str, root: Path) -> Axis:
-    if table.column is not None and table.columns is not None:
-        raise InputError("expected column or columns, not both", where=place)
     file = table.table
     if not file or file.startswith("/") or ".." in file.split("/") or "\0" in file:
         raise InputError(

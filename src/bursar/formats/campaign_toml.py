@@ -7,27 +7,22 @@ that a set may take what another makes; tasks of two sets belong together when
 they agree on every parameter they share.
 """
 
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bursar.formats.axes import read_sweep
+import msgspec
+
+from bursar.formats.axes import TABLES, read_sweep
+from bursar.formats.decoding import decode
 from bursar.formats.expansion import expand
-from bursar.formats.tables import (
-    CampaignFile,
-    CampaignTable,
-    GoalTable,
-    RetryTable,
-    TaskTable,
-)
+from bursar.formats.quantities import Schema
+from bursar.formats.schema import file_schema
+from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
-from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
-from bursar.formats.units import parse_amount, parse_duration, parse_share
-from bursar.model.campaign import Campaign, Retry
+from bursar.formats.toml_reading import joined, read_toml
+from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.goal import Goal
 from bursar.model.workflow import Workflow
 
 
@@ -46,66 +41,60 @@ def read_campaign_toml(path: Path) -> Campaign:
         With the file, the line where it can be told, and the field.
     """
     path = Path(path)
-    text = read_text(path)
-    try:
-        return _campaign(parse_toml(text), path)
-    except InputError as error:
-        raise at_line(error, text, path) from None
+    return read_toml(path, lambda document: _campaign(document, path))
+
+
+def campaign_schema() -> Schema:
+    """Return the JSON Schema of campaign files."""
+    return file_schema("Bursar campaign", CampaignFile, *TABLES.values())
 
 
 def _campaign(document: dict[str, Any], path: Path) -> Campaign:
     if not document:
         raise InputError("is empty, expected [campaign] and at least one task")
-    file = decode_table(document, CampaignFile, "")
+    file = decode(document, CampaignFile)
     root = Path(os.path.abspath(path)).parent
-    head = decode_table(file.campaign or {}, CampaignTable, "campaign")
+    head = file.campaign
     name = path.stem if head.name is None else head.name
     if not name.strip() or not name.isprintable():
         raise InputError("expected a name of printable characters", where="campaign.name")
-    if head.book is not None and head.account is None:
-        raise InputError("goes with account", where="campaign.book")
-    goal = _goal(decode_table(file.goal or {}, GoalTable, "goal"))
-    retry = _retry(decode_table(file.retry or {}, RetryTable, "retry"))
     sweep = read_sweep(file.parameters, "parameters", root) if file.parameters else None
-    sets = _task_sets(file, head, name)
+    sets = _task_sets(file, name)
     tasks = expand(sets, sweep, root)
     return Campaign(
         name=name,
         workflow=Workflow(tuple(tasks)),
-        goal=goal,
+        goal=file.goal.goal(),
         root=root,
-        retry=retry,
+        retry=file.retry.retry(),
         source=path,
         account=head.account,
         book=None if head.book is None else root / head.book,
     )
 
 
-def _task_sets(file: CampaignFile, head: CampaignTable, name: str) -> list[TaskSet]:
-    """The sets in the order of the file, each with the settings of [task] beneath its own."""
-    common = file.task if isinstance(file.task, dict) else {}
+def _task_sets(file: CampaignFile, name: str) -> list[TaskSet]:
+    """Return the sets in the order of the file; settings of [task] fill in what they lack."""
+    common = file.task if isinstance(file.task, TaskTable) else TaskTable()
     listed = file.task if isinstance(file.task, list) else []
-    named = file.tasks or {}
-    base = decode_table(common, TaskTable, "task")
+    named = file.tasks
+    command = file.campaign.command
     sets: list[TaskSet] = []
-    if head.command is not None:
-        if named or listed or base.command is not None:
+    if command is not None:
+        if named or listed or common.command is not None:
             raise InputError(
                 "expected either one command here or tasks, not both", where="campaign.command"
             )
-        sets.append(_task_set(name, {"command": head.command}, common, "task", swept=True))
-    elif base.command is not None and not named:
-        sets.append(_task_set(name, {}, common, "task", swept=True))
-    elif base.id is not None:
+        sets.append(_task_set(name, TaskTable(command=command), common, "task", swept=True))
+    elif common.command is not None and not named:
+        sets.append(_task_set(name, TaskTable(), common, "task", swept=True))
+    elif common.id is not None:
         raise InputError("is for one set of tasks, not for the settings of all", where="task.id")
-    for set_name, raw in named.items():
-        place = joined("tasks", set_name)
-        sets.append(_task_set(set_name, raw, common, place))
-    for i, raw in enumerate(listed):
-        place = joined("task", i)
-        table = decode_table(raw, TaskTable, place)
+    for set_name, table in named.items():
+        sets.append(_task_set(set_name, table, common, joined("tasks", set_name)))
+    for i, table in enumerate(listed):
         set_name = f"task-{i + 1}" if table.id is None else table.id
-        sets.append(_task_set(set_name, raw, {}, place))
+        sets.append(_task_set(set_name, table, TaskTable(), joined("task", i)))
     if not sets:
         raise InputError("has no task, expected a command in [campaign], [[task]] or [tasks.NAME]")
     _check_names(sets)
@@ -113,26 +102,28 @@ def _task_sets(file: CampaignFile, head: CampaignTable, name: str) -> list[TaskS
 
 
 def _task_set(
-    name: str, raw: object, common: Mapping[str, Any], place: str, *, swept: bool = False
+    name: str, own: TaskTable, common: TaskTable, place: str, *, swept: bool = False
 ) -> TaskSet:
-    own = decode_table(raw, TaskTable, place)
     if not name or "\0" in name:
         raise InputError("a task needs a name", where=place)
-    merged = dict(common)
-    places = {key: joined("task", key) for key in common}
-    if isinstance(raw, dict):
-        merged |= raw
-        places = {key: path for key, path in places.items() if key not in raw}
-        if "environment" in raw and isinstance(common.get("environment"), dict):
-            merged["environment"] = common["environment"] | raw["environment"]
-    table = decode_table(merged, TaskTable, place)
+    given, beneath = _given(own), _given(common)
+    if "over" in given:  # the task's own choice of points, in place of the sweep of all
+        beneath.pop("parameters", None)
+    places = {key: joined("task", key) for key in beneath if key not in given}
+    environment = beneath.get("environment", {}) | given.get("environment", {})
+    if environment:
+        given["environment"] = environment
+    table = TaskTable(**(beneath | given))
     if table.command is None:
         raise InputError("expected a command", where=joined(place, "command"))
-    if own.over is not None and own.parameters is not None:
-        raise InputError("expected over or parameters, not both", where=joined(place, "over"))
     if swept and own.command is not None:
         places["command"] = "campaign.command"
     return TaskSet(name=name, table=table, place=place, places=places, swept=swept)
+
+
+def _given(table: TaskTable) -> dict[str, Any]:
+    """Return the settings that a table states."""
+    return {k: v for k, v in msgspec.structs.asdict(table).items() if v is not None}
 
 
 def _check_names(sets: list[TaskSet]) -> None:
@@ -141,49 +132,6 @@ def _check_names(sets: list[TaskSet]) -> None:
         if task_set.name in seen:
             raise InputError(f'duplicate task id "{task_set.name}"', where=task_set.place)
         seen.add(task_set.name)
-
-
-def _goal(table: GoalTable) -> Goal:
-    deadline = None
-    if table.deadline is not None:
-        deadline = _at("goal.deadline", parse_duration, table.deadline)
-        if deadline == 0:
-            raise InputError("must be positive, got 0", where="goal.deadline")
-    budget, currency = None, None
-    if table.budget is not None:
-        budget, currency = _at("goal.budget", parse_amount, table.budget)
-    if table.trade_off is not None and not math.isfinite(table.trade_off):
-        raise InputError("expected a number between 0 and 1", where="goal.trade_off")
-    on_budget = {}
-    for text, action in (table.on_budget or {}).items():
-        place = joined("goal.on_budget", text)
-        share = _at(place, parse_share, text)
-        if share == 0 or share in on_budget:
-            reason = "must be above 0%" if share == 0 else "stands there twice"
-            raise InputError(f'"{text}" {reason}', where=place)
-        on_budget[share] = action
-    return Goal(
-        deadline=deadline,
-        budget=budget,
-        currency=currency,
-        trade_off=None if table.trade_off is None else float(table.trade_off),
-        on_budget=on_budget,
-    )
-
-
-def _retry(table: RetryTable) -> Retry:
-    return Retry(
-        attempts=table.attempts,
-        backoff=_at("retry.backoff", parse_duration, table.backoff),
-        ceiling=_at("retry.ceiling", parse_duration, table.ceiling),
-    )
-
-
-def _at(place: str, parse: Any, value: object) -> Any:
-    try:
-        return parse(value)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def check_inputs(campaign: Campaign) -> None:

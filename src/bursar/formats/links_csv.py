@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.formats.csv_rows import read_rows, short
-from bursar.formats.link_table import parse_bandwidth
-from bursar.formats.slot_table import at_field
-from bursar.formats.units import parse_duration
+from bursar.formats.units import at_field, parse_bandwidth, parse_duration
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.network_link import NetworkLink
 

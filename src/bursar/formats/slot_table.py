@@ -1,37 +1,75 @@
-"""A slot as files write it, and the slot that is meant."""
+"""Slots as files write them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar
 
-import msgspec
 from msgspec import Meta
 
-from bursar.formats.tables import Duration
-from bursar.formats.units import parse_amount, parse_duration, parse_price
+from bursar.formats.decoding import TomlTable
+from bursar.formats.quantities import Amount, Duration, Price, Schema
 from bursar.model.errors import InputError
 from bursar.model.slot import Slot
 
-T = TypeVar("T")
-
 MOST_PROCESSORS = 10**9
-"""Of a site or slot: sums of them are counted in 64 bits."""
-
-Price = str | int | float
+"""Largest number of processors of a site or slot: sums of them are counted in 64 bits."""
 
 
-class SlotTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class SlotPrices:
+    """
+    The prices of a slot or a site.
+
+    Parameters
+    ----------
+    unit
+        Currency units per processor-second; None when unknown.
+    fixed
+        Currency units for each slot bought.
+    currencies
+        Currencies that the prices name.
+    """
+
+    unit: float | None = None
+    fixed: float = 0.0
+    currencies: tuple[str, ...] = ()
+
+
+def prices_of(unit: Price | None, fixed: Amount | None, default: SlotPrices) -> SlotPrices:
+    """
+    Return the prices that a table gives.
+
+    Parameters
+    ----------
+    default
+        Prices where the table gives none.
+    """
+    named = [pair[1] for pair in (unit, fixed) if pair is not None and pair[1]]
+    return SlotPrices(
+        default.unit if unit is None else unit[0],
+        default.fixed if fixed is None else fixed[0],
+        tuple(dict.fromkeys(named)),
+    )
+
+
+class SlotTable(TomlTable, frozen=True):
     """Processors that a site offers for one interval."""
 
+    schema_rules: ClassVar[Schema] = {
+        "if": {"required": ["leased"], "properties": {"leased": {"const": True}}},
+        "then": {"properties": {"divisible": {"const": True}}},
+    }
+
     start: Annotated[Duration, Meta(description="From the campaign's start on.")]
-    duration: Annotated[Duration, Meta(description="How long; not 0.")]
+    duration: Annotated[
+        Duration, Meta(description="How long; not 0.", extra_json_schema={"exclusiveMinimum": 0})
+    ]
     processors: Annotated[int, Meta(description="How many.", ge=1, le=MOST_PROCESSORS)]
     unit_price: Annotated[
         Price | None,
         Meta(description='"0.05 EUR/core-hour", or a number per processor-second; the site\'s.'),
     ] = None
     fixed_price: Annotated[
-        Price | None, Meta(description='Charged once, 2 or "2 EUR"; the site\'s.')
+        Amount | None, Meta(description='Charged once, 2 or "2 EUR"; the site\'s.')
     ] = None
     divisible: Annotated[
         bool | None,
@@ -46,89 +84,33 @@ class SlotTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Paid from its start to the last use, for the most in use at once."),
     ] = False
 
+    def __post_init__(self) -> None:
+        if not self.start + self.duration > self.start:
+            raise InputError(f"must be positive, got {self.duration:g} s", where="duration")
+        if self.leased and self.divisible is False:
+            raise InputError("a leased slot is divisible", where="divisible")
 
-@dataclass(frozen=True, slots=True)
-class SlotPrices:
-    """
-    Parameters
-    ----------
-    unit
-        Currency units per processor-second; None when unknown.
-    fixed
-        Currency units for each slot bought.
-    currencies
-        That the prices name.
-    """
+    def slot(self, site: str, prices: SlotPrices) -> tuple[Slot, tuple[str, ...]]:
+        """
+        Return the slot, and the currencies that its prices name.
 
-    unit: float | None = None
-    fixed: float = 0.0
-    currencies: tuple[str, ...] = ()
-
-
-def parse_prices(unit: Price | None, fixed: Price | None, default: SlotPrices) -> SlotPrices:
-    """
-    The prices in a table with ``unit_price`` and ``fixed_price``.
-
-    Parameters
-    ----------
-    default
-        Of what the table leaves out.
-
-    Raises
-    ------
-    InputError
-        At the field.
-    """
-    unit_price, unit_currency = default.unit, None
-    if unit is not None:
-        unit_price, unit_currency = at_field("unit_price", parse_price, unit)
-    fixed_price, fixed_currency = default.fixed, None
-    if fixed is not None:
-        fixed_price, fixed_currency = at_field("fixed_price", parse_amount, fixed)
-    named = tuple(dict.fromkeys(c for c in (unit_currency, fixed_currency) if c))
-    return SlotPrices(unit_price, fixed_price, named)
-
-
-def slot_of(table: SlotTable, site: str, prices: SlotPrices) -> tuple[Slot, tuple[str, ...]]:
-    """
-    The slot, and the currencies that its prices name.
-
-    Parameters
-    ----------
-    site
-        Its name.
-    prices
-        The site's, for what the table leaves out.
-
-    Raises
-    ------
-    InputError
-        At the field.
-    """
-    start = at_field("start", parse_duration, table.start)
-    duration = at_field("duration", parse_duration, table.duration)
-    if not start + duration > start:
-        raise InputError(f"must be positive, got {duration:g} s", where="duration")
-    if table.leased and table.divisible is False:
-        raise InputError("a leased slot is divisible", where="divisible")
-    own = parse_prices(table.unit_price, table.fixed_price, prices)
-    slot = Slot(
-        site=site,
-        start=start,
-        duration=duration,
-        processors=table.processors,
-        unit_price=own.unit,
-        fixed_price=own.fixed,
-        divisible=table.leased if table.divisible is None else table.divisible,
-        extensible=table.extensible,
-        leased=table.leased,
-    )
-    return slot, own.currencies
-
-
-def at_field(name: str, parse: Callable[[object], T], value: object) -> T:
-    """What the field holds; an error is told there."""
-    try:
-        return parse(value)
-    except InputError as error:
-        raise error.within(name) from None
+        Parameters
+        ----------
+        site
+            Name of the site.
+        prices
+            The site's prices, for what the table leaves out.
+        """
+        own = prices_of(self.unit_price, self.fixed_price, prices)
+        slot = Slot(
+            site=site,
+            start=self.start,
+            duration=self.duration,
+            processors=self.processors,
+            unit_price=own.unit,
+            fixed_price=own.fixed,
+            divisible=self.leased if self.divisible is None else self.divisible,
+            extensible=self.extensible,
+            leased=self.leased,
+        )
+        return slot, own.currencies

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 
 from bursar.formats.csv_rows import read_rows, short
-from bursar.formats.slot_table import MOST_PROCESSORS, SlotTable, at_field
+from bursar.formats.decoding import decode
+from bursar.formats.slot_table import MOST_PROCESSORS, SlotTable
+from bursar.formats.units import at_field
 from bursar.model.errors import InputError, spelling_hint
 
 COLUMNS = tuple(field.name for field in msgspec.structs.fields(SlotTable))
@@ -61,7 +63,7 @@ def _row(cells: dict[str, str], line: int) -> tuple[int, SlotTable]:
             values[name] = at_field(name, _truth, cell)
         else:
             values[name] = cell
-    return line, SlotTable(**values)
+    return line, decode(values, SlotTable)
 
 
 def _count(cell: object) -> int:

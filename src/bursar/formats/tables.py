@@ -1,49 +1,80 @@
 """
 The tables of a campaign file, as the file writes them.
 
-They are what the JSON Schema is made from; :mod:`bursar.formats.campaign_toml`
-turns them into the model.
+The JSON Schema is made from them; :mod:`bursar.formats.campaign_toml` turns them into the model.
 """
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-Duration = Annotated[
-    str | int | float,
-    Meta(description='A time: seconds, "33m", "1h30m", "01:30:00" or "1-02:00:00".'),
+from bursar.formats.axes import Parameters
+from bursar.formats.decoding import TomlTable
+from bursar.formats.quantities import (
+    SHARE_PATTERN,
+    Amount,
+    Count,
+    Duration,
+    Schema,
+    TaskDuration,
+    TaskSize,
+)
+from bursar.formats.toml_reading import joined
+from bursar.formats.units import at_field, parse_share
+from bursar.model.campaign import Retry
+from bursar.model.errors import InputError
+from bursar.model.goal import Goal
+from bursar.model.matching import CHOICES
+
+FileName = Annotated[
+    str,
+    Meta(extra_json_schema={"minLength": 1, "not": {"pattern": r"^/|(^|/)\.\.(/|$)"}}),
 ]
-Size = Annotated[
-    str | int | float, Meta(description='A size: bytes, "4 GB" (10^9) or "10 MiB" (2^20).')
-]
-Amount = Annotated[str | int | float, Meta(description='Currency units: 126000 or "40 SU".')]
-Count = Annotated[
-    int | str, Meta(description='A whole number, or text that gives one, as "{cores}".')
-]
-Command = Annotated[
-    str | list[str],
-    Meta(
-        description="A line for /bin/sh, values quoted; or a list: a program and its arguments, "
-        "no shell."
-    ),
-]
+"""Name of a file: relative, and never leaving its folder."""
+
+Command = (
+    Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
+    | Annotated[
+        list[str],
+        Meta(
+            extra_json_schema={
+                "minItems": 1,
+                "prefixItems": [{"type": "string", "minLength": 1}],
+            }
+        ),
+    ]
+)
+"""A line for /bin/sh, values quoted; or a list: a program and its arguments, no shell."""
 
 
-class FileTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FileTable(TomlTable, frozen=True):
     """A file and its size."""
 
-    name: Annotated[str, Meta(description="Relative to the campaign's folder, / between parts.")]
-    size: Size | None = None
+    name: Annotated[
+        FileName, Meta(description="Relative to the campaign's folder, / between parts.")
+    ]
+    size: TaskSize | None = None
 
 
-class InputTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class InputTable(TomlTable, frozen=True):
     """A file and its size; or files by pattern; or what other tasks make."""
 
+    schema_rules: ClassVar[Schema] = {
+        "oneOf": [
+            {"required": ["name"], "properties": {"from": False, "files": False}},
+            {
+                "anyOf": [{"required": ["from"]}, {"required": ["files"]}],
+                "properties": {"name": False, "size": False},
+            },
+        ]
+    }
+
     name: Annotated[
-        str | None, Meta(description="One file, relative to the campaign's folder.")
+        FileName | None, Meta(description="One file, relative to the campaign's folder.")
     ] = None
-    size: Size | None = None
+    size: TaskSize | None = None
     from_: Annotated[
         str | None, Meta(description="All outputs of these tasks, or those that match files.")
     ] = msgspec.field(name="from", default=None)
@@ -52,26 +83,36 @@ class InputTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Pattern over what the tasks make and the campaign's folder holds."),
     ] = None
 
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.from_ is None and self.files is None):
+            raise InputError("expected either a name, or from or files")
+        if self.name is None and self.size is not None:
+            raise InputError("goes with a name only", where="size")
 
-class TaskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class TaskTable(TomlTable, frozen=True):
     """Settings of a task, or of all tasks of a sweep. Text may hold {parameter}."""
+
+    schema_rules: ClassVar[Schema] = {"not": {"required": ["over", "parameters"]}}
 
     command: Annotated[Command | None, Meta(description="What it runs.")] = None
     inputs: Annotated[
-        list[str | InputTable] | None,
+        list[FileName | InputTable] | None,
         Meta(description="Files it reads, put into its working directory."),
     ] = None
     outputs: Annotated[
-        list[str | FileTable] | None, Meta(description="Files it must have made when it ends.")
+        list[FileName | FileTable] | None, Meta(description="Files it must have made when it ends.")
     ] = None
     after: Annotated[
         list[str] | None,
         Meta(description="Further tasks that must have succeeded before it starts."),
     ] = None
     processors: Annotated[Count | None, Meta(description="How many it holds; 1.")] = None
-    runtime: Annotated[Duration | None, Meta(description="Estimate, on a site of speed 1.")] = None
-    wall_limit: Annotated[Duration | None, Meta(description="It is killed after this.")] = None
-    memory: Annotated[Size | None, Meta(description="What it needs.")] = None
+    runtime: Annotated[TaskDuration | None, Meta(description="Estimate, on a site of speed 1.")] = (
+        None
+    )
+    wall_limit: Annotated[TaskDuration | None, Meta(description="It is killed after this.")] = None
+    memory: Annotated[TaskSize | None, Meta(description="What it needs.")] = None
     retries: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Further tries after a failure; else as in [retry]."),
@@ -94,7 +135,8 @@ class TaskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Weight of access to files against their transfer."),
     ] = None
     choice: Annotated[
-        str | None, Meta(description="How one of the sites that match is chosen.")
+        Annotated[str, Meta(extra_json_schema={"enum": CHOICES})] | None,
+        Meta(description="How one of the sites that match is chosen."),
     ] = None
     data: Annotated[
         list[str] | None,
@@ -120,7 +162,7 @@ class TaskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description='Name of the task; of a sweep a pattern, as "run-{beta}".'),
     ] = None
     parameters: Annotated[
-        dict[str, Any] | None,
+        Parameters | None,
         Meta(description="A sweep of its own, in place of the campaign's."),
     ] = None
     over: Annotated[
@@ -131,8 +173,12 @@ class TaskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.over is not None and self.parameters is not None:
+            raise InputError("expected over or parameters, not both", where="over")
 
-class CampaignTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class CampaignTable(TomlTable, frozen=True):
     """The campaign's name and, if it is one command, that."""
 
     name: Annotated[str | None, Meta(description="For reports; else the file's name.")] = None
@@ -148,8 +194,12 @@ class CampaignTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="File of that book, relative to this one; else bursar.book."),
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.book is not None and self.account is None:
+            raise InputError("goes with account", where="book")
 
-class GoalTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class GoalTable(TomlTable, frozen=True):
     """What is wanted of the campaign."""
 
     deadline: Annotated[Duration | None, Meta(description="From its start.")] = None
@@ -159,36 +209,108 @@ class GoalTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Weight of cost against time: 0 fastest, 1 cheapest."),
     ] = None
     on_budget: Annotated[
-        dict[str, Literal["warn", "drain", "stop"]] | None,
+        dict[str, Literal["warn", "drain", "stop"]],
         Meta(
-            description='At shares of the budget, as "80%": say so; start nothing more; stop all.'
+            description='At shares of the budget, as "80%": say so; start nothing more; stop all.',
+            extra_json_schema={"propertyNames": {"pattern": SHARE_PATTERN}},
         ),
-    ] = None
+    ] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.goal()
+
+    def goal(self) -> Goal:
+        """
+        Return the goal.
+
+        Raises
+        ------
+        InputError
+            At the field.
+        """
+        if self.deadline == 0:
+            raise InputError("must be positive, got 0", where="deadline")
+        if self.trade_off is not None and not math.isfinite(self.trade_off):
+            raise InputError("expected a number between 0 and 1", where="trade_off")
+        on_budget = {}
+        for text, action in self.on_budget.items():
+            place = joined("on_budget", text)
+            share = at_field(place, parse_share, text)
+            if share == 0 or share in on_budget:
+                reason = "must be above 0%" if share == 0 else "stands there twice"
+                raise InputError(f'"{text}" {reason}', where=place)
+            on_budget[share] = action
+        budget, currency = self.budget or (None, None)
+        return Goal(
+            deadline=self.deadline,
+            budget=budget,
+            currency=currency,
+            trade_off=None if self.trade_off is None else float(self.trade_off),
+            on_budget=on_budget,
+        )
 
 
-class RetryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetryTable(TomlTable, frozen=True):
     """What happens after a failed or lost attempt."""
 
     attempts: Annotated[int, Meta(description="Tries in all.", ge=1)] = 3
     backoff: Annotated[Duration, Meta(description="Before the second try; then doubled.")] = 1.0
     ceiling: Annotated[Duration, Meta(description="Longest wait between tries.")] = 60.0
 
+    def retry(self) -> Retry:
+        """Return the rules for tries."""
+        return Retry(attempts=self.attempts, backoff=self.backoff, ceiling=self.ceiling)
 
-class CampaignFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+_COMMAND: Schema = {"required": ["command"]}
+
+
+class CampaignFile(TomlTable, frozen=True):
     """A campaign file: what to run, over which parameters, to what end."""
 
+    schema_rules: ClassVar[Schema] = {
+        "anyOf": [
+            {
+                "required": ["campaign"],
+                "properties": {
+                    "campaign": _COMMAND,
+                    "task": {"type": "object", "not": _COMMAND},
+                    "tasks": {"maxProperties": 0},
+                },
+            },
+            {
+                "properties": {"campaign": {"not": _COMMAND}},
+                "anyOf": [
+                    {"required": ["tasks"], "properties": {"tasks": {"minProperties": 1}}},
+                    {
+                        "required": ["task"],
+                        "properties": {"task": {"type": "array", "minItems": 1}},
+                    },
+                    {"required": ["task"], "properties": {"task": {"type": "object"} | _COMMAND}},
+                ],
+            },
+        ]
+    }
+
     campaign: Annotated[
-        dict[str, Any] | None, Meta(description="Its name, and its command if it has just one.")
-    ] = None
+        CampaignTable, Meta(description="Its name, and its command if it has just one.")
+    ] = msgspec.field(default_factory=CampaignTable)
     parameters: Annotated[
-        dict[str, Any] | None, Meta(description="The sweep: what each parameter goes through.")
+        Parameters | None, Meta(description="The sweep: what each parameter goes through.")
     ] = None
     task: Annotated[
-        dict[str, Any] | list[Any] | None,
+        TaskTable | Annotated[list[TaskTable], Meta(extra_json_schema={"items": _COMMAND})] | None,
         Meta(description="As [task]: settings for all tasks. As [[task]]: tasks, one by one."),
     ] = None
     tasks: Annotated[
-        dict[str, Any] | None, Meta(description="Tasks, or sweeps of tasks, by name.")
-    ] = None
-    goal: Annotated[dict[str, Any] | None, Meta(description="Deadline, budget, preference.")] = None
-    retry: Annotated[dict[str, Any] | None, Meta(description="How failures are met.")] = None
+        Annotated[
+            dict[str, TaskTable], Meta(extra_json_schema={"propertyNames": {"minLength": 1}})
+        ],
+        Meta(description="Tasks, or sweeps of tasks, by name."),
+    ] = msgspec.field(default_factory=dict)
+    goal: Annotated[GoalTable, Meta(description="Deadline, budget, preference.")] = msgspec.field(
+        default_factory=GoalTable
+    )
+    retry: Annotated[RetryTable, Meta(description="How failures are met.")] = msgspec.field(
+        default_factory=RetryTable
+    )

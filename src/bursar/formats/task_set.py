@@ -248,12 +248,8 @@ def _file(entry: str | FileTable | InputTable, place: str) -> FilePattern:
 def _input(entry: str | InputTable, place: str) -> FilePattern | InputSource:
     if isinstance(entry, str):
         return _file(entry, place)
-    if (entry.name is None) == (entry.from_ is None and entry.files is None):
-        raise InputError("expected either a name, or from or files", where=place)
     if entry.name is not None:
         return _file(entry, place)
-    if entry.size is not None:
-        raise InputError("goes with a name only", where=joined(place, "size"))
     files = None
     if entry.files is not None:
         files = template_at(entry.files, joined(place, "files"))

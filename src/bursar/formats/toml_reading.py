@@ -1,5 +1,5 @@
 """
-From the text of a TOML file to typed tables, with every error at its place.
+The text of TOML files: read, parsed, and searched for the line on which a key stands.
 
 A place is a path of keys (``tasks.align.inputs[0].size``); where the text
 shows on which line it stands, the error names the line too.
@@ -7,18 +7,16 @@ shows on which line it stands, the error names the line too.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
-
-import msgspec
+from typing import Any, TypeVar
 
 from bursar.model.errors import InputError, spelling_hint
 
 LIMIT = 16 * 1024 * 1024
 """Largest TOML file read, bytes."""
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 def read_text(path: Path, *, limit: int = LIMIT) -> str:
@@ -102,117 +100,6 @@ def _syntax_error(message: str, text: str) -> InputError:
     return InputError(f"{reason} at the end", where=f"{len(lines)}:{len(lines[-1]) + 1}")
 
 
-def decode_table(raw: object, kind: type[T], place: str) -> T:
-    """
-    A table of the document as a struct, or the first thing wrong with it.
-
-    Parameters
-    ----------
-    raw
-        What the document holds there.
-    kind
-        A ``msgspec.Struct``; its fields are the known keys.
-    place
-        Path of the table, for errors; empty for the document itself.
-
-    Raises
-    ------
-    InputError
-        At the path of the unknown or mistyped key.
-    """
-    if not isinstance(raw, dict):
-        raise InputError(f"expected a table, got {_kind(raw)}", where=place)
-    _check_keys(raw, [f.encode_name for f in msgspec.structs.fields(kind)], place)
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise _field_error(str(error), place, kind) from None
-    except (OverflowError, ValueError) as error:
-        raise InputError(str(error).splitlines()[0], where=place) from None
-
-
-def _check_keys(raw: Mapping[str, object], known: Iterable[str], place: str) -> None:
-    known = list(known)
-    for key in raw:
-        if key not in known:
-            raise InputError(
-                "unknown key, expected " + ("one of " if len(known) > 1 else "") + ", ".join(known),
-                where=joined(place, key),
-                hint=spelling_hint(key, known),
-            )
-
-
-def _field_error(message: str, place: str, kind: type[msgspec.Struct]) -> InputError:
-    """``Expected `str`, got `int` - at `$.name` `` as a message at a field."""
-    text, _, path = message.partition(" - at `")
-    path = path.rstrip("`").removeprefix("$")
-    where = (place + path).lstrip(".").replace("[...]", "")
-    missing = re.fullmatch(r"Object missing required field `(.*)`", text)
-    if missing:
-        return InputError(f'expected a key "{missing[1]}"', where=where)
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
-    if unknown:
-        return InputError("unknown key", where=joined(where, unknown[1]))
-    choice = re.fullmatch(r"Invalid enum value (.*)", text)
-    if choice:
-        key = re.match(r"\.?(\w+)", path)
-        known = _choices(kind, key[1] if key else "")
-        found = choice[1].strip("'")
-        shown = "".join(c if c.isprintable() else "?" for c in found)[:60]
-        listed = " or ".join(f'"{word}"' for word in known)
-        return InputError(
-            f'expected {listed}, got "{shown}"', where=where, hint=spelling_hint(found, known)
-        )
-    text = re.sub(r"`([^`]*)`", lambda m: _types_in_words(m[1]), text)
-    return InputError(text[0].lower() + text[1:], where=where)
-
-
-def _choices(kind: type[msgspec.Struct], key: str) -> list[str]:
-    """Words that a field, or what it holds, may be."""
-    for field in msgspec.structs.fields(kind):
-        if field.encode_name == key:
-            return _literals(field.type)
-    return []
-
-
-def _literals(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    return [word for part in get_args(annotation) for word in _literals(part)]
-
-
-_WORDS = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
-
-
-def _types_in_words(types: str) -> str:
-    words = [_WORDS.get(name, name) for name in types.split(" | ") if name != "null"]
-    if "a number" in words and "a whole number" in words:
-        words.remove("a whole number")
-    return " or ".join(words)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "true or false"
-    for python, word in (
-        (str, "text"),
-        (int, "a whole number"),
-        (float, "a number"),
-        (list, "a list"),
-        (dict, "a table"),
-    ):
-        if isinstance(value, python):
-            return word
-    return "a date"
-
-
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
     if isinstance(key, int):
@@ -220,6 +107,27 @@ def joined(place: str, key: str | int) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", key):
         key = '"' + "".join(c if c.isprintable() else "?" for c in key)[:60] + '"'
     return f"{place}.{key}" if place else key
+
+
+def read_toml(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
+    """
+    Read a TOML file.
+
+    Parameters
+    ----------
+    read
+        Makes the result of the document; its errors name places in the document.
+
+    Raises
+    ------
+    InputError
+        With the file, the line where it can be told, and the field.
+    """
+    text = read_text(path)
+    try:
+        return read(parse_toml(text))
+    except InputError as error:
+        raise at_line(error, text, path) from None
 
 
 def at_line(error: InputError, text: str, path: Path) -> InputError:

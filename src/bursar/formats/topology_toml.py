@@ -7,25 +7,23 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.link_table import Bandwidth, parse_bandwidth
+from bursar.formats.decoding import TomlTable, decode
 from bursar.formats.links_csv import read_links
-from bursar.formats.slot_table import at_field
-from bursar.formats.tables import Duration
-from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
-from bursar.formats.units import parse_duration, parse_share
+from bursar.formats.quantities import Bandwidth, Duration, Share
+from bursar.formats.toml_reading import joined, read_toml
 from bursar.model.errors import InputError
 from bursar.model.network_link import BandwidthProfile, NetworkLink
 from bursar.model.routing import Routing
 from bursar.model.topology import Topology
 
 
-class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NodeTable(TomlTable, frozen=True):
     """A node. One that a link names need not be given."""
 
     router: Annotated[bool, Meta(description="No site is here.")] = False
 
 
-class WireTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WireTable(TomlTable, frozen=True):
     """What joins two nodes."""
 
     between: Annotated[
@@ -35,7 +33,7 @@ class WireTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bandwidth: Annotated[Bandwidth | None, Meta(description="Without it sizes do not matter.")] = (
         None
     )
-    latency: Annotated[Duration, Meta(description="Until the first byte is there.")] = 0
+    latency: Annotated[Duration, Meta(description="Until the first byte is there.")] = 0.0
     duplex: Annotated[
         Literal["full", "half", "one-way"],
         Meta(
@@ -44,15 +42,47 @@ class WireTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "full"
     profile: Annotated[
-        list[str | float] | None,
+        list[Share] | None,
         Meta(description="Shares of the bandwidth that others leave, one step after the other."),
     ] = None
     step: Annotated[
         Duration | None, Meta(description="How long each share of the profile holds; an hour.")
     ] = None
 
+    def __post_init__(self) -> None:
+        source, target = self.between
+        for name in (source, target):
+            if not name or not name.isprintable():
+                raise InputError("expected printable names of nodes", where="between")
+        if source == target:
+            raise InputError(f'joins "{source}" to itself', where="between")
+        if self.profile is None and self.step is not None:
+            raise InputError("goes with a profile", where="step")
+        if self.profile is not None and self.bandwidth is None:
+            raise InputError("goes with a bandwidth", where="profile")
+        if self.profile is not None and not self.profile:
+            raise InputError("expected at least one share", where="profile")
+        if self.step == 0:
+            raise InputError("must be positive, got 0", where="step")
 
-class TopologyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    def wire(self) -> NetworkLink:
+        """Return the link of the network."""
+        source, target = self.between
+        profile = None
+        if self.profile is not None:
+            step = 3600.0 if self.step is None else self.step
+            profile = BandwidthProfile(shares=tuple(self.profile), step=step)
+        return NetworkLink(
+            source=source,
+            target=target,
+            bandwidth=math.inf if self.bandwidth is None else self.bandwidth,
+            latency=self.latency,
+            duplex=self.duplex,
+            profile=profile,
+        )
+
+
+class TopologyFile(TomlTable, frozen=True):
     """A topology file: [node.NAME] and [[link]] tables."""
 
     routing: Annotated[
@@ -63,8 +93,10 @@ class TopologyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "narrowest."
         ),
     ] = "latency"
-    node: Annotated[dict[str, Any], Meta(description="The nodes, by name.")] = {}
-    link: Annotated[list[Any], Meta(description="What joins them.")] = []
+    node: Annotated[dict[str, NodeTable], Meta(description="The nodes, by name.")] = msgspec.field(
+        default_factory=dict
+    )
+    link: Annotated[tuple[WireTable, ...], Meta(description="What joins them.")] = ()
 
 
 def read_topology(path: Path) -> Topology:
@@ -84,65 +116,17 @@ def read_topology(path: Path) -> Topology:
         return _topology(
             [(f"{path}:{link.line}", link.wire) for link in links], {}, "latency", str(path)
         )
-    text = read_text(path)
-    try:
-        return _read(parse_toml(text))
-    except InputError as error:
-        raise at_line(error, text, path) from None
+    return read_toml(path, _read)
 
 
 def _read(document: dict[str, Any]) -> Topology:
-    file = decode_table(document, TopologyFile, "")
-    routers: dict[str, bool] = {}
-    for name, raw in file.node.items():
-        here = joined("node", name)
+    file = decode(document, TopologyFile)
+    for name in file.node:
         if not name or not name.isprintable():
-            raise InputError("expected a printable name", where=here)
-        routers[name] = decode_table(raw, NodeTable, here).router
-    wires: list[tuple[str, NetworkLink]] = []
-    for i, raw in enumerate(file.link):
-        here = joined("link", i)
-        table = decode_table(raw, WireTable, here)
-        try:
-            wires.append((here, _wire(table)))
-        except InputError as error:
-            raise InputError(
-                error.message, where=joined(here, error.where), hint=error.hint
-            ) from None
+            raise InputError("expected a printable name", where=joined("node", name))
+    wires = [(joined("link", i), table.wire()) for i, table in enumerate(file.link)]
+    routers = {name: table.router for name, table in file.node.items()}
     return _topology(wires, routers, file.routing, "")
-
-
-def _wire(table: WireTable) -> NetworkLink:
-    source, target = table.between
-    for name in (source, target):
-        if not name or not name.isprintable():
-            raise InputError("expected printable names of nodes", where="between")
-    if source == target:
-        raise InputError(f'joins "{source}" to itself', where="between")
-    bandwidth = None
-    if table.bandwidth is not None:
-        bandwidth = at_field("bandwidth", parse_bandwidth, table.bandwidth)
-    profile = None
-    if table.profile is not None:
-        if bandwidth is None:
-            raise InputError("goes with a bandwidth", where="profile")
-        if not table.profile:
-            raise InputError("expected at least one share", where="profile")
-        step = at_field("step", parse_duration, "1h" if table.step is None else table.step)
-        if not step > 0:
-            raise InputError("must be positive, got 0", where="step")
-        shares = tuple(at_field("profile", parse_share, share) for share in table.profile)
-        profile = BandwidthProfile(shares=shares, step=step)
-    elif table.step is not None:
-        raise InputError("goes with a profile", where="step")
-    return NetworkLink(
-        source=source,
-        target=target,
-        bandwidth=math.inf if bandwidth is None else bandwidth,
-        latency=at_field("latency", parse_duration, table.latency),
-        duplex=table.duplex,
-        profile=profile,
-    )
 
 
 def _topology(

@@ -8,11 +8,15 @@ Each parser takes text or a plain number and returns the unit the model uses
 
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import CURRENCY
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 LONGEST = 1e12
 """Longest time, seconds (some 30,000 years)."""
@@ -31,6 +35,14 @@ _QUANTITY = re.compile(rf"({_NUMBER})\s*([A-Za-z]*)", re.ASCII)
 _SHARE = re.compile(rf"({_NUMBER})\s*(%?)", re.ASCII)
 _AMOUNT = re.compile(rf"({_NUMBER})\s*({CURRENCY})?", re.ASCII)
 _PRICE = re.compile(rf"({_NUMBER})\s*({CURRENCY})?\s*/\s*([A-Za-z-]+)", re.ASCII)
+
+_RATE = re.compile(
+    r"((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*"
+    r"(?:(?:([kKMGTP])(i?))?(B|bit)\s*/\s*s)?",
+    re.ASCII,
+)
+
+_USE = re.compile(r"(.*?)\s*(?:core|processor|cpu)-(second|minute|hour|day)s?", re.ASCII | re.I)
 
 _SECONDS = {
     name: seconds
@@ -53,15 +65,11 @@ _SIZE_BY_WORD = {
     "bytes": 1,
     **{unit.lower(): size for unit, size in _SIZES.items()},
 }
+_PROCESSOR_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _PER = {
     f"{what}-{time}": seconds
     for what in ("core", "processor", "cpu")
-    for time, seconds in (
-        ("second", 1),
-        ("minute", 60),
-        ("hour", 3600),
-        ("day", 86400),
-    )
+    for time, seconds in _PROCESSOR_SECONDS.items()
 }
 
 
@@ -246,6 +254,82 @@ def parse_price(value: object) -> tuple[float, str | None]:
     if seconds is None:
         _refuse(value, expected, hint=spelling_hint(match[3].lower(), _PER))
     return _finite(float(match[1]), value, expected) / seconds, match[2]
+
+
+def parse_bandwidth(value: object) -> float:
+    """
+    Return the bytes per second in ``"100 MB/s"`` (10^8), ``"1 Gbit/s"`` or ``1e8``.
+
+    ``B`` is a byte and ``bit`` is a bit; a lone ``b`` could be either and is refused.
+
+    Raises
+    ------
+    InputError
+        When it is none of these, not finite, or not positive.
+    """
+    expected = 'expected a bandwidth such as "100 MB/s", "1 Gbit/s" or bytes per second'
+    try:
+        rate = _rate(value)
+    except OverflowError:
+        rate = math.inf
+    if rate is None or not math.isfinite(rate):
+        shown = "".join(c if c.isprintable() else "?" for c in str(value)[:60])
+        raise InputError(f'{expected}, got "{shown}"')
+    if not rate > 0:
+        raise InputError(f"must be positive, got {value}")
+    return rate
+
+
+def _rate(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    match = _RATE.fullmatch(str(value).strip())
+    if match is None:
+        return None
+    number, prefix, binary, unit = match.groups()
+    base = 1024.0 if binary else 1000.0
+    scale = base ** (1 + "KMGTP".index(prefix.upper())) if prefix else 1.0
+    return float(number) * scale / (8 if unit == "bit" else 1)
+
+
+def parse_use(value: object) -> float:
+    """
+    Return the processor-seconds in ``"100 core-hours"`` or ``360000``.
+
+    Raises
+    ------
+    InputError
+        When it is none, negative or not finite.
+    """
+    expected = 'expected use such as "100 core-hours", or processor-seconds'
+    unit = 1
+    if isinstance(value, str):
+        match = _USE.fullmatch(value.strip())
+        if match is None:
+            raise InputError(expected)
+        value, unit = match[1], _PROCESSOR_SECONDS[match[2].lower()]
+    try:
+        number, currency = parse_amount(value)
+    except InputError:
+        raise InputError(expected) from None
+    if currency is not None:
+        raise InputError(expected)
+    return number * unit
+
+
+def at_field(name: str, parse: Callable[[V], T], value: V) -> T:
+    """
+    Parse the value of a field.
+
+    Raises
+    ------
+    InputError
+        At the field.
+    """
+    try:
+        return parse(value)
+    except InputError as error:
+        raise error.within(name) from None
 
 
 def _number(value: object, expected: str) -> float:

@@ -8,25 +8,26 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.toml_reading import at_line, decode_table, parse_toml, read_text
-from bursar.model.errors import BursarError, InputError
+from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.toml_reading import read_toml
+from bursar.model.errors import BursarError
 from bursar.model.status import Fact
 from bursar.model.weights import RankWeights
 
 Weight = Annotated[float, Meta(ge=0, le=1)]
 
 
-class WeightsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WeightsTable(TomlTable, frozen=True):
     """The weights."""
 
     alpha: Annotated[Weight, Meta(description="Of the rank expression, against the files.")]
     beta: Annotated[Weight, Meta(description="Of access to files, against bringing them.")]
 
 
-class WeightsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WeightsFile(TomlTable, frozen=True):
     """A file of weights."""
 
-    weights: Annotated[dict[str, Any], Meta(description="The weights.")]
+    weights: Annotated[WeightsTable, Meta(description="The weights.")]
     found: Annotated[
         dict[str, Any] | None, Meta(description="How they were found; for people.")
     ] = None
@@ -42,13 +43,8 @@ def read_weights(path: Path) -> RankWeights:
         With the file, the line where it can be told, and the field.
     """
     path = Path(path)
-    text = read_text(path)
-    try:
-        file = decode_table(parse_toml(text), WeightsFile, "")
-        table = decode_table(file.weights, WeightsTable, "weights")
-    except InputError as error:
-        raise at_line(error, text, path) from None
-    return RankWeights(alpha=float(table.alpha), beta=float(table.beta))
+    weights = read_toml(path, lambda document: decode(document, WeightsFile)).weights
+    return RankWeights(alpha=float(weights.alpha), beta=float(weights.beta))
 
 
 def write_weights(

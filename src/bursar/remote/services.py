@@ -18,12 +18,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
+from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.toml_reading import joined, read_toml
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.remote import SealLevel
 from bursar.remote.access import ENVIRONMENT, Access, FoundToken, read_token, token_from
@@ -31,7 +32,7 @@ from bursar.remote.access import ENVIRONMENT, Access, FoundToken, read_token, to
 File = Annotated[str, Meta(min_length=1)]
 
 
-class KnownServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownServiceTable(TomlTable, frozen=True):
     """A service."""
 
     url: Annotated[str, Meta(description="Its address: https://HOST:PORT.")]
@@ -53,11 +54,17 @@ class KnownServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         Meta(description="Tasks and results are sealed: the service cannot read them."),
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.seal is not None and None in (self.certificate, self.ca):
+            raise InputError('needs "ca" and "certificate"', where="seal")
 
-class ServicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class ServicesFile(TomlTable, frozen=True):
     """A file of services."""
 
-    service: Annotated[dict[str, Any], Meta(description="The services, by name.")] = {}
+    service: Annotated[dict[str, KnownServiceTable], Meta(description="The services, by name.")] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +128,7 @@ def services_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _tables(path: Path) -> dict[str, KnownServiceTable]:
-    text = read_text(path)
-    try:
-        file = decode_table(parse_toml(text), ServicesFile, "")
-        return {
-            name: decode_table(raw, KnownServiceTable, joined("service", name))
-            for name, raw in file.service.items()
-        }
-    except InputError as error:
-        raise at_line(error, text, path) from None
+    return read_toml(path, lambda document: decode(document, ServicesFile)).service
 
 
 def _same(one: str, other: str) -> bool:
@@ -210,9 +209,4 @@ def _service(
         )
     except InputError as error:
         raise error.within(place) from None
-    if table.seal is not None and None in (table.certificate, table.ca):
-        raise InputError(
-            'needs "ca" and "certificate"',
-            where=f"{place}.seal",
-        )
     return KnownService(access=access, seal=table.seal)

@@ -6,19 +6,22 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.sites_toml import read_sites, site_of
-from bursar.formats.tables import Amount, Duration, Size
-from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
-from bursar.formats.units import parse_amount, parse_duration, parse_share, parse_size
+from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.quantities import Amount, Duration, Schema, Share, Size
+from bursar.formats.schema import file_schema
+from bursar.formats.sites_toml import AnySiteTable, read_sites, site_facts, with_default_kind
+from bursar.formats.toml_reading import at_line, joined, parse_toml, read_text
+from bursar.formats.units import at_field
 from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.site import SiteFacts
 from bursar.service.config import (
+    OUTLIVES,
     PORT,
     Address,
     CertificateFiles,
@@ -37,12 +40,12 @@ from bursar.service.quota import Quota
 from bursar.sites.local import this_machine
 
 PREFIX = "BURSAR_SERVICE__"
-"""Of variables that say something in the file's place: ``BURSAR_SERVICE__SECTION__KEY``."""
+"""Prefix of environment variables in place of the file's keys: ``BURSAR_SERVICE__SECTION__KEY``."""
 
-T = TypeVar("T")
+_CERTIFICATES = ("certificate", "key", "authorities", "revoked")
 
 
-class ServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServiceTable(TomlTable, frozen=True):
     """The service itself."""
 
     name: Annotated[
@@ -60,9 +63,9 @@ class ServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None, Meta(description="Where workers on other machines reach it, over TLS.")
     ] = None
     names: Annotated[
-        list[Annotated[str, Meta(min_length=1)]],
+        tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(description="Further names and addresses by which clients call it."),
-    ] = []
+    ] = ()
     security: Annotated[
         Security,
         Meta(
@@ -92,20 +95,114 @@ class ServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="Whether a user's certificate needs a table [users.NAME].")
     ] = False
     scrapers: Annotated[
-        list[str], Meta(description="Users who may read the metrics without being administrators.")
-    ] = []
+        tuple[str, ...],
+        Meta(description="Users who may read the metrics without being administrators."),
+    ] = ()
     sites: Annotated[
         str | None, Meta(description="A sites file that has its site, in place of [site].")
     ] = None
     site: Annotated[str | None, Meta(description="Which of the file's sites.")] = None
 
+    def __post_init__(self) -> None:
+        self.listen_address()
+        self._check_certificates()
+        if (self.seal_certificate is None) != (self.seal_key is None):
+            lacks = "seal_certificate" if self.seal_certificate is None else "seal_key"
+            raise InputError("goes together with the other file", where=lacks)
+        if self.security == "none" and not self.listen_address().is_loopback:
+            raise InputError(
+                f'without security nobody from elsewhere is listened to, and "{self.listen}" is '
+                "not of this machine alone",
+                where="listen",
+                hint='set security = "tls" or "mutual", or listen on 127.0.0.1',
+            )
+        if self.only_listed_users and self.security != "mutual":
+            raise InputError(
+                'goes with security = "mutual"; tokens are for whom they were made',
+                where="only_listed_users",
+            )
+        workers = self.worker_address()
+        if workers is not None and not workers.port:
+            raise InputError("workers are to find it again: expected a port", where="worker_listen")
+        if self.site is not None and self.sites is None:
+            raise InputError("names a site, and there is no sites file", where="site")
 
-class MarketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    def _check_certificates(self) -> None:
+        if self.security == "none":
+            for key in _CERTIFICATES:
+                if getattr(self, key) is not None:
+                    raise InputError('goes with security = "tls" or "mutual"', where=key)
+            return
+        for key in ("certificate", "key", *(["authorities"] if self.security == "mutual" else [])):
+            if getattr(self, key) is None:
+                raise InputError(
+                    f'security = "{self.security}" needs a file here',
+                    where=key,
+                    hint="bursar certs makes it",
+                )
+
+    def listen_address(self) -> Address:
+        """
+        Return the address where clients reach the service.
+
+        Raises
+        ------
+        InputError
+            When the text is none.
+        """
+        return at_field("listen", _address, self.listen)
+
+    def worker_address(self) -> Address | None:
+        """
+        Return the address where workers on other machines reach the service, or None.
+
+        Raises
+        ------
+        InputError
+            When the text is none.
+        """
+        if self.worker_listen is None:
+            return None
+        return at_field("worker_listen", _address, self.worker_listen)
+
+    def certificates(self, folder: Path) -> CertificateFiles | None:
+        """
+        Return the files of certificates; None without security.
+
+        Raises
+        ------
+        InputError
+            When a file is missing.
+        """
+        if self.security == "none":
+            return None
+        said = {key: getattr(self, key) for key in _CERTIFICATES}
+        return CertificateFiles(**{k: _file(k, v, folder) for k, v in said.items() if v})
+
+    def sealing(self, folder: Path) -> SealingFiles | None:
+        """
+        Return the files by which tasks are sealed; None: tasks cannot be sealed.
+
+        Raises
+        ------
+        InputError
+            When a file is missing.
+        """
+        if self.seal_certificate is None or self.seal_key is None:
+            return None
+        return SealingFiles(
+            certificate=_file("seal_certificate", self.seal_certificate, folder),
+            key=_file("seal_key", self.seal_key, folder),
+        )
+
+
+class MarketTable(TomlTable, frozen=True):
     """How it deals; what it asks is said in [site]."""
 
     protocols: Annotated[
-        list[NegotiationProtocol], Meta(description="By which it sells; none: it sells nothing.")
-    ] = msgspec.field(default_factory=lambda: list(PROTOCOLS))
+        tuple[NegotiationProtocol, ...],
+        Meta(description="By which it sells; none: it sells nothing."),
+    ] = PROTOCOLS
     must_buy: Annotated[bool, Meta(description="Whether tasks run only under an agreement.")] = (
         False
     )
@@ -116,37 +213,63 @@ class MarketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Amount | None,
         Meta(description="That each user has from the start; without it: as much as they like."),
     ] = None
-    validity: Annotated[Duration, Meta(description="For which a quote holds.")] = "10 min"
-    floor: Annotated[
-        str | int | float, Meta(description="Share of the price down to which it bargains.")
-    ] = 0.8
+    validity: Annotated[Duration, Meta(description="For which a quote holds; 10 min.")] = 600.0
+    floor: Annotated[Share, Meta(description="Share of the price down to which it bargains.")] = 0.8
     holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
 
+    def __post_init__(self) -> None:
+        if not self.validity:
+            raise InputError("must be positive", where="validity")
 
-class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    def settings(self) -> MarketSettings:
+        """Return the settings for selling processors."""
+        return MarketSettings(
+            protocols=tuple(dict.fromkeys(self.protocols)),
+            must_buy=self.must_buy,
+            price_shared=self.price_shared,
+            credit=None if self.credit is None else self.credit[0],
+            validity=self.validity,
+            floor=self.floor,
+            holds=self.holds,
+        )
+
+
+class UserTable(TomlTable, frozen=True):
     """A user."""
 
     local_user: Annotated[
         str, Meta(description="Account of this machine under which the tasks run.")
     ] = ""
-    scopes: Annotated[list[Scope], Meta(description="What a certificate of the user's allows.")] = (
-        msgspec.field(default_factory=lambda: ["submit", "read"])
-    )
-    groups: Annotated[list[str], Meta(description="That the prices count the user among.")] = []
+    scopes: Annotated[
+        tuple[Scope, ...], Meta(description="What a certificate of the user's allows.")
+    ] = ("submit", "read")
+    groups: Annotated[
+        tuple[str, ...], Meta(description="That the prices count the user among.")
+    ] = ()
     credit: Annotated[
         Amount | None, Meta(description="That the user has from the start; as [market] says.")
     ] = None
     limits: Annotated[
-        dict[str, Any], Meta(description="That are the user's own, in place of those in [limits].")
-    ] = {}
+        Quota, Meta(description="That are the user's own, in place of those in [limits].")
+    ] = msgspec.field(default_factory=Quota)
+
+    def settings(self) -> UserSettings:
+        """Return the settings of the user."""
+        return UserSettings(
+            local_user=self.local_user,
+            scopes=frozenset(self.scopes),
+            groups=frozenset(self.groups),
+            credit=None if self.credit is None else self.credit[0],
+            quota=self.limits,
+        )
 
 
-class TasksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TasksTable(TomlTable, frozen=True):
     """What tasks may do, and may take."""
 
     directories: Annotated[
-        list[str], Meta(description="Folders in which a task may be told to run, absolute.")
-    ] = []
+        tuple[str, ...], Meta(description="Folders in which a task may be told to run, absolute.")
+    ] = ()
     limit: Annotated[
         Duration | None, Meta(description="After which a task is killed that names no limit.")
     ] = None
@@ -157,8 +280,8 @@ class TasksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(description="Interpreter of workers, which the local users can run.")
     ] = ""
     outlives: Annotated[
-        Duration, Meta(description="For which tasks and workers go on without the service.")
-    ] = "10 min"
+        Duration, Meta(description="For which tasks and workers go on without the service; 10 min.")
+    ] = OUTLIVES
     memory: Annotated[Size | None, Meta(description="Address space of each program; no limit.")] = (
         None
     )
@@ -173,15 +296,50 @@ class TasksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="Whether the kernel holds workers to their processors.")
     ] = True
 
+    def __post_init__(self) -> None:
+        for i, name in enumerate(self.directories):
+            if not name.startswith("/"):
+                raise InputError("expected an absolute path", where=f"directories[{i}]")
+        if self.limit == 0:
+            raise InputError("must be positive", where="limit")
+        if self.python and not (self.python.startswith("/") and os.access(self.python, os.X_OK)):
+            raise InputError(f'no program "{_short(self.python)}"', where="python")
 
-class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    def settings(self) -> TaskSettings:
+        """Return limits and environment of tasks."""
+        return TaskSettings(
+            local_user=self.local_user,
+            python=self.python,
+            outlives=self.outlives,
+            memory=self.memory,
+            file_size=self.file_size,
+            open_files=self.open_files,
+            processes=self.processes,
+            cgroups=self.cgroups,
+        )
+
+
+class LimitsTable(TomlTable, frozen=True):
     """How much users may have, and ask."""
 
-    tasks: Annotated[dict[str, Any], Meta(description="Of instances, tasks and results.")] = {}
-    requests: Annotated[dict[str, Any], Meta(description="Of requests, and their size.")] = {}
+    schema_rules: ClassVar[Schema] = {
+        "properties": {"tasks": {"properties": {"limit": False, "directories": False}}}
+    }
+
+    tasks: Annotated[EngineLimits, Meta(description="Of instances, tasks and results.")] = (
+        msgspec.field(default_factory=EngineLimits)
+    )
+    requests: Annotated[HttpLimits, Meta(description="Of requests, and their size.")] = (
+        msgspec.field(default_factory=HttpLimits)
+    )
+
+    def __post_init__(self) -> None:
+        for key in ("limit", "directories"):
+            if getattr(self.tasks, key):
+                raise InputError("is said in [tasks]", where=f"tasks.{key}")
 
 
-class LogTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogTable(TomlTable, frozen=True):
     """What it writes to its standard error, a line of JSON each."""
 
     level: Annotated[
@@ -190,19 +348,40 @@ class LogTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: Annotated[bool, Meta(description="Whether each request is a line.")] = False
 
 
-class ServiceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServiceFile(TomlTable, frozen=True):
     """A service file."""
 
-    service: Annotated[dict[str, Any], Meta(description="The service itself.")] = {}
+    service: Annotated[ServiceTable, Meta(description="The service itself.")] = msgspec.field(
+        default_factory=ServiceTable
+    )
     site: Annotated[
-        dict[str, Any] | None,
+        AnySiteTable | None,
         Meta(description="The processors it has, as in a sites file; those of this machine."),
     ] = None
-    market: Annotated[dict[str, Any], Meta(description="How it deals.")] = {}
-    users: Annotated[dict[str, Any], Meta(description="Users, by name.")] = {}
-    tasks: Annotated[dict[str, Any], Meta(description="What tasks may do and take.")] = {}
-    limits: Annotated[dict[str, Any], Meta(description="How much of it users may have.")] = {}
-    log: Annotated[dict[str, Any], Meta(description="What it writes.")] = {}
+    market: Annotated[MarketTable, Meta(description="How it deals.")] = msgspec.field(
+        default_factory=MarketTable
+    )
+    users: Annotated[dict[str, UserTable], Meta(description="Users, by name.")] = msgspec.field(
+        default_factory=dict
+    )
+    tasks: Annotated[TasksTable, Meta(description="What tasks may do and take.")] = msgspec.field(
+        default_factory=TasksTable
+    )
+    limits: Annotated[LimitsTable, Meta(description="How much of it users may have.")] = (
+        msgspec.field(default_factory=LimitsTable)
+    )
+    log: Annotated[LogTable, Meta(description="What it writes.")] = msgspec.field(
+        default_factory=LogTable
+    )
+
+    def __post_init__(self) -> None:
+        if self.site is not None and self.service.sites is not None:
+            raise InputError("there is a [site] already", where="service.sites")
+
+
+def service_schema() -> Schema:
+    """Return the JSON Schema of service files."""
+    return file_schema("Bursar service", ServiceFile)
 
 
 def read_service(path: Path, environment: Mapping[str, str] | None = None) -> ServiceConfig:
@@ -299,63 +478,54 @@ def _value(text: str) -> object:
 
 
 def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
-    file = decode_table(document, ServiceFile, "")
-    table = decode_table(file.service, ServiceTable, "service")
-    site = _site(file, table, folder)
-    listen = _address(table.listen, "service.listen")
-    certificates = _certificates(table, folder)
-    if table.security == "none" and not listen.is_loopback:
-        raise InputError(
-            f'without security nobody from elsewhere is listened to, and "{table.listen}" is not '
-            "of this machine alone",
-            where="service.listen",
-            hint='set security = "tls" or "mutual", or listen on 127.0.0.1',
-        )
-    if table.only_listed_users and table.security != "mutual":
-        raise InputError(
-            'goes with security = "mutual"; tokens are for whom they were made',
-            where="service.only_listed_users",
-        )
-    worker_listen = None
-    if table.worker_listen is not None:
-        worker_listen = _address(table.worker_listen, "service.worker_listen")
-        if not worker_listen.port:
-            raise InputError(
-                "workers are to find it again: expected a port", where="service.worker_listen"
-            )
-    elif site.batch is not None:
+    if "site" in document:
+        document = document | {"site": with_default_kind(document["site"])}
+    file = decode(document, ServiceFile)
+    table = file.service
+    site = _site(file, folder)
+    try:
+        certificates, sealed = table.certificates(folder), table.sealing(folder)
+    except InputError as error:
+        raise InputError(error.message, where=f"service.{error.where}") from None
+    if table.worker_listen is None and site.batch is not None:
         raise InputError(
             "workers come from other machines, and are to find it somewhere",
             where="service.worker_listen",
             hint='set worker_listen = "0.0.0.0:7481"',
         )
-    users = {name: _user(name, raw, site) for name, raw in file.users.items()}
+    _check_local_user(file.tasks.local_user, "tasks.local_user", site)
+    for name, user in file.users.items():
+        place = joined("users", name)
+        if not name or len(name) > 200 or not name.isprintable():
+            raise InputError("expected a name", where=place)
+        _check_local_user(user.local_user, f"{place}.local_user", site)
     return ServiceConfig(
         name=site.name,
         folder=(folder / Path(table.folder).expanduser()) if table.folder else state_folder(),
         site=site,
-        listen=listen,
-        worker_listen=worker_listen,
-        names=tuple(table.names),
+        listen=table.listen_address(),
+        worker_listen=table.worker_address(),
+        names=table.names,
         security=table.security,
         certificates=certificates,
-        sealed=_sealed(table, folder),
+        sealed=sealed,
         owner=table.owner,
-        users=users,
+        users={name: user.settings() for name, user in file.users.items()},
         only_listed_users=table.only_listed_users,
-        selling=_selling(file.market),
+        selling=file.market.settings(),
         scrapers=frozenset(table.scrapers),
-        tasks=_task_rules(file.tasks, site),
-        limits=_engine_limits(file),
-        http=_http_limits(file),
-        log=_log(file.log),
+        tasks=file.tasks.settings(),
+        limits=msgspec.structs.replace(
+            file.limits.tasks, limit=file.tasks.limit, directories=file.tasks.directories
+        ),
+        http=file.limits.requests,
+        log=LogSettings(level=file.log.level, requests=file.log.requests),
     )
 
 
-def _site(file: ServiceFile, table: ServiceTable, folder: Path) -> SiteFacts:
-    """The site, under the service's name if it has one."""
-    if file.site is not None and table.sites is not None:
-        raise InputError("there is a [site] already", where="service.sites")
+def _site(file: ServiceFile, folder: Path) -> SiteFacts:
+    """Return the site, under the service's name if it has one."""
+    table = file.service
     if table.sites is not None:
         known = {site.name: site for site in read_sites(folder / table.sites)}
         if table.site is None and len(known) == 1:
@@ -371,10 +541,8 @@ def _site(file: ServiceFile, table: ServiceTable, folder: Path) -> SiteFacts:
             )
         else:
             site = known[table.site]
-    elif table.site is not None:
-        raise InputError("names a site, and there is no sites file", where="service.site")
     elif file.site is not None:
-        site = site_of(file.site, "site", folder, table.name or "local")
+        site = site_facts(file.site, table.name or "local", folder, "site")
     else:
         site = this_machine()
     if site.kind not in ("local", "batch"):
@@ -385,71 +553,24 @@ def _site(file: ServiceFile, table: ServiceTable, folder: Path) -> SiteFacts:
     return replace(site, name=table.name) if table.name else site
 
 
-def _address(text: str, place: str) -> Address:
+def _address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise InputError(f'expected "HOST:PORT", got "{_short(text)}"', where=place)
+        raise InputError(f'expected "HOST:PORT", got "{_short(text)}"')
     return Address(host, int(port))
 
 
-def _certificates(table: ServiceTable, folder: Path) -> CertificateFiles | None:
-    given = {key: getattr(table, key) for key in ("certificate", "key", "authorities", "revoked")}
-    if table.security == "none":
-        for key, value in given.items():
-            if value is not None:
-                raise InputError(
-                    'goes with security = "tls" or "mutual"', where=joined("service", key)
-                )
-        return None
-    needed = ("certificate", "key", *(["authorities"] if table.security == "mutual" else []))
-    for key in needed:
-        if given[key] is None:
-            raise InputError(
-                f'security = "{table.security}" needs a file here',
-                where=joined("service", key),
-                hint="bursar certs makes it",
-            )
-    files = {key: _file(value, f"service.{key}", folder) for key, value in given.items() if value}
-    return CertificateFiles(**files)
-
-
-def _sealed(table: ServiceTable, folder: Path) -> SealingFiles | None:
-    if table.seal_certificate is None and table.seal_key is None:
-        return None
-    if table.seal_certificate is None or table.seal_key is None:
-        lacks = "seal_certificate" if table.seal_certificate is None else "seal_key"
-        raise InputError("goes together with the other file", where=f"service.{lacks}")
-    return SealingFiles(
-        certificate=_file(table.seal_certificate, "service.seal_certificate", folder),
-        key=_file(table.seal_key, "service.seal_key", folder),
-    )
-
-
-def _file(name: str, place: str, folder: Path) -> Path:
+def _file(key: str, name: str, folder: Path) -> Path:
     path = folder / Path(name).expanduser()
     if not path.is_file():
-        raise InputError(f"no file {path}", where=place)
+        raise InputError(f"no file {path}", where=key)
     return path
 
 
-def _user(name: str, raw: object, site: SiteFacts) -> UserSettings:
-    place = joined("users", name)
-    if not name or len(name) > 200 or not name.isprintable():
-        raise InputError("expected a name", where=place)
-    table = decode_table(raw, UserTable, place)
-    if table.local_user:
-        _check_local_user(table.local_user, f"{place}.local_user", site)
-    return UserSettings(
-        local_user=table.local_user,
-        scopes=frozenset(table.scopes),
-        groups=frozenset(table.groups),
-        credit=_amount(table.credit, f"{place}.credit"),
-        quota=decode_table(table.limits, Quota, f"{place}.limits"),
-    )
-
-
 def _check_local_user(account: str, place: str, site: SiteFacts) -> None:
+    if not account:
+        return
     if site.kind != "local":
         raise InputError("tasks are of another user on this machine only", where=place)
     try:
@@ -462,91 +583,6 @@ def _check_local_user(account: str, place: str, site: SiteFacts) -> None:
         raise InputError("tasks are never run as root for somebody", where=place)
     if os.geteuid() != 0:
         raise InputError("only a service that runs as root may switch users", where=place)
-
-
-def _selling(raw: object) -> MarketSettings:
-    table = decode_table(raw, MarketTable, "market")
-    floor = _parsed(parse_share, table.floor, "market.floor")
-    validity = _seconds(table.validity, "market.validity")
-    if not validity:
-        raise InputError("must be positive", where="market.validity")
-    return MarketSettings(
-        protocols=tuple(dict.fromkeys(table.protocols)),
-        must_buy=table.must_buy,
-        price_shared=table.price_shared,
-        credit=_amount(table.credit, "market.credit"),
-        validity=validity,
-        floor=floor,
-        holds=table.holds,
-    )
-
-
-def _task_rules(raw: object, site: SiteFacts) -> TaskSettings:
-    table = decode_table(raw, TasksTable, "tasks")
-    if table.local_user:
-        _check_local_user(table.local_user, "tasks.local_user", site)
-    return TaskSettings(
-        local_user=table.local_user,
-        python=_interpreter(table.python),
-        outlives=_seconds(table.outlives, "tasks.outlives") or 0.0,
-        memory=_size(table.memory, "tasks.memory"),
-        file_size=_size(table.file_size, "tasks.file_size"),
-        open_files=table.open_files,
-        processes=table.processes,
-        cgroups=table.cgroups,
-    )
-
-
-def _interpreter(name: str) -> str:
-    if name and not (name.startswith("/") and os.access(name, os.X_OK)):
-        raise InputError(f'no program "{_short(name)}"', where="tasks.python")
-    return name
-
-
-def _engine_limits(file: ServiceFile) -> EngineLimits:
-    """Those of [limits.tasks], and what [tasks] says of all tasks."""
-    raw = decode_table(file.limits, LimitsTable, "limits").tasks
-    for key in ("limit", "directories"):
-        if key in raw:
-            raise InputError("is said in [tasks]", where=joined("limits.tasks", key))
-    limits = decode_table(raw, EngineLimits, "limits.tasks")
-    tasks = decode_table(file.tasks, TasksTable, "tasks")
-    for i, name in enumerate(tasks.directories):
-        if not name.startswith("/"):
-            raise InputError("expected an absolute path", where=f"tasks.directories[{i}]")
-    limit = _seconds(tasks.limit, "tasks.limit")
-    if limit == 0:
-        raise InputError("must be positive", where="tasks.limit")
-    return msgspec.structs.replace(limits, limit=limit, directories=tuple(tasks.directories))
-
-
-def _http_limits(file: ServiceFile) -> HttpLimits:
-    raw = decode_table(file.limits, LimitsTable, "limits").requests
-    return decode_table(raw, HttpLimits, "limits.requests")
-
-
-def _log(raw: object) -> LogSettings:
-    table = decode_table(raw, LogTable, "log")
-    return LogSettings(level=table.level, requests=table.requests)
-
-
-def _seconds(value: object, place: str) -> float | None:
-    return None if value is None else _parsed(parse_duration, value, place)
-
-
-def _size(value: object, place: str) -> int | None:
-    return None if value is None else _parsed(parse_size, value, place)
-
-
-def _amount(value: object, place: str) -> float | None:
-    return None if value is None else _parsed(parse_amount, value, place)[0]
-
-
-def _parsed(parse: Callable[[object], T], value: object, place: str) -> T:
-    try:
-        return parse(value)
-    except InputError as error:
-        raise InputError(error.message, where=place, hint=error.hint) from None
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,261 @@
+"""
+From the plain values of a TOML document to typed tables, with every error at its place.
+
+msgspec checks types, known keys and ranges; what several keys mean together is checked in
+``__post_init__`` of the table. Here the first error of both becomes an :class:`InputError` whose
+place is a path of keys (``tasks.align.inputs[0].size``).
+"""
+
+import re
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from bursar.formats.quantities import Schema, parse_quantity
+from bursar.formats.toml_reading import joined
+from bursar.model.errors import InputError, spelling_hint
+
+T = TypeVar("T")
+
+_LITERAL: Any = Literal
+
+
+class TomlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """
+    Base of the tables of files: the fields are the known keys.
+
+    Attributes
+    ----------
+    noun
+        What a table of this kind describes, where its ``kind`` tells it from others.
+    needed
+        Messages for keys that are missing; others get a general one.
+    refused
+        Hints for keys that other kinds have and this one cannot have; others get a general one.
+    kind_by_default
+        Whether a table that does not state its kind is of this one.
+    schema_rules
+        What the fields' types do not say in the JSON Schema, such as keys that exclude each other.
+    """
+
+    noun: ClassVar[str] = ""
+    needed: ClassVar[Mapping[str, str]] = {}
+    refused: ClassVar[Mapping[str, str]] = {}
+    kind_by_default: ClassVar[bool] = False
+    schema_rules: ClassVar[Schema] = {}
+
+
+def decode(raw: object, kind: type[T], place: str = "") -> T:
+    """
+    Decode a value of the document, or report the first thing wrong with it.
+
+    Parameters
+    ----------
+    raw
+        What the document holds.
+    kind
+        A table, or any type that msgspec knows.
+    place
+        Path of the value, for errors; empty for the document itself.
+
+    Raises
+    ------
+    InputError
+        At the path of the unknown, missing or wrong key.
+    """
+    try:
+        return msgspec.convert(raw, kind, dec_hook=parse_quantity)
+    except msgspec.ValidationError as error:
+        raise _input_error(error, _Spot(raw, kind, place)) from None
+    except (OverflowError, ValueError) as error:
+        raise InputError(str(error).splitlines()[0], where=place) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A value of the document, the type that was expected of it, and its path."""
+
+    raw: Any
+    kind: Any
+    place: str
+
+    def structs(self) -> list[type[msgspec.Struct]]:
+        """Return the tables that may stand here; several when a key tells them apart."""
+        return [k for k in _options(self.kind) if isinstance(k, type) and _is_struct(k)]
+
+    def table(self) -> type[msgspec.Struct] | None:
+        """Return the table that stands here, by its kind where there are several."""
+        structs = self.structs()
+        if len(structs) < 2:
+            return structs[0] if structs else None
+        found = self.raw.get(structs[0].__struct_config__.tag_field)
+        return next((s for s in structs if s.__struct_config__.tag == found), None)
+
+    def step(self, token: str) -> "_Spot | None":
+        """Return the value under a token of msgspec's path: ``.key``, ``[2]``, or ``[...]``."""
+        if token == "[...]":
+            return self._failing_entry()
+        if token.startswith("["):
+            i = int(token[1:-1])
+            for option in _options(self.kind):
+                arguments = get_args(option)
+                if get_origin(option) is list:
+                    return _Spot(self.raw[i], arguments[0], joined(self.place, i))
+                if get_origin(option) is tuple:
+                    item = arguments[0] if arguments[-1] is ... else arguments[i]
+                    return _Spot(self.raw[i], item, joined(self.place, i))
+            return None
+        key = token[1:]
+        for struct in self.structs():
+            if key == struct.__struct_config__.tag_field:
+                tags = tuple(s.__struct_config__.tag for s in self.structs())
+                return _Spot(self.raw.get(key), _LITERAL[tags], joined(self.place, key))
+        for field in msgspec.structs.fields(self.table() or TomlTable):
+            if field.encode_name == key:
+                return _Spot(self.raw[key], field.type, joined(self.place, key))
+        return None
+
+    def _failing_entry(self) -> "_Spot | None":
+        """Return the first entry of a dictionary that is wrong: msgspec does not tell its key."""
+        for option in _options(self.kind):
+            if get_origin(option) is dict:
+                kind = get_args(option)[1]
+                for key, value in self.raw.items():
+                    try:
+                        msgspec.convert(value, kind, dec_hook=parse_quantity)
+                    except (msgspec.ValidationError, OverflowError, ValueError):
+                        return _Spot(value, kind, joined(self.place, key))
+        return None
+
+
+def _is_struct(kind: type) -> bool:
+    # The unit types take everything as their instance, and for a subclass of theirs nothing.
+    return msgspec.Struct in kind.__mro__
+
+
+def _options(kind: Any) -> Iterator[Any]:
+    """Yield the members of a union, without their annotations."""
+    if get_origin(kind) is Annotated:
+        yield from _options(get_args(kind)[0])
+    elif get_origin(kind) in (Union, types.UnionType):
+        for part in get_args(kind):
+            yield from _options(part)
+    else:
+        yield kind
+
+
+def _input_error(error: msgspec.ValidationError, whole: _Spot) -> InputError:
+    """Turn ``Expected `str`, got `int` - at `$.name` `` into a message at a field."""
+    match = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$([^`]*)`)?", str(error), re.S)
+    assert match is not None
+    text, spot = match[1], whole
+    for token in re.findall(r"\[(?:\d+|\.\.\.)\]|\.[^.\[]+", match[2] or ""):
+        following = spot.step(token)
+        if following is None:
+            break
+        spot = following
+    cause = error.__cause__
+    if isinstance(cause, InputError):
+        where = ".".join(part for part in (spot.place, cause.where) if part)
+        return InputError(cause.message, where=where, hint=cause.hint)
+    if cause is not None:
+        return InputError(str(cause).splitlines()[0], where=spot.place)
+    missing = re.fullmatch(r"Object missing required field `(.*)`", text)
+    if missing:
+        return _missing_key(missing[1], spot)
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text, re.S)
+    if unknown:
+        return _unknown_key(unknown[1], spot)
+    if text.startswith(("Invalid enum value", "Invalid value")):
+        return _unknown_word(spot)
+    text = re.sub(r"`([^`]*)`", lambda m: _types_in_words(m[1]), text)
+    return InputError(text[0].lower() + text[1:], where=spot.place)
+
+
+def _missing_key(key: str, spot: _Spot) -> InputError:
+    structs = spot.structs()
+    if len(structs) > 1 and key == structs[0].__struct_config__.tag_field:
+        tags = _listed([str(s.__struct_config__.tag) for s in structs])
+        return InputError(f"expected {tags}", where=joined(spot.place, key))
+    words = getattr(spot.table(), "needed", {}).get(key)
+    if words:
+        return InputError(words, where=joined(spot.place, key))
+    return InputError(f'expected a key "{key}"', where=spot.place)
+
+
+def _unknown_key(key: str, spot: _Spot) -> InputError:
+    """Say which tables have the key, or which key was probably meant."""
+    table = spot.table()
+    if table is None:
+        return InputError("unknown key", where=joined(spot.place, key))
+    where = joined(spot.place, key)
+    structs = spot.structs()
+    own = ""
+    if len(structs) > 1:
+        config = table.__struct_config__
+        own = f'with {config.tag_field} = "{config.tag}"'
+        owners = [s for s in structs if key in _keys(s)]
+        if owners:
+            value = spot.raw[key]
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                where = joined(where, 0)  # the line of its first table
+            nouns = list(dict.fromkeys(getattr(s, "noun", "") for s in owners))
+            if 2 * len(owners) > len(structs):
+                message = f"does not go with {getattr(table, 'noun', '')}"
+            else:
+                message = f"goes with {' or '.join(nouns)} only, not {own}"
+            tags = _listed([str(s.__struct_config__.tag) for s in owners])
+            hint = getattr(table, "refused", {}).get(key, f"set {config.tag_field} = {tags}")
+            return InputError(message, where=where, hint=hint)
+    known = _keys(table)
+    expected = ("one of " if len(known) > 1 else "") + ", ".join(known)
+    return InputError(
+        " ".join(word for word in ("unknown key", own) if word) + f", expected {expected}",
+        where=where,
+        hint=spelling_hint(key, known),
+    )
+
+
+def _keys(table: type[msgspec.Struct]) -> list[str]:
+    tag_field = table.__struct_config__.tag_field
+    return [*([tag_field] if tag_field else []), *table.__struct_encode_fields__]
+
+
+def _unknown_word(spot: _Spot) -> InputError:
+    known = [word for part in _options(spot.kind) for word in get_args(part)]
+    found = str(spot.raw)
+    shown = "".join(c if c.isprintable() else "?" for c in found)[:60]
+    return InputError(
+        f'expected {_listed(known)}, got "{shown}"',
+        where=spot.place,
+        hint=spelling_hint(found, known),
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return " or ".join(f'"{word}"' for word in words)
+
+
+_WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "list": "a list",
+    "object": "a table",
+    "dict": "a table",
+    "date": "a date",
+    "datetime": "a date",
+    "time": "a time of day",
+}
+
+
+def _types_in_words(types: str) -> str:
+    words = [_WORDS.get(name, name) for name in types.split(" | ") if name != "null"]
+    if "a number" in words and "a whole number" in words:
+        words.remove("a whole number")
+    return " or ".join(words)

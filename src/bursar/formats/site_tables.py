@@ -1,0 +1,355 @@
+"""The tables of sites: what all kinds have, and sites that this machine or a file provides."""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bursar.formats.decoding import TomlTable
+from bursar.formats.pool_table import PoolTable
+from bursar.formats.pricing_table import PriceTable
+from bursar.formats.quantities import Amount, Bandwidth, Duration, Price, Schema, Size
+from bursar.formats.slot_table import MOST_PROCESSORS, SlotPrices, SlotTable, prices_of
+from bursar.formats.slots_csv import read_slots
+from bursar.formats.toml_reading import joined
+from bursar.model.errors import InputError
+from bursar.model.money import CURRENCY, check_currency
+from bursar.model.overlap import find_oversubscription, peak_offered_processors
+from bursar.model.pricing import Pricing
+from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.site import BackgroundLoad, SiteFacts
+from bursar.model.slot import Slot
+
+DEFAULT_CURRENCY = "SU"
+"""Currency of prices that name none."""
+
+Processors = Annotated[int, Meta(ge=1, le=MOST_PROCESSORS)]
+Text = Annotated[str, Meta(min_length=1)]
+
+_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class SiteTable(TomlTable, frozen=True, tag_field="kind"):
+    """A site. A unit price that is not given is unknown, never 0."""
+
+    provider: ClassVar[str]
+    """Kind of the site in the model."""
+
+    name: Annotated[str | None, Meta(description="For [[site]]; unique among the sites.")] = None
+    speed: Annotated[
+        float,
+        Meta(description="Relative to the machine the runtime estimates hold for.", gt=0),
+    ] = 1.0
+    unit_price: Annotated[
+        Price | None,
+        Meta(description='"0.05 EUR/core-hour", or a number per processor-second.'),
+    ] = None
+    fixed_price: Annotated[
+        Amount | None,
+        Meta(description='For each slot bought, 2 or "2 EUR"; without it, none.'),
+    ] = None
+    currency: Annotated[
+        Annotated[str, Meta(extra_json_schema={"pattern": rf"^{CURRENCY}$"})] | None,
+        Meta(description="Of all its prices, where they name none; SU."),
+    ] = None
+    memory: Annotated[Size | None, Meta(description="What it has.")] = None
+    attributes: Annotated[
+        dict[str, str | int | float | bool],
+        Meta(description="Further ones that it publishes, for requirements and ranks."),
+    ] = msgspec.field(default_factory=dict)
+    storage: Annotated[
+        Text | None,
+        Meta(
+            description="Where files that many tasks share are kept: a folder, relative to this "
+            "file, or a URL."
+        ),
+    ] = None
+    storage_limit: Annotated[
+        Size | None, Meta(description="What files that are brought there may take; no limit.")
+    ] = None
+    storage_rate: Annotated[
+        Bandwidth | None, Meta(description="At which tasks read from there; it takes no time.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.speed):
+            raise InputError(f"expected a positive number, got {self.speed}", where="speed")
+        if self.currency is not None:
+            try:
+                check_currency(self.currency)
+            except ValueError as error:
+                raise InputError(str(error), where="currency") from None
+        self._check_attributes()
+        for key in ("storage_limit", "storage_rate"):
+            if self.storage is None and getattr(self, key) is not None:
+                raise InputError("speaks of a storage, and there is none", where=key)
+
+    def _check_attributes(self) -> None:
+        seen: dict[str, str] = {}
+        for name, value in self.attributes.items():
+            where = joined("attributes", name)
+            if not _ATTRIBUTE.fullmatch(name):
+                raise InputError("expected a name of letters, digits and _", where=where)
+            if name.lower() in seen:
+                raise InputError(
+                    f'is "{seen[name.lower()]}" already: upper and lower case are one', where=where
+                )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"expected a finite number, got {value}", where=where)
+            seen[name.lower()] = name
+
+    def facts(self, name: str, folder: Path) -> SiteFacts:
+        """
+        Return what the table says of the site.
+
+        Parameters
+        ----------
+        name
+            Name of the site.
+        folder
+            Folder that relative paths of the table are relative to.
+
+        Raises
+        ------
+        InputError
+            At the field, when a file is missing or values do not agree.
+        """
+        prices = prices_of(self.unit_price, self.fixed_price, SlotPrices())
+        own, currencies = self.own_facts(name, prices, folder)
+        named = dict.fromkeys(c for c in (self.currency, *prices.currencies, *currencies) if c)
+        if len(named) > 1:
+            raise InputError(
+                f"names several currencies: {', '.join(named)}; expected one", where="currency"
+            )
+        storage = self.storage
+        if storage is not None and "://" not in storage:
+            storage = str(folder / storage)
+        return SiteFacts(
+            name=name,
+            kind=self.provider,
+            speed=float(self.speed),
+            unit_price=prices.unit,
+            fixed_price=prices.fixed,
+            currency=next(iter(named), DEFAULT_CURRENCY),
+            memory=self.memory,
+            attributes=dict(self.attributes),
+            storage=storage,
+            storage_limit=self.storage_limit,
+            storage_rate=self.storage_rate,
+            **own,
+        )
+
+    def own_facts(
+        self, name: str, prices: SlotPrices, folder: Path
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """
+        Return the fields of :class:`SiteFacts` that this kind of site fills, and currencies.
+
+        Raises
+        ------
+        InputError
+            At the field.
+        """
+        raise NotImplementedError
+
+
+class LeasedSiteTable(SiteTable, frozen=True):
+    """A site whose processors are leased for as long as they are needed."""
+
+    price: Annotated[
+        tuple[PriceTable, ...],
+        Meta(description="What changes its unit price, a rule for each; factors on it."),
+    ] = ()
+    pool: Annotated[
+        PoolTable | None, Meta(description="How processors are acquired and released there.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.price:
+            return
+        if self.unit_price is None:
+            raise InputError("changes a unit_price, and none is given", where="price")
+        self._pricing(self.unit_price[0])
+
+    def _pricing(self, base: float) -> Pricing:
+        try:
+            return Pricing(base, tuple(table.rule() for table in self.price))
+        except ValueError as error:
+            raise InputError(str(error), where="price") from None
+
+    def own_facts(
+        self, name: str, prices: SlotPrices, folder: Path
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        pricing = self._pricing(prices.unit) if self.price and prices.unit is not None else None
+        policy = AcquisitionPolicy() if self.pool is None else self.pool.policy()
+        return {"pricing": pricing, "acquiring": policy, **self.endpoint(folder)}, ()
+
+    def endpoint(self, folder: Path) -> dict[str, Any]:
+        """
+        Return the number of processors, and how they are reached.
+
+        Raises
+        ------
+        InputError
+            At the field.
+        """
+        raise NotImplementedError
+
+
+class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
+    """Processors of this machine."""
+
+    noun: ClassVar[str] = "a local site"
+    kind_by_default: ClassVar[bool] = True
+    provider: ClassVar[str] = "local"
+
+    processors: Annotated[
+        Processors | None, Meta(description="All that Bursar may use; those of this machine.")
+    ] = None
+
+    def endpoint(self, folder: Path) -> dict[str, Any]:
+        return {"processors": self.processors or len(os.sched_getaffinity(0))}
+
+
+class SimulatedSiteTable(LeasedSiteTable, frozen=True, tag="simulated", kw_only=True):
+    """A cluster with jobs of its own."""
+
+    noun: ClassVar[str] = "a simulated site"
+    provider: ClassVar[str] = "simulated"
+    needed: ClassVar = {"processors": "a simulated site needs processors"}
+
+    processors: Annotated[Processors, Meta(description="How many it has.")]
+    trace: Annotated[
+        Text | None,
+        Meta(
+            description="The log (SWF, also .gz or .xz) whose jobs it runs besides, relative to "
+            "this file; none: no other jobs."
+        ),
+    ] = None
+    at: Annotated[
+        Duration | None,
+        Meta(description="Moment of the log at which the simulation begins; its middle."),
+    ] = None
+    policy: Annotated[
+        Literal["fcfs", "easy", "conservative"],
+        Meta(description="Policy of its batch scheduler."),
+    ] = "conservative"
+    early: Annotated[
+        Literal["keep", "compress"],
+        Meta(
+            description="Whether waiting jobs stay where they are when one ends early, or move up."
+        ),
+    ] = "keep"
+    looseness: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        Meta(
+            description="What the log's jobs ask for over what they take; none: what they asked "
+            "for in the log."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("at", "looseness"):
+            if self.trace is None and getattr(self, key) is not None:
+                raise InputError("speaks of a log, and there is no trace", where=key)
+
+    def endpoint(self, folder: Path) -> dict[str, Any]:
+        trace = None if self.trace is None else folder / self.trace
+        if trace is not None and not trace.is_file():
+            raise InputError(f"no file {trace}", where="trace")
+        background = BackgroundLoad(
+            trace=None if trace is None else str(trace),
+            at=self.at,
+            policy=self.policy,
+            early=self.early,
+            looseness=self.looseness,
+        )
+        return {"processors": self.processors, "background": background}
+
+
+class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
+    """A site that is known by its slots only, to plan with."""
+
+    noun: ClassVar[str] = "an advertised site"
+    provider: ClassVar[str] = "advertised"
+    refused: ClassVar = {
+        "price": "slots have their own prices",
+        "pool": "slots are bought as they are offered",
+    }
+    schema_rules: ClassVar[Schema] = {
+        "oneOf": [
+            {"required": ["slot"], "properties": {"slot": {"minItems": 1}}},
+            {"required": ["slots"]},
+        ]
+    }
+
+    processors: Annotated[
+        Processors | None,
+        Meta(description="How many it has; the most that its slots offer at once."),
+    ] = None
+    slot: Annotated[
+        list[SlotTable] | None, Meta(description="What it offers, a table for each.")
+    ] = None
+    slots: Annotated[
+        Text | None, Meta(description="The same in a CSV file, relative to this one.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.slot is not None and self.slots is not None:
+            raise InputError("expected slot tables or a file of slots, not both", where="slots")
+        if not self.slot and self.slots is None:
+            raise InputError(
+                "an advertised site needs slots",
+                hint='give it slot tables, or slots = "slots.csv"',
+            )
+        if self.slots is not None and not self.slots.isprintable():
+            raise InputError("expected the name of a file", where="slots")
+
+    def own_facts(
+        self, name: str, prices: SlotPrices, folder: Path
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        slots: list[Slot] = []
+        places: list[tuple[str, str]] = []
+        currencies: list[str] = []
+        for where, label, table in self._offers(folder):
+            slot, named = table.slot(name, prices)
+            places.append((where, label))
+            slots.append(slot)
+            currencies += named
+        processors = peak_offered_processors(slots) if self.processors is None else self.processors
+        crowd = find_oversubscription(slots, processors)
+        if crowd is not None:
+            moment, numbers = crowd
+            latest = max(numbers, key=lambda i: (slots[i].start, i))
+            others = [places[i][1] for i in numbers if i != latest]
+            more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+            together = sum(slots[i].processors for i in numbers)
+            what = f"overlaps {', '.join(others[:4])}{more}: " if others else ""
+            raise InputError(
+                f"{what}from {moment:g} s on {together} processors are offered, the site has "
+                f"{processors}",
+                where=places[latest][0],
+            )
+        return {"slots": tuple(slots), "processors": processors}, tuple(currencies)
+
+    def _offers(self, folder: Path) -> Iterator[tuple[str, str, SlotTable]]:
+        """Yield the slots, each with where it stands, and that place in short."""
+        if self.slots is None:
+            for i, table in enumerate(self.slot or ()):
+                yield joined("slot", i), f"slot[{i}]", table
+            return
+        file = folder / self.slots
+        try:
+            rows = read_slots(file)
+        except InputError as error:
+            raise error.within("slots") from None
+        for line, row in rows:
+            yield f"slots: {file}:{line}", f"line {line}", row
