@@ -167,6 +167,23 @@ def test_settings_for_all_give_way_to_a_tasks_own(tmp_path: Path) -> None:
     assert (b.runtime, b.processors, b.environment) == (5.0, 3, {"A": "1", "B": "2"})
 
 
+def test_a_tasks_choice_of_parameters_stands_before_the_sweep_of_all(tmp_path: Path) -> None:
+    """A sweep in [task] is for tasks that choose nothing of their own."""
+    campaign = read(
+        tmp_path,
+        """
+        parameters = { x = [1, 2], y = [1, 2, 3] }
+        task = { parameters = { z = [7] } }
+        [tasks.a]
+        command = "a {x}"
+        over = ["x"]
+        [tasks.b]
+        command = "b {z}"
+        """,
+    )
+    assert lines(campaign) == ["a 1", "a 2", "b 7"]
+
+
 def test_one_command_is_swept_even_if_it_mentions_nothing(tmp_path: Path) -> None:
     """A hundred rolls of the same dice are a hundred tasks."""
     text = '[campaign]\ncommand = "roll"\n[parameters]\nrepetition = {from=1,to=100,step=1}\n'
