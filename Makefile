@@ -6,8 +6,8 @@ EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 # Whatever the environment says: each process of the tests would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels unit \
-  mutants bench lock audit clean
+.PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels \
+  bytecode unit mutants bench lock audit clean
 
 # Only what requirements.lock names, by its hashes; the three distributions of this repository are
 # built without network: the product, the studies of papers, the tools for developers.
@@ -46,7 +46,7 @@ test: browser schedulers checks unit
 
 # What needs one processor each, side by side.
 checks: $(VENV)/.made
-	$(MAKE) --no-print-directory --jobs 4 --output-sync lint types arrows kernels
+	$(MAKE) --no-print-directory --jobs 4 --output-sync lint types arrows kernels bytecode
 
 # The report's page is looked at in a real browser: installed where we may, else those tests are skipped.
 browser:
@@ -94,9 +94,15 @@ kernels: $(KERNELS:%=kernels-%)
 kernels-%: $(VENV)/.made
 	$(BIN)/python -m tests.kernels $(subst +, ,$*)
 
+# What the processes that share the tests read when they begin; what cannot be read, `unit` tells.
+bytecode: $(VENV)/.made
+	$(BIN)/python -m pytest --collect-only > /dev/null 2>&1 || :
+
 # Long files first, by tests/durations.json: without a tail in which one process works alone.
 # Up to three tests that fail are tried once more, alone; what passes then is named as unstable.
-SHARED := $(BIN)/python tools/second_try.py -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A third of the tests' time is waiting, for schedulers and services: one process more than processors.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+SHARED = $(BIN)/python tools/second_try.py -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 unit: $(VENV)/.made
 	$(SHARED)
 

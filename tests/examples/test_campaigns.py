@@ -58,6 +58,8 @@ def test_the_mosaic_is_56_tasks_in_six_steps() -> None:
     assert max(level.values()) == 6
 
 
+@pytest.mark.long
+@pytest.mark.ci
 def test_the_mosaic_ends_in_two_pictures(tmp_path: Path) -> None:
     """The whole workflow, files handed from task to task."""
     result = bursar.run(EXAMPLES / "mosaic" / "mosaic.toml", runs=tmp_path / "runs")
