@@ -25,8 +25,8 @@ import numpy as np
 from figures import Benchmark
 
 from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.model.matching import RankWeights
 from bursar.model.site import SiteFacts
-from bursar.model.weights import RankWeights
 from bursar.simulation.datagrid.grid_outcome import GridOutcome
 from bursar.simulation.datagrid.grid_simulation import DataGridSimulation, simulate
 from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload

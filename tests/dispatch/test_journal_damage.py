@@ -31,8 +31,8 @@ from bursar.dispatch.journal import (
 )
 from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path, read_head
 from bursar.model.errors import BursarError, InputError
+from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
-from bursar.model.transfer import Transfer
 
 PAGE = 4096
 KINDS = ("flip", "truncate", "zero", "swap", "no log", "garbage")

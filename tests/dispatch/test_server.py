@@ -19,10 +19,10 @@ from bursar.dispatch.wire import Hello, frame
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.errors import BursarError
+from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec, Shell
 from bursar.model.task import Task
-from bursar.model.transfer import Transfer
 
 
 def nothing(count: int) -> list[Task]:

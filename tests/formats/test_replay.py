@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.dax import read_dax
-from bursar.formats.replay import initial_file_sizes, make_initial_files, replay
-from bursar.formats.wfformat import read_wfformat
+from bursar.formats.recorded.dax import read_dax
+from bursar.formats.recorded.replay import initial_file_sizes, make_initial_files, replay
+from bursar.formats.recorded.wfformat import read_wfformat
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.recording import Recording

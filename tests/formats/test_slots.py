@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from bursar.formats.sites_toml import read_sites
 from bursar.formats.slots_csv import read_slots
 from bursar.model.errors import InputError
-from bursar.model.overlap import find_oversubscription, peak_offered_processors
-from bursar.model.slot import Slot
+from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors
 
 SITE = '[site.x]\nkind = "advertised"\nunit_price = 2\nfixed_price = 3\nslots = "slots.csv"\n'
 HEADING = "start,duration,processors"

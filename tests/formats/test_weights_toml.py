@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bursar.formats.weights_toml import read_weights, write_weights
 from bursar.model.errors import BursarError, InputError
-from bursar.model.weights import RankWeights
+from bursar.model.matching import RankWeights
 
 SHARES = st.floats(0, 1)
 FOUND = st.dictionaries(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bursar.formats.wfformat import read_wfformat
+from bursar.formats.recorded.wfformat import read_wfformat
 from bursar.model.errors import InputError
 from bursar.model.recording import RecordedMachine
 from bursar.model.task import File

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.period import Period, parse_period
+from bursar.formats.units import Period, parse_period
 from bursar.market.account_records import LedgerAccount, LedgerRow
 from bursar.market.accounts import Accounts
 from bursar.market.statements import (

@@ -17,8 +17,7 @@ from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.money import MICROS
-from bursar.model.payer import Payer
+from bursar.model.money import MICROS, Payer
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.runs.folder import RunFolder

@@ -8,7 +8,7 @@ all jobs.
 """
 
 from bursar.broker.directory.hierarchy import IndexLevel
-from bursar.model.weights import RankWeights
+from bursar.model.matching import RankWeights
 from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval, batch_means, interval
 from bursar.simulation.datagrid.grid_outcome import GridOutcome
 from bursar.simulation.datagrid.grid_simulation import simulate

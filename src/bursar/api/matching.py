@@ -18,11 +18,11 @@ from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, SiteError, spelling_hint
+from bursar.model.matching import RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.model.task import Task
-from bursar.model.weights import RankWeights
 
 OUT_OF_REACH = 3
 """Exit status where some job has no site, as where no plan meets a goal."""

@@ -23,8 +23,7 @@ from bursar.formats.units import parse_amount
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import Infeasible, InputError
-from bursar.model.money import from_micros
-from bursar.model.payer import Payer
+from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.runs.data_mover import check_storages
@@ -373,6 +372,6 @@ def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:
     """Make the files that a replay reads and no task makes, of the recorded sizes, empty."""
     if campaign.recording is None:
         return
-    from bursar.formats.replay import make_initial_files
+    from bursar.formats.recorded.replay import make_initial_files
 
     make_initial_files(campaign, folder.files)

@@ -11,10 +11,10 @@ from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
+from bursar.model.matching import RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.topology import Topology
-from bursar.model.weights import RankWeights
 from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval
 from bursar.simulation.datagrid.grid_simulation import simulate
 from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson

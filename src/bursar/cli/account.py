@@ -119,7 +119,7 @@ def invoice(
 ) -> None:
     """Print what was charged, item by item, and the total."""
     from bursar.cli.output import all_keys, print_json
-    from bursar.formats.period import parse_period
+    from bursar.formats.units import parse_period
     from bursar.report.service_account import print_invoice
 
     asked = None if period is None else parse_period(period)

@@ -13,12 +13,11 @@ from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
 from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
-    from bursar.formats.period import Period
+    from bursar.formats.units import Period
     from bursar.market.account_records import LedgerRow, SpendingQuota
     from bursar.market.book import Book
     from bursar.model.admission import Refusal
-    from bursar.model.money import Micros
-    from bursar.model.payer import Payer
+    from bursar.model.money import Micros, Payer
     from bursar.runs.run_record import RunRecord
 
 WAIT = 10.0
@@ -214,7 +213,7 @@ def charge_run(
     """
     from bursar.cli.output import say
     from bursar.market.book import read_book
-    from bursar.model.payer import Payer
+    from bursar.model.money import Payer
     from bursar.runs.folder import RunFolder
     from bursar.runs.payments import lock_account, settle_run
     from bursar.runs.run_record import read_run
@@ -474,7 +473,7 @@ def _currency(name: str | None) -> str | None:
 
 
 def _period(text: str | None) -> tuple[float, float]:
-    from bursar.formats.period import parse_period
+    from bursar.formats.units import parse_period
 
     if text is None:
         return -math.inf, math.inf

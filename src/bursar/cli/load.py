@@ -168,7 +168,7 @@ def _replace(goal: Goal, option: str, **changes: object) -> Goal:
 
 
 def _replayed(campaign: Campaign, path: Path, scale: float, size_scale: float) -> Campaign:
-    from bursar.formats.replay import replay
+    from bursar.formats.recorded.replay import replay
 
     if not campaign.recorded:
         raise InputError(

@@ -21,7 +21,6 @@ from bursar.cli import (
     instance,
     ledger,
     match,
-    pilots,
     plan,
     replicas,
     results,
@@ -36,8 +35,6 @@ from bursar.cli import (
     top,
     trace,
     tune,
-    watch,
-    why,
 )
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import BursarError
@@ -60,15 +57,12 @@ for module in (
     amend,
     simulate,
     runs,
-    pilots,
-    why,
     ledger,
     sites,
     replicas,
     submit,
-    watch,
-    results,
     instance,
+    results,
     account,
     top,
     certs,

@@ -1,12 +1,20 @@
-"""``bursar runs``, ``report``, ``bill`` and ``logs``: what became of runs."""
+"""
+Commands that say what became of runs.
+
+They are ``runs``, ``report``, ``bill``, ``logs``, ``pilots``, ``why`` and ``why-not``.
+"""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
+
+if TYPE_CHECKING:
+    from bursar.runs.allocation_reports import AllocationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +23,9 @@ def register(app: typer.Typer) -> None:
     app.command("report")(write_report)
     app.command("bill")(show_bill)
     app.command("logs")(show_logs)
+    app.command("pilots")(show_pilots)
+    app.command("why")(explain_task)
+    app.command("why-not")(explain_site)
 
 
 def list_runs(runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
@@ -119,3 +130,93 @@ def show_logs(
     if not stderr:
         logs.copy_stdout(sys.stdout.buffer)
     logs.copy_stderr(sys.stdout.buffer if stderr else sys.stderr.buffer)
+
+
+def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
+    """Show a run's requests to its sites: waits, and processor time held, used and idle."""
+    from bursar.cli.output import print_json
+    from bursar.report.pilot_tables import print_pilots
+    from bursar.runs.allocation_reports import allocation_reports, bounds
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run
+
+    record = read_run(RunFolder.open(runs, run))
+    found, scores = allocation_reports(record), bounds(record)
+    requests = [one.to_dict() for one in found]
+    sites = [one | _scored(scores.get(one["site"])) for one in _by_site(found)]
+    if as_json:
+        print_json({"run": run, "requests": requests, "sites": sites})
+    else:
+        print_pilots(requests, sites)
+
+
+def _scored(score: tuple[int, int] | None) -> dict[str, int | None]:
+    given, held = score or (None, None)
+    return {"bounds_given": given, "bounds_held": held}
+
+
+def _by_site(found: "Sequence[AllocationReport]") -> list[dict[str, Any]]:
+    """Sums; the scheduler's record is set against those requests that it has."""
+    sums = []
+    for site in dict.fromkeys(one.site for one in found):
+        here = [one for one in found if one.site == site]
+        known = [one for one in here if one.recorded is not None]
+        sums.append(
+            {
+                "site": site,
+                "requests": len(here),
+                "acquired_cpu_s": sum(one.account.acquired for one in here),
+                "used_cpu_s": sum(one.account.used for one in here),
+                "idle_cpu_s": sum(one.account.idle for one in here),
+                "recorded_cpu_s": sum(one.recorded or 0.0 for one in known) if known else None,
+                "difference_cpu_s": sum(one.difference or 0.0 for one in known) if known else None,
+                "agrees": all(one.agrees for one in known) if known else None,
+            }
+        )
+    return sums
+
+
+def explain_task(
+    run: RunName,
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="Id of the task.", show_default=False)
+    ],
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why a task ran where it did."""
+    from bursar.cli.output import print_json
+    from bursar.report.decision_tables import print_placements
+    from bursar.runs.decision_reasons import why
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run
+
+    placed = why(read_run(RunFolder.open(runs, run)), task)
+    if as_json:
+        print_json({"run": run, "task": task, "placed": [one.to_dict() for one in placed]})
+    else:
+        print_placements(task, [one.to_dict() for one in placed])
+
+
+def explain_site(
+    run: RunName,
+    site: Annotated[
+        str, typer.Argument(metavar="SITE", help="Name of the site.", show_default=False)
+    ],
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why a site got no more tasks than it did."""
+    from bursar.cli.output import print_json
+    from bursar.report.decision_tables import print_site_reasons
+    from bursar.runs.decision_reasons import ran_at, why_not
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run
+
+    record = read_run(RunFolder.open(runs, run))
+    held, ran = why_not(record, site), ran_at(record, site)
+    if as_json:
+        reasons = [one.to_dict() for one in held]
+        print_json({"run": run, "site": site, "tasks": ran, "reasons": reasons})
+    else:
+        print_site_reasons(site, ran, [one.to_dict() for one in held])

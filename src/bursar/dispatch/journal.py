@@ -43,8 +43,8 @@ from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path
 from bursar.dispatch.journal_seal import SealingKey, sealing_key
 from bursar.locking import LockHeldElsewhere, is_locked, take_lock
 from bursar.model.errors import BursarError, InputError
+from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
-from bursar.model.transfer import Transfer
 from bursar.sqlite_file import (
     Say,
     SqliteSchema,

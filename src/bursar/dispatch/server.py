@@ -54,9 +54,9 @@ from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import BursarError
+from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
-from bursar.model.transfer import Transfer
 
 SPILL = 64 * 1024
 """Bytes of a stream that travel with the outcome and lie in the journal."""

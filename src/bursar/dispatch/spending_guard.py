@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bursar.model.admission import Refusal
+from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome
-from bursar.model.transfer import Transfer
 
 
 class SpendingGuard(Protocol):

@@ -59,11 +59,11 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
 
         return read_jdl
     if kind == ".json":
-        from bursar.formats.wfformat import read_wfformat
+        from bursar.formats.recorded.wfformat import read_wfformat
 
         return read_wfformat
     if kind in (".xml", ".dax"):
-        from bursar.formats.dax import read_dax
+        from bursar.formats.recorded.dax import read_dax
 
         return read_dax
     raise InputError(

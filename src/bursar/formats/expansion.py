@@ -1,13 +1,13 @@
 """From task sets to tasks: every point of every sweep, and what feeds what."""
 
-from collections.abc import Iterable, Sequence
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bursar.formats.axes import find_files
-from bursar.formats.pattern import matching
-from bursar.formats.points import sweep_of
-from bursar.formats.sweep import Sweep
+from bursar.formats.axes import find_files, read_sweep
+from bursar.formats.sweep import ONE_POINT, Sweep
 from bursar.formats.task_set import (
     CompiledTaskSet,
     FilePattern,
@@ -403,3 +403,77 @@ class _DependencyResolver:
             return tuple(by_name[name] for name in matching(pattern, by_name))
         except InputError as error:
             raise error.within(place) from None
+
+
+def sweep_of(compiled: CompiledTaskSet, sweep: Sweep | None, root: Path) -> Sweep:
+    """
+    The set's own sweep; else the part of the campaign's that ``over`` names;
+    else the campaign's if the set mentions any of its parameters; else one point.
+
+    Raises
+    ------
+    InputError
+        At ``parameters`` or ``over``.
+    """
+    source = compiled.source
+    if source.table.parameters is not None:
+        return read_sweep(source.table.parameters, source.at("parameters"), root)
+    if source.table.over is not None:
+        return _part(source.table.over, sweep, source.at("over"))
+    if sweep is None:
+        return ONE_POINT
+    mentions = compiled.mentioned() & set(sweep.parameters)
+    return sweep if source.swept or mentions else ONE_POINT
+
+
+def _part(wanted: list[str], sweep: Sweep | None, place: str) -> Sweep:
+    if sweep is None:
+        raise InputError("needs [parameters]", where=place)
+    for i, name in enumerate(wanted):
+        if name not in sweep.parameters:
+            raise InputError(
+                f'unknown parameter "{name}", expected {", ".join(sweep.parameters)}',
+                where=joined(place, i),
+                hint=spelling_hint(name, sweep.parameters),
+            )
+        if name in wanted[:i]:
+            raise InputError(f'"{name}" stands there twice', where=joined(place, i))
+    return sweep.over([name for name in sweep.parameters if name in wanted])
+
+
+MOST_DEPTHS = 3
+"""``**`` in one pattern; each multiplies the ways to match."""
+
+_Part = Callable[[str], object]
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """
+    Names that match, in their order; ``*`` stays within a part, ``**`` crosses parts.
+
+    Raises
+    ------
+    InputError
+        When it is no pattern.
+    """
+    parts: list[_Part | None] = []
+    for part in pattern.split("/"):
+        if part == "**":
+            parts.append(None)
+        else:
+            try:
+                parts.append(re.compile(fnmatch.translate(part)).match)
+            except re.error as error:
+                raise InputError(f"is no pattern: {error}") from None
+    if parts.count(None) > MOST_DEPTHS:
+        raise InputError(f'has "**" more than {MOST_DEPTHS} times')
+    return [name for name in names if _matches(name.split("/"), parts)]
+
+
+def _matches(words: Sequence[str], parts: Sequence[_Part | None]) -> bool:
+    if not parts:
+        return not words
+    head, rest = parts[0], parts[1:]
+    if head is None:
+        return any(_matches(words[i:], rest) for i in range(len(words) + 1))
+    return bool(words) and bool(head(words[0])) and _matches(words[1:], rest)

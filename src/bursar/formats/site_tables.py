@@ -19,11 +19,10 @@ from bursar.formats.slots_csv import read_slots
 from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError
 from bursar.model.money import CURRENCY, check_currency
-from bursar.model.overlap import find_oversubscription, peak_offered_processors
 from bursar.model.pricing import Pricing
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import BackgroundLoad, SiteFacts
-from bursar.model.slot import Slot
+from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors
 
 DEFAULT_CURRENCY = "SU"
 """Currency of prices that name none."""

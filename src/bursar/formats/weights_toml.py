@@ -11,8 +11,8 @@ from msgspec import Meta
 from bursar.formats.decoding import TomlTable, decode
 from bursar.formats.toml_reading import read_toml
 from bursar.model.errors import BursarError
+from bursar.model.matching import RankWeights
 from bursar.model.status import Fact
-from bursar.model.weights import RankWeights
 
 Weight = Annotated[float, Meta(ge=0, le=1)]
 

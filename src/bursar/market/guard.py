@@ -27,9 +27,8 @@ from bursar.market.lease import Lease, SettledBy
 from bursar.market.ledger import Ledger, paid_to
 from bursar.model.admission import Refusal
 from bursar.model.goal import BudgetAction
-from bursar.model.money import MICROS, Micros, format_amount, to_micros
+from bursar.model.money import MICROS, Micros, Transfer, format_amount, to_micros
 from bursar.model.outcome import Outcome
-from bursar.model.transfer import Transfer
 
 LEAD = 0.5
 """Seconds before the money runs out at which everything is stopped: to kill, and to close."""

@@ -20,8 +20,7 @@ from collections.abc import Iterable
 
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
-from bursar.model.money import Micros
-from bursar.model.transfer import Transfer
+from bursar.model.money import Micros, Transfer
 
 OWNER = "owner"
 WALLET = "budget"

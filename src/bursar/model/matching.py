@@ -1,4 +1,4 @@
-"""What a job asks of the resource broker."""
+"""What a job asks of the resource broker, and how much the terms of a rank weigh."""
 
 import math
 from collections.abc import Mapping
@@ -63,3 +63,28 @@ class Matching:
                 raise ValueError(f"{name} must be between 0 and 1, got {weight:g}")
         if self.choice is not None and self.choice not in CHOICES:
             raise ValueError(f'choice: expected one of {", ".join(CHOICES)}, got "{self.choice}"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWeights:
+    """
+    Weights of a rank (Cavalieri et al. 2003, equations 1 and 3).
+
+    Parameters
+    ----------
+    alpha
+        Of the rank expression, against the files; from 0 to 1.
+    beta
+        Of access to files, against bringing them; from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        When one is out of range.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        Matching(alpha=self.alpha, beta=self.beta)  # says what is wrong

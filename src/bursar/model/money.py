@@ -1,5 +1,7 @@
 """
-Money as the ledger holds it: integers, in micro-units of a currency.
+Money: amounts as the ledger holds them, transfers between accounts, the account that pays.
+
+An amount is an integer, in micro-units of a currency.
 
 Prices stay floats (currency units per processor-second); an *amount* is
 rounded once, when a charge is made, and is exact from there on.
@@ -7,6 +9,8 @@ rounded once, when a charge is made, and is exact from there on.
 
 import math
 import re
+
+import msgspec
 
 Micros = int
 """An amount: millionths of a currency unit."""
@@ -64,3 +68,58 @@ def format_amount(amount: Micros, currency: str) -> str:
     whole, rest = divmod(abs(amount), MICROS)
     digits = f"{rest:06d}".rstrip("0")
     return f"{sign}{whole}{'.' + digits if digits else ''} {currency}"
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    A double entry: ``amount`` leaves ``source`` and enters ``target``.
+
+    Parameters
+    ----------
+    time
+        Seconds since the epoch.
+    source, target
+        Accounts, as ``"budget"``, ``"held:lease-1"``, ``"site:local"``.
+    amount
+        Micro-units. Positive.
+    kind
+        ``"fund"``, ``"hold"``, ``"release"`` or ``"settle"``.
+    lease
+        The lease it belongs to; empty for none.
+    memo
+        One line for people.
+    """
+
+    time: float
+    source: str
+    target: str
+    amount: Micros
+    kind: str
+    lease: str = ""
+    memo: str = ""
+
+    def __post_init__(self) -> None:
+        if self.amount <= 0:
+            raise ValueError(f"amount must be positive, got {self.amount}")
+        if self.source == self.target:
+            raise ValueError(f'a transfer needs two accounts, got "{self.source}" twice')
+
+
+class Payer(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A user's account in a book, which pays for a run.
+
+    Parameters
+    ----------
+    account
+        Name of a user of the book.
+    book
+        Absolute path of the book's file.
+    budget
+        Currency units that the user allows the run in all, besides what the account allows;
+        None: no further limit.
+    """
+
+    account: str
+    book: str
+    budget: float | None = None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bursar.model.errors import InputError
-from bursar.model.overlap import find_oversubscription
 from bursar.model.site import SiteFacts
-from bursar.model.slot import Slot
+from bursar.model.slot import Slot, find_oversubscription
 from bursar.planning.kernels.availability import FloatArray, SlotArrays
 
 

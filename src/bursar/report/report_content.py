@@ -9,10 +9,10 @@ from typing import Any
 
 from bursar.dispatch.journal import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
+from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
-from bursar.model.transfer import Transfer
 from bursar.planning.numbering import consecutive_runs, number_processors
 from bursar.report.bill import Bill
 

@@ -20,10 +20,10 @@ from bursar.cluster.element import ComputingElement
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import SiteError
+from bursar.model.matching import RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
-from bursar.model.weights import RankWeights
 from bursar.sites.protocol import Site
 
 Copies = Callable[[str], Sequence[Replica]]

@@ -34,11 +34,10 @@ from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.goal import Goal
-from bursar.model.money import from_micros
+from bursar.model.money import Transfer, from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
-from bursar.model.transfer import Transfer
 from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import BEGIN, END, incarnations_of

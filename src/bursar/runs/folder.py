@@ -18,7 +18,7 @@ from bursar.dispatch.atomic_file import write_atomically
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, spelling_hint
-from bursar.model.payer import Payer
+from bursar.model.money import Payer
 from bursar.model.site import SiteFacts
 from bursar.runs import stored_campaign
 

@@ -34,8 +34,7 @@ from bursar.market.lease import Lease
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.money import Micros, format_amount, from_micros, to_micros
-from bursar.model.payer import Payer
+from bursar.model.money import Micros, Payer, format_amount, from_micros, to_micros
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import RunRecord, read_run
 

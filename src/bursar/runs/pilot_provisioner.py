@@ -16,7 +16,7 @@ from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
 from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
-from bursar.model.transfer import Transfer
+from bursar.model.money import Transfer
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site

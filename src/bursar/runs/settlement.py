@@ -13,7 +13,7 @@ import msgspec
 
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, SettledBy
-from bursar.model.transfer import Transfer
+from bursar.model.money import Transfer
 from bursar.sites.protocol import MeteringSite, Site
 
 SETTLING = 60.0

@@ -13,8 +13,8 @@ from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
 from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import RankWeights
 from bursar.model.site import SiteFacts
-from bursar.model.weights import RankWeights
 
 NAN = math.nan
 

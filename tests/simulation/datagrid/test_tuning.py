@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bursar.model.weights import RankWeights
+from bursar.model.matching import RankWeights
 from bursar.simulation.datagrid.tuning import (
     WeightSearch,
     max_simulations,

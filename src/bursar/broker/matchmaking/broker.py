@@ -20,10 +20,9 @@ from bursar.broker.matchmaking.scoring import COMPLETION, RankColumns, RankTerms
 from bursar.broker.matchmaking.site_registry import SiteRegistry
 from bursar.model.admission import Refusal
 from bursar.model.errors import spelling_hint
-from bursar.model.matching import CHOICES
+from bursar.model.matching import CHOICES, RankWeights
 from bursar.model.site import SiteFacts
 from bursar.model.status import Fact
-from bursar.model.weights import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

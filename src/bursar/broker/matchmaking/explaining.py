@@ -15,7 +15,7 @@ from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, reference
 from bursar.classad.analysis import EVERYTHING
 from bursar.classad.values import lower
 from bursar.model.admission import Refusal
-from bursar.model.weights import RankWeights
+from bursar.model.matching import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from bursar.broker.matchmaking.inflight import InFlightJobs
 from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker, Numbers
 from bursar.broker.matchmaking.ranking import FloatArray, file_rank, rank
 from bursar.classad import Ad, compiled
-from bursar.model.weights import RankWeights
+from bursar.model.matching import RankWeights
 
 COMPLETION = "completion"
 """The rule by which expected completions are compared."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.matching import CHOICES
+from bursar.model.matching import CHOICES, RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.topology import Topology
-from bursar.model.weights import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.model.weights import RankWeights
+from bursar.model.matching import RankWeights
 from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval, interval
 
 MeasureLifetime = Callable[[RankWeights, int], float]

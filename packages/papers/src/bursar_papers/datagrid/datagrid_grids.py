@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 
 from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.model.matching import RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.topology import Topology
-from bursar.model.weights import RankWeights
 from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload, poisson
 from bursar.simulation.datagrid.scenario import CURRENT, BrokerPolicy, DataGrid, GridServices
 from bursar_papers.datagrid.garr import garr_network

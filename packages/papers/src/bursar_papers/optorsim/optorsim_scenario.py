@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from bursar.model.errors import InputError
-from bursar.model.matching import Matching
+from bursar.model.matching import Matching, RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
-from bursar.model.weights import RankWeights
 from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
 from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
 from bursar_papers.optorsim.background import read_background

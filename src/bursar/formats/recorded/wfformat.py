@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bursar.formats.compressed import plain_name, read_bytes
-from bursar.formats.recorded import RecordedTask, recorded_campaign
+from bursar.formats.recorded.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.recording import RecordedMachine, Recording

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
 from bursar.formats.compressed import plain_name, read_bytes
-from bursar.formats.recorded import RecordedTask, recorded_campaign
+from bursar.formats.recorded.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.recording import Recording

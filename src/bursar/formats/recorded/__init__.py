@@ -1,0 +1,1 @@
+"""Recorded workflows (DAX, WfFormat) as campaigns, and recorded tasks replayed as stand-ins."""
