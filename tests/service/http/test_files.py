@@ -401,8 +401,8 @@ def test_who_has_too_much_to_count_is_not_counted_at_every_request(
     """
     world = World(tmp_path, HttpLimits(instance_bytes=100))
     world.engine.make("ann", "mine")
-    monkeypatch.setattr(file_store, "_LONG", 0.0)
-    monkeypatch.setattr(file_store, "_RESTS", 1e9)
+    monkeypatch.setattr(file_store, "_LONG_COUNT", 0.0)
+    monkeypatch.setattr(file_store, "_PAUSE", 1e9)
 
     async def main() -> list[httpx.Response]:
         async with world.client() as client:

@@ -13,7 +13,7 @@ def test_who_was_forgotten_while_it_was_counted_has_no_room_by_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mark of what was taken in an earlier life in memory is not what is there."""
-    monkeypatch.setattr(disk_quotas, "_MOST_KNOWN", 1)
+    monkeypatch.setattr(disk_quotas, "_MOST_USAGES", 1)
     held = DiskQuotas()
     held.counted("one", 0, held.begin_count("one"))
     held.take((ONE,), 100)

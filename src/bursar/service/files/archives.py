@@ -85,7 +85,7 @@ def unpack(
     size: int,
     kind: str,
     root: str,
-    bounds: ArchiveLimits,
+    limits: ArchiveLimits,
     take: Callable[[int], None],
 ) -> list[FileInfo]:
     """
@@ -122,7 +122,7 @@ def unpack(
         try:
             with folder(top, (staging,)) as stage:
                 inherit_owner(stage, top)
-                found = _unpack(archive, size, kind, stage, bounds, take)
+                found = _unpack(archive, size, kind, stage, limits, take)
                 _move(stage, top, found)
         finally:
             remove_tree(staging, dir_fd=top)
@@ -134,24 +134,24 @@ def _unpack(
     size: int,
     kind: str,
     stage: int,
-    bounds: ArchiveLimits,
+    limits: ArchiveLimits,
     take: Callable[[int], None],
 ) -> list[FileInfo]:
-    most = min(bounds.total, largest(size, bounds.ratio))
+    most = min(limits.total, largest(size, limits.ratio))
     found: dict[str, FileInfo] = {}
     total = count = 0
     try:
-        for member in _members(archive, kind, most + bounds.members * _SMALL_HEADERS):
+        for member in _members(archive, kind, most + limits.members * _SMALL_HEADERS):
             count += 1
-            if count > bounds.members:
-                raise _too_much(f"holds more than {bounds.members:,} members")
+            if count > limits.members:
+                raise _too_much(f"holds more than {limits.members:,} members")
             if member is None:  # a folder
                 continue
             if member.size > most - total:
                 raise _too_much(f"comes to more than {most:,} bytes")
             parts = _parts_of(member.name)
             with create_upload(
-                stage, parts, executable=member.executable, spare=bounds.spare
+                stage, parts, executable=member.executable, spare=limits.spare
             ) as file:
                 while piece := member.content.read(_PIECE):
                     total += len(piece)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bursar.service.interfaces import ServiceError
 
-_MOST_KNOWN = 10_000
-"""Instances and users of which it is remembered how much they hold."""
+_MOST_USAGES = 10_000
+"""Instances and users whose usage is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class ByteQuota:
 @dataclass(slots=True)
 class _ByteUsage:
     found: int | None = None  # bytes of the last count, and taken since; None: to be counted
-    taken: int = 0  # ever; tells what came while it was counted
-    aside: int = 0  # where no count comes by
+    taken: int = 0  # bytes ever taken; shows what was written during a count
+    aside: int = 0  # bytes outside of the counted folders
 
 
 class DiskQuotas:
@@ -57,12 +57,12 @@ class DiskQuotas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _ByteUsage] = OrderedDict()  # the longest unused one first
+        self._usages: OrderedDict[str, _ByteUsage] = OrderedDict()  # the longest unused one first
 
-    def lacking(self, bounds: Sequence[ByteQuota], size: int) -> ByteQuota | None:
+    def lacking(self, quotas: Sequence[ByteQuota], size: int) -> ByteQuota | None:
         """Return the first quota that must be counted or has no room for ``size`` bytes more."""
         with self._lock:
-            return next((bound for bound in bounds if not self._has_room(bound, size)), None)
+            return next((quota for quota in quotas if not self._has_room(quota, size)), None)
 
     def begin_count(self, who: str) -> int:
         """Return a mark for :meth:`counted`."""
@@ -72,11 +72,11 @@ class DiskQuotas:
     def counted(self, who: str, size: int, mark: int) -> None:
         """Record a count of ``size`` bytes; bytes taken since the mark are added."""
         with self._lock:
-            holding = self._of(who)
-            # Less than the mark: it was forgotten meanwhile, and has taken nothing since.
-            holding.found = size + max(0, holding.taken - mark)
+            usage = self._of(who)
+            # Less than the mark: the usage was dropped meanwhile, and nothing was taken since.
+            usage.found = size + max(0, usage.taken - mark)
 
-    def take(self, bounds: Sequence[ByteQuota], size: int) -> None:
+    def take(self, quotas: Sequence[ByteQuota], size: int) -> None:
         """
         Add ``size`` bytes to all quotas, or to none.
 
@@ -86,13 +86,13 @@ class DiskQuotas:
             413, when one of them has no room.
         """
         with self._lock:
-            self._check(bounds, size)
-            for bound in bounds:
-                holding = self._of(bound.who)
-                holding.taken += size
-                holding.found = (holding.found or 0) + size
+            self._check(quotas, size)
+            for quota in quotas:
+                usage = self._of(quota.who)
+                usage.taken += size
+                usage.found = (usage.found or 0) + size
 
-    def take_aside(self, bound: ByteQuota, size: int) -> None:
+    def take_aside(self, quota: ByteQuota, size: int) -> None:
         """
         Add ``size`` bytes that lie outside of counted folders, until :meth:`give_back`.
 
@@ -102,40 +102,40 @@ class DiskQuotas:
             413, when there is no room.
         """
         with self._lock:
-            self._check((bound,), size)
-            self._of(bound.who).aside += size
+            self._check((quota,), size)
+            self._of(quota.who).aside += size
 
-    def give_back(self, bound: ByteQuota, size: int) -> None:
+    def give_back(self, quota: ByteQuota, size: int) -> None:
         """Subtract bytes that :meth:`take_aside` has added."""
         with self._lock:
-            self._of(bound.who).aside -= size
+            self._of(quota.who).aside -= size
 
-    def room(self, bounds: Sequence[ByteQuota]) -> int:
+    def room(self, quotas: Sequence[ByteQuota]) -> int:
         """Return the bytes for which all quotas have room."""
         with self._lock:
-            return max(0, min(bound.most - self._held(bound) for bound in bounds))
+            return max(0, min(quota.most - self._held(quota) for quota in quotas))
 
-    def _check(self, bounds: Sequence[ByteQuota], size: int) -> None:
-        for bound in bounds:
-            if not self._has_room(bound, size):
-                raise bound.exceeded()
+    def _check(self, quotas: Sequence[ByteQuota], size: int) -> None:
+        for quota in quotas:
+            if not self._has_room(quota, size):
+                raise quota.exceeded()
 
-    def _has_room(self, bound: ByteQuota, size: int) -> bool:
-        found = self._of(bound.who).found
-        return found is not None and self._held(bound) + size <= bound.most
+    def _has_room(self, quota: ByteQuota, size: int) -> bool:
+        found = self._of(quota.who).found
+        return found is not None and self._held(quota) + size <= quota.most
 
-    def _held(self, bound: ByteQuota) -> int:
-        holding = self._of(bound.who)
-        return (holding.found or 0) + holding.aside
+    def _held(self, quota: ByteQuota) -> int:
+        usage = self._of(quota.who)
+        return (usage.found or 0) + usage.aside
 
     def _of(self, who: str) -> _ByteUsage:
-        holding = self._known.get(who)
-        if holding is None:
-            if len(self._known) >= _MOST_KNOWN:
-                # Not one that holds something aside, which no count would bring back.
-                old = next((key for key, held in self._known.items() if not held.aside), None)
+        usage = self._usages.get(who)
+        if usage is None:
+            if len(self._usages) >= _MOST_USAGES:
+                # Not one with bytes aside, which no count would find again.
+                old = next((key for key, held in self._usages.items() if not held.aside), None)
                 if old is not None:
-                    del self._known[old]
-            holding = self._known[who] = _ByteUsage()
-        self._known.move_to_end(who)
-        return holding
+                    del self._usages[old]
+            usage = self._usages[who] = _ByteUsage()
+        self._usages.move_to_end(who)
+        return usage

@@ -29,10 +29,10 @@ _THREADS = 4
 
 _PIECE = 1 << 18  # bytes read at a time
 
-_LONG = 0.5
+_LONG_COUNT = 0.5
 """Seconds; a user or instance whose count takes longer is counted less often."""
 
-_RESTS = 10.0
+_PAUSE = 10.0
 """A long count is not repeated for this many times its duration."""
 
 
@@ -55,14 +55,14 @@ class FileOwner:
     limits: HttpLimits
     homes: Callable[[], Sequence[Path]]
 
-    def bound(self) -> ByteQuota:
+    def quota(self) -> ByteQuota:
         """Return the quota of all the user's files."""
         return ByteQuota(f"user {self.user}", self.limits.user_bytes, "all files of a user")
 
-    def bounds(self, folder: str) -> tuple[ByteQuota, ByteQuota]:
+    def quotas(self, folder: str) -> tuple[ByteQuota, ByteQuota]:
         """Return the quotas of an instance's files, by their folder, and of all files."""
         instance = ByteQuota(folder, self.limits.instance_bytes, "an instance's files")
-        return instance, self.bound()
+        return instance, self.quota()
 
 
 class FileStore:
@@ -73,8 +73,8 @@ class FileStore:
         self._unpacking = asyncio.Semaphore(_THREADS // 2)
         self._counting_users = asyncio.Semaphore(1)
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._rests: dict[str, float] = {}  # end of the pause before the next count, loop time
-        self._holdings = DiskQuotas()
+        self._pauses: dict[str, float] = {}  # end of the pause before the next count, loop time
+        self._disk_quotas = DiskQuotas()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
@@ -111,15 +111,15 @@ class FileStore:
             When it cannot be, or is too much.
         """
         folder = str(root)
-        bounds = owner.bounds(folder)
+        quotas = owner.quotas(folder)
         with ExitStack() as stack:
             opening = instance_files.create_upload(
                 folder, parts, executable=executable, spare=owner.limits.spare_bytes
             )
             file = await self.run(stack.enter_context, opening)
             async for piece in pieces:
-                await self._make_room(owner, bounds, len(piece))
-                self._holdings.take(bounds, len(piece))
+                await self._make_room(owner, quotas, len(piece))
+                self._disk_quotas.take(quotas, len(piece))
                 await self.run(file.write, piece)
             info = await self.run(file.finish)
         return FileInfo(name="/".join(parts), size=info.size, sha256=info.sha256)
@@ -135,14 +135,14 @@ class FileStore:
         ServiceError
             When it cannot be, or is too much.
         """
-        folder, limits, all_files = str(root), owner.limits, owner.bound()
+        folder, limits, all_files = str(root), owner.limits, owner.quota()
         size = 0
         # Beside the instances: what lies in one of them may be a link that a task has put there.
         with translated_file_errors(), TemporaryFile(dir=root.parent.parent) as archive:
             try:
                 async for piece in pieces:
                     await self._make_room(owner, (all_files,), len(piece))
-                    self._holdings.take_aside(all_files, len(piece))
+                    self._disk_quotas.take_aside(all_files, len(piece))
                     size += len(piece)
                     place = archive.fileno()
                     await self.run(
@@ -153,24 +153,24 @@ class FileStore:
                 async with self._unpacking:  # may take minutes: threads are left for others
                     return await self._unpack(archive, size, kind, folder, owner)
             finally:
-                self._holdings.give_back(all_files, size)
+                self._disk_quotas.give_back(all_files, size)
 
     async def _unpack(
         self, archive: IO[bytes], size: int, kind: str, folder: str, owner: FileOwner
     ) -> list[FileInfo]:
-        limits, bounds = owner.limits, owner.bounds(folder)
+        limits, quotas = owner.limits, owner.quotas(folder)
         largest = min(limits.unpacked_bytes, archives.largest(size, limits.ratio))
         with suppress(ServiceError):  # what comes out may be smaller than that
-            await self._make_room(owner, bounds, largest)
+            await self._make_room(owner, quotas, largest)
         allowed = archives.ArchiveLimits(
-            total=min(limits.unpacked_bytes, self._holdings.room(bounds)),
+            total=min(limits.unpacked_bytes, self._disk_quotas.room(quotas)),
             members=limits.members,
             ratio=limits.ratio,
             spare=limits.spare_bytes,
         )
         # Taken as it comes out: what two archives may come to at most, each alone, may be too
         # much together.
-        take = partial(self._holdings.take, bounds)
+        take = partial(self._disk_quotas.take, quotas)
         return await self.run(archives.unpack, archive, size, kind, folder, allowed, take)
 
     async def open(self, root: Path, parts: tuple[str, ...]) -> "OpenFile":
@@ -204,7 +204,7 @@ class FileStore:
         """Accept no more work."""
         self._threads.shutdown(wait=False)
 
-    async def _make_room(self, owner: FileOwner, bounds: Sequence[ByteQuota], size: int) -> None:
+    async def _make_room(self, owner: FileOwner, quotas: Sequence[ByteQuota], size: int) -> None:
         """
         Count the files of every quota that seems to lack room for ``size`` bytes more.
 
@@ -214,33 +214,33 @@ class FileStore:
             413, when there is no room; 429, when that cannot be said yet.
         """
         counted: set[str] = set()
-        while (bound := self._holdings.lacking(bounds, size)) is not None:
-            if bound.who in counted:
-                raise bound.exceeded()
-            counting = self._counting.setdefault(bound.who, asyncio.Lock())
+        while (quota := self._disk_quotas.lacking(quotas, size)) is not None:
+            if quota.who in counted:
+                raise quota.exceeded()
+            counting = self._counting.setdefault(quota.who, asyncio.Lock())
             async with counting:  # a count that was waited for may suffice
-                if self._holdings.lacking((bound,), size) is not None:
-                    await self._count(owner, bound)
-            counted.add(bound.who)
+                if self._disk_quotas.lacking((quota,), size) is not None:
+                    await self._count(owner, quota)
+            counted.add(quota.who)
 
-    async def _count(self, owner: FileOwner, bound: ByteQuota) -> None:
+    async def _count(self, owner: FileOwner, quota: ByteQuota) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        rest = self._rests.pop(bound.who, begun) - begun
+        rest = self._pauses.pop(quota.who, begun) - begun
         if rest > 0:
-            self._rests[bound.who] = begun + rest
-            raise bound.exceeded(retry_after=rest)
-        mark = self._holdings.begin_count(bound.who)
-        if bound == owner.bound():
+            self._pauses[quota.who] = begun + rest
+            raise quota.exceeded(retry_after=rest)
+        mark = self._disk_quotas.begin_count(quota.who)
+        if quota == owner.quota():
             async with self._counting_users:
                 found = await self.run(_bytes_of_all, [str(home) for home in owner.homes()])
         else:
-            found = await self.run(instance_files.total_size, bound.who)
-        self._holdings.counted(bound.who, found, mark)
+            found = await self.run(instance_files.total_size, quota.who)
+        self._disk_quotas.counted(quota.who, found, mark)
         now = loop.time()
-        if now - begun > _LONG:
-            self._rests = {who: until for who, until in self._rests.items() if until > now}
-            self._rests[bound.who] = now + _RESTS * (now - begun)
+        if now - begun > _LONG_COUNT:
+            self._pauses = {who: until for who, until in self._pauses.items() if until > now}
+            self._pauses[quota.who] = now + _PAUSE * (now - begun)
 
 
 def _bytes_of_all(homes: Sequence[str]) -> int:
