@@ -239,17 +239,6 @@ def test_a_taken_name_is_refused_and_its_run_unharmed(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "run.json").read_bytes() == before
 
 
-def test_anyway_starts_a_goal_out_of_reach(tmp_path: Path) -> None:
-    """
-    The tasks run; that the deadline was missed is in the exit status.
-    """
-    result = bursar.run(squares(deadline=1e-3), runs=tmp_path, anyway=True)
-
-    assert result.succeeded
-    assert result.exit_status == 5
-    assert result.to_dict()["deadline_met"] is False
-
-
 def test_a_failing_task_is_a_result_not_an_exception(tmp_path: Path) -> None:
     """
     Whoever runs a thousand tasks wants the other 999.
@@ -295,18 +284,6 @@ def test_retry_failed_tries_again_what_failed(tmp_path: Path) -> None:
 
     assert not bursar.resume("mine", runs=tmp_path).succeeded
     assert bursar.resume("mine", runs=tmp_path, retry_failed=True).succeeded
-
-
-def test_run_works_in_a_thread(tmp_path: Path) -> None:
-    """
-    Signals cannot be heeded there; that must not end the run.
-    """
-    results: list[bursar.RunResult] = []
-    thread = threading.Thread(target=lambda: results.append(bursar.run(squares(), runs=tmp_path)))
-    thread.start()
-    thread.join()
-
-    assert results[0].succeeded
 
 
 def test_run_and_resume_work_where_a_loop_runs(tmp_path: Path) -> None:

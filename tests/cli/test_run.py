@@ -306,19 +306,6 @@ def test_a_missed_deadline_has_its_own_status(folder: Any) -> None:
     assert ran["exit_status"] == 5
 
 
-def test_a_goal_out_of_reach_starts_nothing_unless_told(folder: Any) -> None:
-    """Status 3 and counter-offers; --anyway runs what the budget allows."""
-    folder.write("c.toml", '[goal]\ndeadline = 0.01\n[tasks.a]\ncommand = "true"\nruntime = 0.05\n')
-
-    answer = folder.json("run", "c.toml", status=3)
-
-    assert answer["chosen"] is None
-    assert [offer["kind"] for offer in answer["counter_offers"]] == ["time"]
-    assert not (folder.path / "runs").exists()
-    assert "Instead" in folder.bursar("plan", "c.toml", status=3).stdout
-    assert folder.json("run", "c.toml", "--anyway", status=5)["succeeded"] == 1
-
-
 def test_failures_are_named_and_can_be_tried_again(folder: Any) -> None:
     """Status 1; what depends on a failure is skipped; --retry-failed after mending goes on."""
     folder.write(

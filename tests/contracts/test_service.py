@@ -47,10 +47,10 @@ TOKENS = {
 }
 """User and scopes of each token that is made for the matrix."""
 
-CALLERS = ("nobody", "forged", *TOKENS, "first")
+CALLERS = ("nobody", "forged", "expired", *TOKENS, "first")
 """
-Columns of the matrix: without a token, with one that was never made, with those above, and with
-the first token of the service, which has every scope.
+Columns of the matrix: without a token, with one that was never made, with one of ann's whose time
+is over, with those above, and with the first token of the service, which has every scope.
 """
 
 FORGED = "bursar_" + "0" * 16 + "_" + "0" * 64
@@ -140,10 +140,10 @@ class RunningService:
             key=lambda one: (one.name == "drain", one.method == "DELETE", one.path, one.method),
         )
 
-    def token(self, user: str, scopes: list[str]) -> dict[str, Any]:
+    def token(self, user: str, scopes: list[str], **more: Any) -> dict[str, Any]:
         """Return a new token of a user, with its secret."""
         told: dict[str, Any] = self.get(
-            "first", "POST", "/v1/admin/tokens", json={"user": user, "scopes": scopes}
+            "first", "POST", "/v1/admin/tokens", json={"user": user, "scopes": scopes, **more}
         )
         return told
 
@@ -151,6 +151,7 @@ class RunningService:
         """Make what the paths of the matrix name: an instance, a result, a file, an agreement."""
         for caller, (user, scopes) in TOKENS.items():
             self.tokens[caller] = self.token(user, scopes)["token"]
+        self.tokens["expired"] = self.token(*TOKENS["user"], seconds=0.001)["token"]
         handle = self._instance()
         long = {"shell": "head -c 300000 /dev/zero | tr '\\\\0' x"}
         self.get("user", "POST", f"/v1/instances/{handle}/tasks", json={"tasks": [long]})
@@ -262,9 +263,14 @@ def test_every_route_answers_every_caller_as_recorded(service: RunningService) -
         answers = {}
         for caller in CALLERS:
             path, body = service.request(operation, TOKENS.get(caller, ("owner", []))[0])
-            answers[caller] = service.ask(caller, operation.method, path, **body).status_code
+            response = service.ask(caller, operation.method, path, **body)
+            answers[caller] = response.status_code
+            assert not response.is_error or response.json()["detail"], (operation, caller)
+            if response.status_code == 401:
+                assert response.headers["www-authenticate"] == "Bearer"
         if not operation.is_public:
-            assert (answers["nobody"], answers["forged"]) == (401, 401), operation
+            strangers = {answers[caller] for caller in ("nobody", "forged", "expired")}
+            assert strangers == {401}, operation
         rows[operation.path, operation.method] = answers
 
     width = max(len(path) for path, _ in rows)
