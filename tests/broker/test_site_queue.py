@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from bursar.broker.economy import AHEAD, GUESS, MOST_AHEAD
+from bursar.broker.economy import AHEAD, MOST_AHEAD
+from bursar.broker.estimates import GUESS
 from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.pilot_plan import Pilot
 from bursar.broker.site_queue import SiteQueue

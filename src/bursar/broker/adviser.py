@@ -105,6 +105,13 @@ class SchedulingSnapshot:
         """
         return self.estimates.runs(site.name) if site.shared else self.estimates.takes(site.name)
 
+    def pays_to_wait(self, site: SiteSnapshot, seconds: float) -> bool:
+        """Return whether a job of so many seconds could be had at a price asked later."""
+        return any(
+            begin + seconds <= self.time_left and price * seconds + site.fixed <= self.money_left
+            for begin, _, price in site.prices[1:]
+        )
+
     @property
     def mean(self) -> float:
         """Mean size of the jobs that have not been sent."""

@@ -1,6 +1,7 @@
 """The backlog keeps the jobs that have not been sent, by size."""
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,13 +34,28 @@ class Backlog:
         self._heaps: list[list[int]] = [[] for _ in (self._size if by_size else (0,))]
         self._work = 0.0
         self.jobs = 0
+        self._later: list[tuple[float, int]] = []  # when jobs that failed are sent again
 
     def add(self, task: int) -> None:
-        """A job is to be sent, or sent again."""
+        """Add a job that is to be sent, or sent again."""
         heapq.heappush(self._heaps[self._class[task] if self._by_size else 0], task)
         self._count[self._class[task]] += 1
         self._work += self._sizes[task]
         self.jobs += 1
+
+    def add_later(self, task: int, when: float) -> None:
+        """Have :meth:`take_up` add a job from a moment on."""
+        heapq.heappush(self._later, (when, task))
+
+    def take_up(self, now: float) -> None:
+        """Add the jobs whose moment has come."""
+        while self._later and self._later[0][0] <= now:
+            self.add(heapq.heappop(self._later)[1])
+
+    @property
+    def next_up(self) -> float:
+        """Time at which :meth:`take_up` has something to do next; infinite for never."""
+        return self._later[0][0] if self._later else math.inf
 
     def take(self, size_class: int = 0) -> int:
         """
@@ -54,6 +70,15 @@ class Backlog:
     def has(self, size_class: int) -> bool:
         """Whether a job of a class is left."""
         return bool(self._heaps[size_class])
+
+    def next_class(self, given: list[int]) -> int | None:
+        """Return the first class of which a site is to get jobs, those gone struck from it."""
+        for k, count in enumerate(given):
+            if count > 0:
+                if self.has(k):
+                    return k
+                given[k] = 0
+        return None
 
     @property
     def mean(self) -> float:

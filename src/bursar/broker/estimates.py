@@ -12,6 +12,9 @@ TRUST = 1.0
 CONFIDENCE = 0.95
 """Probability that a margin suffices."""
 
+GUESS = 60.0
+"""Seconds that a job is taken to need where neither its runtime nor a limit of the goal says."""
+
 
 @dataclass(slots=True)
 class _ObservedRuntimes:
@@ -199,5 +202,30 @@ def sizes_of(runtimes: Iterable[float | None]) -> tuple[list[float], bool]:
     return [max(mean if e is None else e, _LEAST) for e in estimates], bool(known)
 
 
+def even_share(
+    *, jobs: int, processors: int, time_left: float, money_left: float, price: float
+) -> float:
+    """
+    Return seconds that a job of unknown length has when all jobs share the goal evenly.
+
+    The money left is shared by the jobs, the time left by the rounds in which the processors
+    of all sites do them. A share of the goal, unlike a number of seconds, makes a campaign
+    of one-second jobs go like one of one-hour jobs.
+
+    Parameters
+    ----------
+    jobs, processors
+        Number of jobs left, and of processors of all sites.
+    time_left, money_left
+        Seconds and currency units; infinite for no limit.
+    price
+        Currency units per processor-second at the site of the job.
+    """
+    paid = money_left / jobs / price if price > 0 else math.inf
+    share = min(paid, time_left / math.ceil(jobs / processors))
+    return GUESS if math.isinf(share) else max(_SHORTEST, share)
+
+
 _LEAST = 1e-6
+_SHORTEST = 1e-3  # seconds
 _BROKEN = 3

@@ -5,7 +5,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bursar.broker.economy import AHEAD, GUESS, MOST_AHEAD
+from bursar.broker.economy import AHEAD, MOST_AHEAD
+from bursar.broker.estimates import GUESS
 from bursar.broker.pilot_plan import Pilot
 from bursar.cluster.element import ComputingElement
 from bursar.model.site import SiteFacts
