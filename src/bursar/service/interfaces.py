@@ -62,6 +62,8 @@ class ServiceError(Exception):
         Field of the request.
     retry_after
         Seconds after which it may be granted; None: it will not be.
+    allow
+        Methods that the address does have, for 405.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ServiceError(Exception):
         *,
         where: str = "",
         retry_after: float | None = None,
+        allow: Sequence[str] = (),
     ) -> None:
         super().__init__(detail)
         self.kind = kind
@@ -79,6 +82,7 @@ class ServiceError(Exception):
         self.detail = detail
         self.where = where
         self.retry_after = retry_after
+        self.allow = allow
 
 
 # The journal.

@@ -20,10 +20,9 @@ from bursar.service.http.request import (
     Receive,
     Scope,
     Send,
-    no_such_address,
 )
 from bursar.service.http.request_admission import ANONYMOUS, AuthorizedStream, RequestAdmission
-from bursar.service.http.responses import Headers, HttpResponse, StreamingResponse, as_response
+from bursar.service.http.responses import HttpResponse, StreamingResponse, as_response
 from bursar.service.http.router import Router
 from bursar.service.http.routes import ApiRoute, RequestBody
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
@@ -38,7 +37,6 @@ class _RequestContext:
 
     route: str = ""
     principal: Principal = ANONYMOUS
-    headers: Headers = ()  # of the problem it leads to
 
 
 class ServiceApi:
@@ -96,7 +94,7 @@ class ServiceApi:
             except ClientDisconnected:
                 return
             except ServiceError as error:
-                reply = problem_response(error, known.headers)
+                reply = problem_response(error)
             except Exception as error:
                 reply = incident_response(self._incident(known.route, error))
             try:
@@ -115,7 +113,7 @@ class ServiceApi:
     ) -> HttpResponse | StreamingResponse:
         request.check_origin(self._parts.names)
         request.check_headers()
-        route, values = self._route(request, known)
+        route, values = self._route(request)
         known.route = route.name
         known.principal = self._admission.authenticate(request, route)
         self._admission.admit(known.principal, route, held)
@@ -149,21 +147,13 @@ class ServiceApi:
                 reply = reply._replace(pieces=AuthorizedStream(reply.pieces, is_valid))
         return reply
 
-    def _route(
-        self, request: HttpRequest, known: _RequestContext
-    ) -> tuple[ApiRoute, dict[str, Any]]:
+    def _route(self, request: HttpRequest) -> tuple[ApiRoute, dict[str, Any]]:
         try:
-            routes, values = self._router.find(request.parts())
-            if not routes:
-                raise no_such_address()
-            route = routes.get("GET" if request.method == "HEAD" else request.method)
-            if route is None:
-                known.headers = (("allow", ", ".join(sorted(routes))),)
-                raise ServiceError("bad-method", 405, f"expected {' or '.join(sorted(routes))}")
+            method = "GET" if request.method == "HEAD" else request.method
+            return self._router.find(method, request.parts())
         except ServiceError:
             self._admission.count_unauthenticated(request)
             raise
-        return route, values
 
     async def _read(self, request: HttpRequest, body: RequestBody, user: str) -> Any:
         """Return the decoded body of a request, which takes buffer memory until then."""

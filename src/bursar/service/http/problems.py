@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from bursar.remote.messages import Problem
-from bursar.service.http.responses import HttpResponse, encode_json
+from bursar.service.http.responses import Headers, HttpResponse, encode_json
 from bursar.service.interfaces import ServiceError
 
 T = TypeVar("T")
@@ -19,9 +19,7 @@ _PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$", re.DOTALL)
 _LONGEST = 500  # characters of what is said of one case
 
 
-def problem_response(
-    error: ServiceError, headers: tuple[tuple[str, str], ...] = ()
-) -> HttpResponse:
+def problem_response(error: ServiceError) -> HttpResponse:
     """Return the response with an error's problem document."""
     problem = Problem(
         type=f"/problems/{error.kind}",
@@ -31,6 +29,9 @@ def problem_response(
         where=_line(error.where),
         retry_after=error.retry_after,
     )
+    headers: Headers = ()
+    if error.allow:
+        headers += (("allow", ", ".join(error.allow)),)
     if error.retry_after is not None:
         headers += (("retry-after", str(max(1, round(error.retry_after + 0.5)))),)
     if error.status == HTTPStatus.UNAUTHORIZED:

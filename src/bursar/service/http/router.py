@@ -1,4 +1,4 @@
-"""Finds the route of a path."""
+"""Finds the route of a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from bursar.service.http.request import no_such_address
 from bursar.service.http.routes import PATH_VALUES, ROUTES, ApiRoute
+from bursar.service.interfaces import ServiceError
 
 
 @dataclass(slots=True)
@@ -15,13 +17,13 @@ class _RouteNode:
 
     parts: dict[str, "_RouteNode"] = field(default_factory=dict)
     value: tuple[str, "_RouteNode"] | None = None
-    rest: str = ""
+    rest: bool = False  # whether it stands for all parts that are left
     routes: dict[str, ApiRoute] = field(default_factory=dict)  # by method
 
 
 class Router:
     """
-    Finds the route of a path.
+    Finds the route of a request in a tree of path parts.
 
     Parameters
     ----------
@@ -37,21 +39,30 @@ class Router:
                 node = _grown(node, part)
             node.routes[route.method] = route
 
-    def find(self, parts: list[str]) -> tuple[Mapping[str, ApiRoute], dict[str, Any]]:
+    def find(self, method: str, parts: list[str]) -> tuple[ApiRoute, dict[str, Any]]:
         """
-        Return the routes of a path, by method, and the values of its variables.
+        Return the route of a method and path, and the values of the path's variables.
 
         Parameters
         ----------
         parts
             Parts of the path below the API's prefix.
 
-        Returns
-        -------
-        routes : mapping
-            Empty when there is nothing of this path.
-        values : dict
+        Raises
+        ------
+        ServiceError
+            404 when nothing has this path; 405 when the path has no such method.
         """
+        routes, values = self._find(parts)
+        if not routes:
+            raise no_such_address()
+        if method not in routes:
+            allow = sorted(routes)
+            raise ServiceError("bad-method", 405, f"expected {' or '.join(allow)}", allow=allow)
+        return routes[method], values
+
+    def _find(self, parts: list[str]) -> tuple[Mapping[str, ApiRoute], dict[str, Any]]:
+        """Return the routes of a path, by method; none when there is nothing of this path."""
         node = self._top
         values: dict[str, Any] = {}
         for index, part in enumerate(parts):
@@ -76,5 +87,5 @@ def _grown(node: _RouteNode, part: str) -> _RouteNode:
         return node.parts.setdefault(part, _RouteNode())
     name = part.strip("{}").removesuffix("*")
     if node.value is None:
-        node.value = (name, _RouteNode(rest=name if part.endswith("*}") else ""))
+        node.value = (name, _RouteNode(rest=part.endswith("*}")))
     return node.value[1]
