@@ -33,6 +33,11 @@ JOBS = 16
 SECONDS = 0.1
 CLOSE = 0.05
 """Share of a run's cost by which its simulation may miss it."""
+ROUNDS = 3
+"""
+Rounds of real runs of which one has to come close: where processors are busy with something else,
+a round may be spoilt, but a fault of the simulation spoils each.
+"""
 
 
 def bag(folder: Path) -> Campaign:
@@ -61,6 +66,15 @@ def test_the_same_policy_would_have_saved_nothing(tmp_path: Path) -> None:
     that misses the bill by little. A median, since decisions may hang on which of two jobs
     ends a millisecond earlier, and no simulation knows that.
     """
+    for number in range(ROUNDS):
+        errors = measured_errors(tmp_path / str(number))
+        if median(errors) <= CLOSE:
+            return
+    raise AssertionError(errors)
+
+
+def measured_errors(folder: Path) -> list[float]:
+    """Return by how much the simulation of each real run misses its cost, as a share."""
     errors = []
     ways: tuple[dict[str, Any], ...] = (
         {"strategy": "adaptive"},
@@ -70,15 +84,15 @@ def test_the_same_policy_would_have_saved_nothing(tmp_path: Path) -> None:
         {"processors": 2},
     )
     for i, how in enumerate(ways):
-        (tmp_path / str(i)).mkdir()
-        told = recorded(tmp_path / str(i), **how)
+        (folder / str(i)).mkdir(parents=True)
+        told = recorded(folder / str(i), **how)
         was, again, own, *_ = told.rows
         assert told.saved(own) == (0.0, 0.0)
         assert was.succeeded == again.succeeded == JOBS
         assert was.cost is not None
         assert again.cost is not None
         errors.append(abs(again.cost / was.cost - 1))
-    assert median(errors) <= CLOSE, errors
+    return errors
 
 
 def test_what_is_less_than_the_error_of_the_simulation_is_no_saving(tmp_path: Path) -> None:
