@@ -102,7 +102,7 @@ class _Spot:
             i = int(token[1:-1])
             for option in _options(self.kind):
                 arguments = get_args(option)
-                if get_origin(option) is list:
+                if get_origin(option) in (list, frozenset):
                     return _Spot(self.raw[i], arguments[0], joined(self.place, i))
                 if get_origin(option) is tuple:
                     item = arguments[0] if arguments[-1] is ... else arguments[i]
@@ -119,7 +119,7 @@ class _Spot:
         return None
 
     def _failing_entry(self) -> "_Spot | None":
-        """Return the first entry of a dictionary that is wrong: msgspec does not tell its key."""
+        """Return the first wrong entry of a dictionary: msgspec does not tell its key."""
         for option in _options(self.kind):
             if get_origin(option) is dict:
                 kind = get_args(option)[1]

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     Duration: TypeAlias = float
     Size: TypeAlias = int
     Amount: TypeAlias = tuple[float, str | None]
+    Credit: TypeAlias = float
     Price: TypeAlias = tuple[float, str | None]
     Share: TypeAlias = float
     Use: TypeAlias = float
@@ -138,17 +139,18 @@ else:
     )
     """Bytes."""
 
-    Amount = decoded_type(
-        "Amount",
-        parse_amount,
-        _number_or_text(
-            'Currency units: 126000 or "40 SU".',
-            rf"^\s*{_NUMBER}\s*({CURRENCY})?\s*$",
-            minimum=0,
-            maximum=DEAREST,
-        ),
+    _amount = _number_or_text(
+        'Currency units: 126000 or "40 SU".',
+        rf"^\s*{_NUMBER}\s*({CURRENCY})?\s*$",
+        minimum=0,
+        maximum=DEAREST,
     )
+
+    Amount = decoded_type("Amount", parse_amount, _amount)
     """Currency units, and the currency where the text names one."""
+
+    Credit = decoded_type("Credit", lambda value: parse_amount(value)[0], _amount)
+    """Currency units of the only currency that a service has."""
 
     Price = decoded_type(
         "Price",

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
+from msgspec import Meta
+
+from bursar.formats.decoding import TomlTable
+from bursar.formats.quantities import Credit, Duration, Share, Size
 from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
+from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.http_limits import HttpLimits
@@ -74,111 +80,88 @@ class SealingFiles:
     key: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarketSettings:
-    """
-    Settings for selling processors.
+class MarketSettings(TomlTable, frozen=True):
+    """Settings for selling processors; the prices are said in [site]."""
 
-    Parameters
-    ----------
-    protocols
-        By which it sells; none: it sells nothing.
-    must_buy
-        Whether tasks run only under an agreement.
-    price_shared
-        Whether processors that are shared cost their posted price, too.
-    credit
-        Currency units that each user has from the start; None: as much as they like, on account.
-    validity
-        Seconds that a quote holds.
-    floor
-        Share of the price down to which it bargains.
-    holds
-        Whether a quote sets its processors aside.
-    """
+    protocols: Annotated[
+        tuple[NegotiationProtocol, ...],
+        Meta(description="By which it sells; none: it sells nothing."),
+    ] = PROTOCOLS
+    must_buy: Annotated[bool, Meta(description="Whether tasks run only under an agreement.")] = (
+        False
+    )
+    price_shared: Annotated[
+        bool, Meta(description="Whether shared processors cost their posted price, too.")
+    ] = False
+    credit: Annotated[
+        Credit | None,
+        Meta(description="That each user has from the start; without it: as much as they like."),
+    ] = None
+    validity: Annotated[Duration, Meta(description="For which a quote holds; 10 min.")] = 600.0
+    floor: Annotated[Share, Meta(description="Share of the price down to which it bargains.")] = 0.8
+    holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
 
-    protocols: tuple[NegotiationProtocol, ...] = PROTOCOLS
-    must_buy: bool = False
-    price_shared: bool = False
-    credit: float | None = None
-    validity: float = 600.0
-    floor: float = 0.8
-    holds: bool = False
+    def __post_init__(self) -> None:
+        if not self.validity:
+            raise InputError("must be positive", where="validity")
+        msgspec.structs.force_setattr(self, "protocols", tuple(dict.fromkeys(self.protocols)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSettings:
-    """
-    A user who is known by name; what is not said here is as for all others.
+class UserSettings(TomlTable, frozen=True):
+    """A user who is known by name; what is not said here is as for all others."""
 
-    Parameters
-    ----------
-    local_user
-        Account of this machine under which the tasks run; empty: that of all tasks.
-    scopes
-        What a certificate of the user's allows; tokens say it themselves.
-    groups
-        That the prices count the user among.
-    credit
-        Currency units that the user has from the start; None: as all others.
-    quota
-        What the user may have and ask.
-    """
-
-    local_user: str = ""
-    scopes: frozenset[Scope] = frozenset({"submit", "read"})
-    groups: frozenset[str] = frozenset()
-    credit: float | None = None
-    quota: Quota = field(default_factory=Quota)
+    local_user: Annotated[
+        str, Meta(description="Account of this machine under which the tasks run.")
+    ] = ""
+    scopes: Annotated[
+        frozenset[Scope],
+        Meta(description="What a certificate of the user's allows; submit and read."),
+    ] = msgspec.field(default_factory=lambda: frozenset[Scope]({"submit", "read"}))
+    groups: Annotated[frozenset[str], Meta(description="That the prices count the user among.")] = (
+        frozenset()
+    )
+    credit: Annotated[
+        Credit | None, Meta(description="That the user has from the start; as [market] says.")
+    ] = None
+    quota: Annotated[
+        Quota, Meta(description="That are the user's own, in place of those in [limits].")
+    ] = msgspec.field(default_factory=Quota, name="limits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSettings:
-    """
-    Limits and environment of tasks.
+class TaskSettings(TomlTable, frozen=True):
+    """Limits and environment of tasks."""
 
-    Parameters
-    ----------
-    local_user
-        Account of this machine under which tasks of users run that have none of their own; empty:
-        the service's own, whose files they can read then.
-    python
-        Interpreter of workers, which the accounts must be able to run; empty: the service's own.
-    outlives
-        Seconds for which tasks and their workers go on without the service.
-    memory
-        Bytes of address space of each program; None: no limit.
-    file_size
-        Bytes of the largest file a task may write; None: no limit.
-    open_files, processes
-        Of each program, and of all of one local user; None: the system's own limit.
-    cgroups
-        Whether workers are held to their processors by the kernel, where it can do that.
-    """
-
-    local_user: str = ""
-    python: str = ""
-    outlives: float = OUTLIVES
-    memory: int | None = None
-    file_size: int | None = None
-    open_files: int | None = None
-    processes: int | None = None
-    cgroups: bool = True
+    local_user: Annotated[
+        str, Meta(description="Account under which tasks of users run that have none of their own.")
+    ] = ""
+    python: Annotated[
+        str, Meta(description="Interpreter of workers, which the local users can run.")
+    ] = ""
+    outlives: Annotated[
+        Duration, Meta(description="For which tasks and workers go on without the service; 10 min.")
+    ] = OUTLIVES
+    memory: Annotated[Size | None, Meta(description="Address space of each program; no limit.")] = (
+        None
+    )
+    file_size: Annotated[Size | None, Meta(description="Of the largest file; no limit.")] = None
+    open_files: Annotated[
+        Annotated[int, Meta(ge=16)] | None, Meta(description="Of each program.")
+    ] = None
+    processes: Annotated[
+        Annotated[int, Meta(ge=16)] | None, Meta(description="Of a local user.")
+    ] = None
+    cgroups: Annotated[
+        bool, Meta(description="Whether the kernel holds workers to their processors.")
+    ] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """
-    Parameters
-    ----------
-    level
-        The least of what is written.
-    requests
-        Whether each request is a line.
-    """
+class LogSettings(TomlTable, frozen=True):
+    """What the service writes to its standard error, a line of JSON each."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    requests: bool = False
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least of it.")
+    ] = "info"
+    requests: Annotated[bool, Meta(description="Whether each request is a line.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,12 +213,12 @@ class ServiceConfig:
     owner: str = "owner"
     users: Mapping[str, UserSettings] = field(default_factory=dict)
     only_listed_users: bool = False
-    selling: MarketSettings = MarketSettings()
+    selling: MarketSettings = field(default_factory=MarketSettings)
     scrapers: frozenset[str] = frozenset()
-    tasks: TaskSettings = TaskSettings()
+    tasks: TaskSettings = field(default_factory=TaskSettings)
     limits: EngineLimits = field(default_factory=EngineLimits)
     http: HttpLimits = field(default_factory=HttpLimits)
-    log: LogSettings = LogSettings()
+    log: LogSettings = field(default_factory=LogSettings)
 
     def local_user(self, user: str) -> str:
         """Return the local account of a user's tasks; empty: the service's own."""

@@ -6,22 +6,20 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode
-from bursar.formats.quantities import Amount, Duration, Schema, Share, Size
+from bursar.formats.quantities import Duration, Schema
 from bursar.formats.schema import file_schema
 from bursar.formats.sites_toml import AnySiteTable, read_sites, site_facts, with_default_kind
 from bursar.formats.toml_reading import at_line, joined, parse_toml, read_text
 from bursar.formats.units import at_field
-from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.site import SiteFacts
 from bursar.service.config import (
-    OUTLIVES,
     PORT,
     Address,
     CertificateFiles,
@@ -35,8 +33,6 @@ from bursar.service.config import (
 )
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.http_limits import HttpLimits
-from bursar.service.interfaces import Scope
-from bursar.service.quota import Quota
 from bursar.sites.local import this_machine
 
 PREFIX = "BURSAR_SERVICE__"
@@ -196,75 +192,7 @@ class ServiceTable(TomlTable, frozen=True):
         )
 
 
-class MarketTable(TomlTable, frozen=True):
-    """How it deals; what it asks is said in [site]."""
-
-    protocols: Annotated[
-        tuple[NegotiationProtocol, ...],
-        Meta(description="By which it sells; none: it sells nothing."),
-    ] = PROTOCOLS
-    must_buy: Annotated[bool, Meta(description="Whether tasks run only under an agreement.")] = (
-        False
-    )
-    price_shared: Annotated[
-        bool, Meta(description="Whether shared processors cost their posted price, too.")
-    ] = False
-    credit: Annotated[
-        Amount | None,
-        Meta(description="That each user has from the start; without it: as much as they like."),
-    ] = None
-    validity: Annotated[Duration, Meta(description="For which a quote holds; 10 min.")] = 600.0
-    floor: Annotated[Share, Meta(description="Share of the price down to which it bargains.")] = 0.8
-    holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
-
-    def __post_init__(self) -> None:
-        if not self.validity:
-            raise InputError("must be positive", where="validity")
-
-    def settings(self) -> MarketSettings:
-        """Return the settings for selling processors."""
-        return MarketSettings(
-            protocols=tuple(dict.fromkeys(self.protocols)),
-            must_buy=self.must_buy,
-            price_shared=self.price_shared,
-            credit=None if self.credit is None else self.credit[0],
-            validity=self.validity,
-            floor=self.floor,
-            holds=self.holds,
-        )
-
-
-class UserTable(TomlTable, frozen=True):
-    """A user."""
-
-    local_user: Annotated[
-        str, Meta(description="Account of this machine under which the tasks run.")
-    ] = ""
-    scopes: Annotated[
-        tuple[Scope, ...], Meta(description="What a certificate of the user's allows.")
-    ] = ("submit", "read")
-    groups: Annotated[
-        tuple[str, ...], Meta(description="That the prices count the user among.")
-    ] = ()
-    credit: Annotated[
-        Amount | None, Meta(description="That the user has from the start; as [market] says.")
-    ] = None
-    limits: Annotated[
-        Quota, Meta(description="That are the user's own, in place of those in [limits].")
-    ] = msgspec.field(default_factory=Quota)
-
-    def settings(self) -> UserSettings:
-        """Return the settings of the user."""
-        return UserSettings(
-            local_user=self.local_user,
-            scopes=frozenset(self.scopes),
-            groups=frozenset(self.groups),
-            credit=None if self.credit is None else self.credit[0],
-            quota=self.limits,
-        )
-
-
-class TasksTable(TomlTable, frozen=True):
+class TasksTable(TaskSettings, frozen=True):
     """What tasks may do, and may take."""
 
     directories: Annotated[
@@ -273,28 +201,6 @@ class TasksTable(TomlTable, frozen=True):
     limit: Annotated[
         Duration | None, Meta(description="After which a task is killed that names no limit.")
     ] = None
-    local_user: Annotated[
-        str, Meta(description="Account under which tasks of users run that have none of their own.")
-    ] = ""
-    python: Annotated[
-        str, Meta(description="Interpreter of workers, which the local users can run.")
-    ] = ""
-    outlives: Annotated[
-        Duration, Meta(description="For which tasks and workers go on without the service; 10 min.")
-    ] = OUTLIVES
-    memory: Annotated[Size | None, Meta(description="Address space of each program; no limit.")] = (
-        None
-    )
-    file_size: Annotated[Size | None, Meta(description="Of the largest file; no limit.")] = None
-    open_files: Annotated[
-        Annotated[int, Meta(ge=16)] | None, Meta(description="Of each program.")
-    ] = None
-    processes: Annotated[
-        Annotated[int, Meta(ge=16)] | None, Meta(description="Of a local user.")
-    ] = None
-    cgroups: Annotated[
-        bool, Meta(description="Whether the kernel holds workers to their processors.")
-    ] = True
 
     def __post_init__(self) -> None:
         for i, name in enumerate(self.directories):
@@ -304,19 +210,6 @@ class TasksTable(TomlTable, frozen=True):
             raise InputError("must be positive", where="limit")
         if self.python and not (self.python.startswith("/") and os.access(self.python, os.X_OK)):
             raise InputError(f'no program "{_short(self.python)}"', where="python")
-
-    def settings(self) -> TaskSettings:
-        """Return limits and environment of tasks."""
-        return TaskSettings(
-            local_user=self.local_user,
-            python=self.python,
-            outlives=self.outlives,
-            memory=self.memory,
-            file_size=self.file_size,
-            open_files=self.open_files,
-            processes=self.processes,
-            cgroups=self.cgroups,
-        )
 
 
 class LimitsTable(TomlTable, frozen=True):
@@ -339,15 +232,6 @@ class LimitsTable(TomlTable, frozen=True):
                 raise InputError("is said in [tasks]", where=f"tasks.{key}")
 
 
-class LogTable(TomlTable, frozen=True):
-    """What it writes to its standard error, a line of JSON each."""
-
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least of it.")
-    ] = "info"
-    requests: Annotated[bool, Meta(description="Whether each request is a line.")] = False
-
-
 class ServiceFile(TomlTable, frozen=True):
     """A service file."""
 
@@ -358,10 +242,10 @@ class ServiceFile(TomlTable, frozen=True):
         AnySiteTable | None,
         Meta(description="The processors it has, as in a sites file; those of this machine."),
     ] = None
-    market: Annotated[MarketTable, Meta(description="How it deals.")] = msgspec.field(
-        default_factory=MarketTable
+    market: Annotated[MarketSettings, Meta(description="How it deals.")] = msgspec.field(
+        default_factory=MarketSettings
     )
-    users: Annotated[dict[str, UserTable], Meta(description="Users, by name.")] = msgspec.field(
+    users: Annotated[dict[str, UserSettings], Meta(description="Users, by name.")] = msgspec.field(
         default_factory=dict
     )
     tasks: Annotated[TasksTable, Meta(description="What tasks may do and take.")] = msgspec.field(
@@ -370,8 +254,8 @@ class ServiceFile(TomlTable, frozen=True):
     limits: Annotated[LimitsTable, Meta(description="How much of it users may have.")] = (
         msgspec.field(default_factory=LimitsTable)
     )
-    log: Annotated[LogTable, Meta(description="What it writes.")] = msgspec.field(
-        default_factory=LogTable
+    log: Annotated[LogSettings, Meta(description="What it writes.")] = msgspec.field(
+        default_factory=LogSettings
     )
 
     def __post_init__(self) -> None:
@@ -510,16 +394,16 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         certificates=certificates,
         sealed=sealed,
         owner=table.owner,
-        users={name: user.settings() for name, user in file.users.items()},
+        users=file.users,
         only_listed_users=table.only_listed_users,
-        selling=file.market.settings(),
+        selling=file.market,
         scrapers=frozenset(table.scrapers),
-        tasks=file.tasks.settings(),
+        tasks=file.tasks,
         limits=msgspec.structs.replace(
             file.limits.tasks, limit=file.tasks.limit, directories=file.tasks.directories
         ),
         http=file.limits.requests,
-        log=LogSettings(level=file.log.level, requests=file.log.requests),
+        log=file.log,
     )
 
 
