@@ -33,7 +33,7 @@ from bursar.service.logs import LOGGER
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
 from bursar.service.provisioner.lease_policy import LeasePolicy
 from bursar.service.provisioner.machine_policy import MachineLeasePolicy
-from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
 from bursar.service.service_manager import ServiceManager
 from bursar.service.workers import WorkerServer
 from bursar.service.workers.seal_key import SealKeyFile
@@ -157,7 +157,9 @@ class ExecutionService:
         self.provisioner = WorkerProvisioner(
             sites=sites,
             rules=self._rules(),
-            processors=config.site.processors,
+            settings=ProvisionerSettings(
+                processors=config.site.processors, address=address, run=identity.run
+            ),
             account=config.local_user,
             billing=self.billing,
             engine=self.engine,
@@ -165,8 +167,6 @@ class ExecutionService:
             journal=self.journal,
             clock=clock,
             entropy=entropy,
-            address=address,
-            run=identity.run,
             notify=log_message,
         )
         self.worker_server.on_change = self.provisioner.review

@@ -20,7 +20,7 @@ from bursar.service.interfaces import JournalParticipant, Position, ServiceError
 from bursar.service.provisioner.lease_policy import LeasePolicy
 from bursar.service.provisioner.machine_policy import MachineLeasePolicy
 from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLease, ProvisioningView
-from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import HeldProcessors, PilotBeginListener
 from bursar.worker.launch import Endpoint
@@ -261,7 +261,9 @@ class World:
         self.provisioner = WorkerProvisioner(
             sites=lambda account: self.place,
             rules=self.rules or MachineLeasePolicy(unit=2, warm=self.warm),
-            processors=self.place.size,
+            settings=ProvisionerSettings(
+                processors=self.place.size, address=("127.0.0.1", 1), run="r"
+            ),
             account=lambda user: self.accounts.get(user, ""),
             billing=self.billing,
             engine=self.engine,
@@ -269,8 +271,6 @@ class World:
             journal=self.journal,
             clock=asyncio.get_running_loop().time,
             entropy=self.entropy,
-            address=("127.0.0.1", 1),
-            run="r",
             notify=self.said.append,
         )
         self.worker_server.on_change = self.provisioner.review

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.service.interfaces import Position
+from bursar.broker.pilot_plan import Pilot
+from bursar.service.interfaces import Position, is_shared
+from bursar.service.provisioner.provisioning_view import OpenLease
 from bursar.sites.protocol import HeldProcessors
 
 
@@ -17,21 +19,21 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Parameters
     ----------
     name
-        Never used again, in any life of the service.
+        Name of the lease, which no other ever gets, not even after a restart.
     pool
-        For whose tasks.
+        Pool whose tasks it runs.
     processors
-        How many.
+        Number of processors.
     asked
-        When, seconds since the epoch.
+        When they were asked for, seconds since the epoch.
     account
-        Local account of its workers; empty: the service's own.
+        Local account of the workers; empty: the service's own.
     start
-        When it is to begin at the soonest; None: when the site lets it.
+        Earliest begin, seconds since the epoch; None: as soon as the site lets it.
     until
-        When it ends; None: when it is not needed any more.
+        End of the lease; None: when it is no longer needed.
     began
-        When it got its processors; None: it waits for them, in a queue maybe.
+        When the processors were there; None while the lease waits for them, maybe in a queue.
     """
 
     name: str
@@ -47,6 +49,30 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def end(self) -> float:
         """End of the lease; infinite: when the lease is no longer needed."""
         return math.inf if self.until is None else self.until
+
+    @property
+    def ends(self) -> float:
+        """Time at which it ends; infinite while one for shared tasks waits for processors."""
+        return math.inf if self.began is None and is_shared(self.pool) else self.end
+
+    def opened(self) -> OpenLease:
+        """Return the decision that opened the lease."""
+        return OpenLease(
+            pool=self.pool, processors=self.processors, start=self.start, until=self.end
+        )
+
+    def pilot(self, site: str, now: float) -> Pilot:
+        """Return the lease as its site sees it, without a price, since billing charges."""
+        return Pilot(
+            name=self.name,
+            site=site,
+            processors=self.processors,
+            own=self.processors,
+            start=None if self.start is None else max(0.0, self.start - now),
+            duration=max(0.0, self.end - max(now, self.start or now)),
+            unit_price=None,
+            fixed_price=None,
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import BursarError, SiteError
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.service.interfaces import (
@@ -20,11 +20,18 @@ from bursar.service.interfaces import (
     Position,
     ServiceError,
     ServiceJournal,
-    WorkerDemand,
     is_shared,
 )
 from bursar.service.provisioner.active_lease import ActiveLease, LeaseRecord
+from bursar.service.provisioner.collaborators import (
+    AgreementDemand,
+    LeaseOccupancy,
+    ReattachableSite,
+    TaskDemand,
+    WorkerAdmission,
+)
 from bursar.service.provisioner.lease_policy import LeasePolicy
+from bursar.service.provisioner.pool_backoffs import CALM, PoolBackoffs
 from bursar.service.provisioner.provisioning_view import (
     CloseLease,
     LeaseView,
@@ -32,7 +39,7 @@ from bursar.service.provisioner.provisioning_view import (
     ProvisioningView,
 )
 from bursar.sites.protocol import HeldProcessors, Site
-from bursar.worker.launch import Endpoint, PilotAdmission
+from bursar.worker.launch import Endpoint
 
 LEASE = STAFF_KINDS[0]
 """Kind of the journal's records; there is one for each lease that is not gone."""
@@ -40,100 +47,30 @@ LEASE = STAFF_KINDS[0]
 PAUSE = 0.05
 """Seconds between two decisions, at the least."""
 
-CALM = 1.0
-"""Seconds after which it is looked again although nothing was heard, while tasks wait."""
-
-LONGEST_PAUSE = 60.0
-"""Seconds for which a pool is left alone at the most whose workers cannot be had."""
-
 RETURNING = 30.0
 """Seconds after its start for which workers of an earlier life are taken to be busy elsewhere."""
 
 _NAME = 6  # random bytes
 
 
-class LeaseOccupancy(Protocol):
-    """Processors and work of a lease's workers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionerSettings:
+    """
+    Size of the site, and where its workers report.
 
-    @property
-    def ready(self) -> int:
-        """Processors of the connected workers."""
+    Parameters
+    ----------
+    processors
+        Number of processors that leases may hold in all.
+    address
+        Host and port to which workers on this machine connect.
+    run
+        Identity of the service, by which its processes are recognised.
+    """
 
-    @property
-    def busy(self) -> int:
-        """Processors of connected workers that have tasks."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """Since when no worker has a task, seconds since the epoch; None while any has."""
-
-
-class WorkerAdmission(PilotAdmission, Protocol):
-    """Admits workers by lease; implemented by the worker server."""
-
-    def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
-        """Admit a lease's workers from now on; return their token, the same each time."""
-
-    def gathered(self) -> None:
-        """Note that all restored leases have been announced by :meth:`expect`."""
-
-    def dismiss(self, lease: str) -> None:
-        """Give a lease's workers no more tasks, and let each leave once it has none."""
-
-    def leases(self) -> Mapping[str, LeaseOccupancy]:
-        """Return the occupancy of connected workers by lease."""
-
-
-class TaskDemand(Protocol):
-    """Demand of waiting and running tasks for processors."""
-
-    def demand(self) -> Mapping[str, ProcessorDemand]:
-        """Return by pool the tasks that want processors."""
-
-
-class AgreementDemand(Protocol):
-    """Demand of agreements for workers."""
-
-    def pools(self, now: float) -> Mapping[str, WorkerDemand]:
-        """Pools that agreements want workers for now, or soon."""
-
-    def ready(self, pool: str, processors: int) -> None:
-        """Note how many processors of an agreement have workers now."""
-
-
-@runtime_checkable
-class ReattachableSite(Protocol):
-    """A site whose processors outlive the service and can be adopted after a restart."""
-
-    async def adopt(
-        self,
-        pilots: Sequence[Pilot],
-        endpoints: Mapping[str, Endpoint],
-        notify: Callable[[str], None],
-    ) -> Mapping[str, HeldProcessors]:
-        """
-        Reattach processors held before a restart; return them by the names of their pilots.
-
-        Parameters
-        ----------
-        pilots
-            Pilots that were held before the restart.
-        endpoints
-            Addresses to which their workers connect, by the names of the pilots.
-        say
-            Called with one line for people on what becomes of each pilot.
-
-        Raises
-        ------
-        SiteError
-            When the site cannot be asked.
-        """
-
-    async def end_others(self, pilots: Collection[str]) -> None:
-        """End all processors held before the restart except those of these pilots."""
-
-    async def leave(self) -> None:
-        """Detach from the held processors without ending them: the service stops."""
+    processors: int
+    address: tuple[str, int]
+    run: str
 
 
 class WorkerProvisioner:
@@ -143,29 +80,25 @@ class WorkerProvisioner:
     Parameters
     ----------
     sites
-        The site, for workers of a local account; empty: of the service's own.
+        Returns the site that starts workers of a local account; empty: the service's own account.
     rules
-        By which leases are opened and closed.
-    processors
-        That there are in all.
+        Policy by which leases are opened and closed.
+    settings
+        Size of the site, and where workers report.
     account
-        The local account of a user's workers, or, for an empty name, of those that several users
-        share; empty: the service's own.
-    desk, engine
-        Billing, which knows the agreements, and the engine, which knows the waiting tasks.
-    hub
+        Returns the local account of a user's workers or, for an empty name, of those that several
+        users share; empty: the service's own.
+    billing, engine
+        Demand of agreements, and of waiting tasks.
+    workers
         The worker server, which admits workers.
     journal
-        Keeps the leases.
+        Journal that keeps the leases.
     clock
-        Seconds since the epoch.
+        Returns seconds since the epoch.
     entropy
-        For names of leases.
-    address
-        Where workers on this machine report.
-    run
-        Identity of the service, by which its processes are recognised.
-    say
+        Returns random bytes, for names of leases.
+    notify
         Called with one line for people on each notable event.
     """
 
@@ -174,7 +107,7 @@ class WorkerProvisioner:
         *,
         sites: Callable[[str], Site],
         rules: LeasePolicy,
-        processors: int,
+        settings: ProvisionerSettings,
         account: Callable[[str], str],
         billing: AgreementDemand,
         engine: TaskDemand,
@@ -182,13 +115,11 @@ class WorkerProvisioner:
         journal: ServiceJournal,
         clock: Clock,
         entropy: Entropy,
-        address: tuple[str, int],
-        run: str,
         notify: Callable[[str], None],
     ) -> None:
         self._sites = sites
         self._rules = rules
-        self._processors = processors
+        self._settings = settings
         self._account = account
         self._billing = billing
         self._engine = engine
@@ -196,13 +127,10 @@ class WorkerProvisioner:
         self._journal = journal
         self._clock = clock
         self._entropy = entropy
-        self._address = address
-        self._run = run
         self._notify = notify
         self._leases: dict[str, ActiveLease] = {}
         self._before: dict[Position, LeaseRecord] = {}  # of an earlier life
-        self._pauses: dict[str, _PoolBackoff] = {}  # by pool
-        self._reported_accounts: set[str] = set()  # accounts whose workers were said to fail
+        self._backoffs = PoolBackoffs(self._has_workers, notify)
         self._reported: dict[str, int] = {}  # by pool: processors that the desk was told of
         self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
         self._review_due = asyncio.Event()
@@ -247,7 +175,7 @@ class WorkerProvisioner:
                     continue
                 lease = ActiveLease(record, position, held=held[record.name])
                 self._leases[record.name] = lease
-                self._rules.opened(record.name, _opened(record), record.asked)
+                self._rules.opened(record.name, record.opened(), record.asked)
                 if record.began is not None:
                     lease.expected = self._clock() + RETURNING
                     self._rules.began(record.name, record.began)
@@ -331,7 +259,7 @@ class WorkerProvisioner:
                 taken += lease.record.processors
             elif load is not None:
                 taken += load.busy
-        return max(0, self._processors - taken)
+        return max(0, self._settings.processors - taken)
 
     @property
     def ready(self) -> int:
@@ -345,27 +273,20 @@ class WorkerProvisioner:
         common one only (see :attr:`failing`).
         """
         common = self._account("")
-        theirs = any(pause.account == common for pause in self._pauses.values())
+        theirs = self._backoffs.concerns(common)
         return "workers cannot be had" if theirs and not self.ready else ""
 
     @property
     def failing(self) -> Mapping[str, str]:
         """Why workers could not be had at least twice in a row, by local account."""
-        now = self._clock()
-        return {
-            pause.account: pause.reason
-            for pool, pause in sorted(self._pauses.items())
-            if pause.reason and pause.counts(now) and not self._has_workers(pool)
-        }
+        return self._backoffs.failing(self._clock())
 
     # Deciding.
 
     def _patience(self) -> float | None:
         """Return the seconds until the next decision without an event; None: wait for an event."""
         now = self._clock()
-        # A pause that is over is only remembered for how long the next one is to be.
-        pauses = (pause.until for pause in self._pauses.values() if pause.until > now)
-        seconds = min(self._rules.wake, *pauses, math.inf) - now
+        seconds = min(self._rules.wake, *self._backoffs.ends(now), math.inf) - now
         if any(demand.tasks for demand in self._engine.demand().values()):
             seconds = min(seconds, CALM)
         return None if math.isinf(seconds) else max(0.0, seconds)
@@ -375,23 +296,18 @@ class WorkerProvisioner:
         self._report_ready_processors()
         for name, lease in list(self._leases.items()):
             if lease.held is not None and not lease.held.workers and not lease.leaving:
-                self._pause(lease.record, now, "its workers are gone")
+                self._pause(lease.record, "its workers are gone")
                 self._close(CloseLease(name=name, reason="its workers are gone", at_once=True))
             elif lease.held is not None and lease.record.began is None and self._is_there(name):
                 self._begin(lease, None, None)  # it was still in the queue when it was adopted
         view = self._view(now)
-        self._pauses = {
-            pool: pause
-            for pool, pause in self._pauses.items()
-            if now < pause.until + LONGEST_PAUSE and not self._has_workers(pool)
-        }
-        self._report_failing_accounts()
+        self._backoffs.review(now)
         opened: list[ActiveLease] = []
         for decision in self._rules.decide(view):
             match decision:
                 case CloseLease():
                     self._close(decision)
-                case OpenLease() if self._may_ask(decision.pool, now):
+                case OpenLease() if self._backoffs.allows(decision.pool, now):
                     opened += self._open(decision, now)
         if not opened:
             return
@@ -410,7 +326,7 @@ class WorkerProvisioner:
         loads = self._workers.leases()
         return ProvisioningView(
             now=now,
-            processors=self._processors,
+            processors=self._settings.processors,
             wanted=self._billing.pools(now),
             demand=self._engine.demand(),
             leases=[_seen(lease, loads.get(name), now) for name, lease in self._leases.items()],
@@ -430,7 +346,7 @@ class WorkerProvisioner:
         try:
             position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=False)
         except ServiceError as error:
-            self._pause(record, now, "")  # that is no account's fault
+            self._pause(record, "")  # that is no account's fault
             self._notify(f"no workers are asked for: {error.detail}")
             return []
         lease = self._leases[record.name] = ActiveLease(record, position)
@@ -456,25 +372,8 @@ class WorkerProvisioner:
         lease.leaving = True
         lease.changed.set()
 
-    def _may_ask(self, pool: str, now: float) -> bool:
-        pause = self._pauses.get(pool)
-        return pause is None or pause.until <= now
-
-    def _pause(self, record: LeaseRecord, now: float, reason: str) -> None:
-        before = self._pauses.get(record.pool)
-        seconds = min(LONGEST_PAUSE, CALM if before is None else before.seconds * 2)
-        self._pauses[record.pool] = _PoolBackoff(now + seconds, seconds, record.account, reason)
-
-    def _report_failing_accounts(self) -> None:
-        """Report once for each account that its workers cannot be had, and when they can again."""
-        failing = self.failing
-        for account, reason in failing.items():
-            if account not in self._reported_accounts:
-                self._notify(f"{_of(account)} cannot be had: {reason}")
-        paused = {pause.account for pause in self._pauses.values()}
-        for account in sorted(self._reported_accounts - failing.keys() - paused):
-            self._notify(f"{_of(account)} fail no longer")
-        self._reported_accounts = (self._reported_accounts & paused) | failing.keys()
+    def _pause(self, record: LeaseRecord, reason: str) -> None:
+        self._backoffs.pause(record.pool, record.account, self._clock(), reason)
 
     def _is_there(self, name: str) -> bool:
         load = self._workers.leases().get(name)
@@ -554,7 +453,7 @@ class WorkerProvisioner:
                 await self._journal.durable()
         except (BursarError, OSError) as error:
             self._notify(f"{record.name}: {error}")
-            self._pause(record, self._clock(), str(error))
+            self._pause(record, str(error))
             is_passing = isinstance(error, OSError) or error.transient
             self._end(lease, "unreachable" if is_passing else "refused", str(error))
             return
@@ -575,7 +474,7 @@ class WorkerProvisioner:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._left(lease)):
                         await lease.changed.wait()
-                if self._clock() >= _ends(lease.record) and not lease.stopped:
+                if self._clock() >= lease.record.ends and not lease.stopped:
                     self._close(CloseLease(name=name, reason="its time is over", at_once=True))
             loss, reason = lost.result() if lost.done() else ("ended", "")
         finally:
@@ -641,23 +540,12 @@ class WorkerProvisioner:
             site=self._sites(record.account).facts.name,
             processors=record.processors,
         )
-        return Endpoint(address=self._address, token=token, run=self._run, door=self._workers)
+        return Endpoint(
+            address=self._settings.address, token=token, run=self._settings.run, door=self._workers
+        )
 
     def _pilot(self, record: LeaseRecord) -> Pilot:
-        """Return the lease as the site sees it, without a price, since billing charges."""
-        now = self._clock()
-        start = None if record.start is None else max(0.0, record.start - now)
-        begin = max(now, record.start or now)
-        return Pilot(
-            name=record.name,
-            site=self._sites(record.account).facts.name,
-            processors=record.processors,
-            own=record.processors,
-            start=start,
-            duration=max(0.0, record.end - begin),
-            unit_price=None,
-            fixed_price=None,
-        )
+        return record.pilot(self._sites(record.account).facts.name, self._clock())
 
     async def _wait_for_start(self, lease: ActiveLease) -> None:
         start = lease.record.start
@@ -677,52 +565,11 @@ class WorkerProvisioner:
 
     def _left(self, lease: ActiveLease) -> float | None:
         """Return the seconds until a lease is due for a change by time alone; None: never."""
-        moments = [] if lease.stopped else [_ends(lease.record)]
+        moments = [] if lease.stopped else [lease.record.ends]
         if lease.leaving and lease.expected is not None:
             moments.append(lease.expected)
         seconds = min(moments, default=math.inf) - self._clock()
         return None if math.isinf(seconds) else max(0.0, seconds)
-
-
-class _PoolBackoff(NamedTuple):
-    """
-    A pause before workers are requested again for a pool after a failure.
-
-    Parameters
-    ----------
-    until
-        Seconds since the epoch.
-    seconds
-        Length of the pause; each further one in a row is longer.
-    account
-        The local account of the pool's workers.
-    reason
-        The error; empty when the account is not at fault.
-    """
-
-    until: float
-    seconds: float
-    account: str
-    reason: str
-
-    def counts(self, now: float) -> bool:
-        """Whether the pool failed more than once in a row, and recently."""
-        return self.seconds > CALM and now < self.until + LONGEST_PAUSE
-
-
-def _of(account: str) -> str:
-    return f'workers of the account "{account}"' if account else "workers"
-
-
-def _ends(record: LeaseRecord) -> float:
-    """Return when a lease ends; infinite while one for shared tasks waits for its processors."""
-    return math.inf if record.began is None and is_shared(record.pool) else record.end
-
-
-def _opened(record: LeaseRecord) -> OpenLease:
-    return OpenLease(
-        pool=record.pool, processors=record.processors, start=record.start, until=record.end
-    )
 
 
 def _seen(lease: ActiveLease, load: LeaseOccupancy | None, now: float) -> LeaseView:

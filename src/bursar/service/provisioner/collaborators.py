@@ -1,0 +1,96 @@
+"""What the worker provisioner asks of the parts of the service around it, as protocols."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.model.demand import ProcessorDemand
+from bursar.service.interfaces import (
+    WorkerDemand,
+)
+from bursar.sites.protocol import HeldProcessors
+from bursar.worker.launch import Endpoint, PilotAdmission
+
+
+class LeaseOccupancy(Protocol):
+    """Processors and work of a lease's workers."""
+
+    @property
+    def ready(self) -> int:
+        """Processors of the connected workers."""
+
+    @property
+    def busy(self) -> int:
+        """Processors of connected workers that have tasks."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when no worker has a task, seconds since the epoch; None while any has."""
+
+
+class WorkerAdmission(PilotAdmission, Protocol):
+    """Admits workers by lease; implemented by the worker server."""
+
+    def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
+        """Admit a lease's workers from now on; return their token, the same each time."""
+
+    def gathered(self) -> None:
+        """Note that all restored leases have been announced by :meth:`expect`."""
+
+    def dismiss(self, lease: str) -> None:
+        """Give a lease's workers no more tasks, and let each leave once it has none."""
+
+    def leases(self) -> Mapping[str, LeaseOccupancy]:
+        """Return the occupancy of connected workers by lease."""
+
+
+class TaskDemand(Protocol):
+    """Demand of waiting and running tasks for processors."""
+
+    def demand(self) -> Mapping[str, ProcessorDemand]:
+        """Return by pool the tasks that want processors."""
+
+
+class AgreementDemand(Protocol):
+    """Demand of agreements for workers."""
+
+    def pools(self, now: float) -> Mapping[str, WorkerDemand]:
+        """Pools that agreements want workers for now, or soon."""
+
+    def ready(self, pool: str, processors: int) -> None:
+        """Note how many processors of an agreement have workers now."""
+
+
+@runtime_checkable
+class ReattachableSite(Protocol):
+    """A site whose processors outlive the service and can be adopted after a restart."""
+
+    async def adopt(
+        self,
+        pilots: Sequence[Pilot],
+        endpoints: Mapping[str, Endpoint],
+        notify: Callable[[str], None],
+    ) -> Mapping[str, HeldProcessors]:
+        """
+        Reattach processors held before a restart; return them by the names of their pilots.
+
+        Parameters
+        ----------
+        pilots
+            Pilots that were held before the restart.
+        endpoints
+            Addresses to which their workers connect, by the names of the pilots.
+        say
+            Called with one line for people on what becomes of each pilot.
+
+        Raises
+        ------
+        SiteError
+            When the site cannot be asked.
+        """
+
+    async def end_others(self, pilots: Collection[str]) -> None:
+        """End all processors held before the restart except those of these pilots."""
+
+    async def leave(self) -> None:
+        """Detach from the held processors without ending them: the service stops."""
