@@ -41,7 +41,7 @@ _PIECE = 1 << 18  # bytes read at a time
 _LARGEST_HEADER = 1 << 20  # bytes; a member's own description in a tar file takes no more
 _LARGEST_INDEX = 16 << 20  # bytes of a zip file's list of members
 _SMALL_HEADERS = 4096  # bytes of a member's headers in a tar file, on average
-_SMALL = 64 << 20  # bytes; archives that come to no more may be packed as well as they like
+_SMALL = 64 << 20  # bytes unpacked, up to which the ratio of compression does not matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ArchiveLimits:
 @dataclass(frozen=True, slots=True)
 class _ArchiveMember:
     name: str
-    size: int  # as the archive says; not believed
+    size: int  # as the archive says; checked while reading
     executable: bool
     content: IO[bytes]
 
@@ -171,7 +171,7 @@ _DAMAGED = (
     EOFError,
     NotImplementedError,
     OverflowError,
-    RecursionError,  # a header for a header for a header
+    RecursionError,  # nested extended headers
     ValueError,
     gzip.BadGzipFile,
     struct.error,
@@ -187,12 +187,12 @@ def _move(stage: int, top: int, found: list[FileInfo]) -> None:
     for info in found:
         parts = tuple(info.name.split("/"))
         with folder(stage, parts[:-1]) as source, folder(top, parts[:-1], make=True) as target:
-            # A task may have put anything in its place meanwhile: a pipe would keep us for ever.
+            # A task may have replaced the file; opening a pipe would block for ever.
             file = os.open(parts[-1], READ, dir_fd=source)
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     raise name_conflict(f'"{info.name}" was taken away while it was unpacked')
-                os.fsync(file)  # one by one, but most of the first sync is theirs all
+                os.fsync(file)  # the first sync writes most of all files, so the others are short
             finally:
                 os.close(file)
             try:
@@ -230,7 +230,7 @@ def _zipped(archive: IO[bytes]) -> Iterator[_ArchiveMember | None]:
         for entry in opened.infolist():
             mode = entry.external_attr >> 16
             if "\0" in entry.orig_filename:
-                _refuse("a name in it holds a NUL")  # which the library cuts off
+                _refuse("a name in it holds a NUL")  # zipfile cuts names off there
             if entry.is_dir():
                 _parts_of(entry.filename.rstrip("/"))
                 yield None
@@ -249,7 +249,7 @@ def _tarred(archive: IO[bytes], most: int) -> Iterator[_ArchiveMember | None]:
     wary = cast(IO[bytes], _BoundedReader(archive, _LARGEST_HEADER, onwards_to=most))
     with tarfile.open(fileobj=wary, mode="r:") as opened:
         while (entry := opened.next()) is not None:
-            opened.members.clear()  # type: ignore[attr-defined] # it would keep them all
+            opened.members.clear()  # type: ignore[attr-defined] # tarfile would keep all members in memory
             name = entry.name.removeprefix("./")
             if entry.size < 0:
                 _refuse(f'"{shown(entry.name)}" is said to have {entry.size} bytes')
@@ -258,8 +258,8 @@ def _tarred(archive: IO[bytes], most: int) -> Iterator[_ArchiveMember | None]:
                     _parts_of(name)
                 yield None
                 continue
-            # Not what the library counts as plain: a contiguous file is one for it, and a type
-            # that it does not know is read as one.
+            # Not entry.isreg(): tarfile counts contiguous files as plain, and reads unknown
+            # types as plain files.
             plain = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
             content = opened.extractfile(entry) if plain else None
             if content is None:

@@ -44,7 +44,7 @@ def translated_file_errors() -> Iterator[None]:
     Raises
     ------
     ServiceError
-        507, when the disk is full; 409, when a task has seen to it that nothing can be done here.
+        507 when the disk is full; 409 when a task has made the operation impossible.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def inherit_owner(made: int, folder: int) -> None:
     """Give a new file or folder the owner of its parent folder, the account of tasks."""
     if os.geteuid() == 0:
         owner = os.fstat(folder)
-        # By its descriptor: the name may be another one's by now.
+        # By descriptor: the name may stand for another file by now.
         os.fchown(made, owner.st_uid, owner.st_gid)
 
 

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREADS = 4
-"""A separate pool, so that no archive keeps the journal waiting for a thread."""
+"""Threads of a separate pool, so that no archive keeps the journal waiting for a thread."""
 
 _PIECE = 1 << 18  # bytes read at a time
 
@@ -33,7 +33,7 @@ _LONG_COUNT = 0.5
 """Seconds; a user or instance whose count takes longer is counted less often."""
 
 _PAUSE = 10.0
-"""A long count is not repeated for this many times its duration."""
+"""Durations of a long count after which the count may be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class FileStore:
         """
         folder, limits, all_files = str(root), owner.limits, owner.quota()
         size = 0
-        # Beside the instances: what lies in one of them may be a link that a task has put there.
+        # Beside the instances, not in one: a task may have put a link there.
         with translated_file_errors(), TemporaryFile(dir=root.parent.parent) as archive:
             try:
                 async for piece in pieces:
@@ -150,7 +150,7 @@ class FileStore:
                     )
                     await self.run(archive.write, piece)
                 await self.run(archive.seek, 0)
-                async with self._unpacking:  # may take minutes: threads are left for others
+                async with self._unpacking:  # may take minutes, and others need threads
                     return await self._unpack(archive, size, kind, folder, owner)
             finally:
                 self._disk_quotas.give_back(all_files, size)
@@ -160,7 +160,7 @@ class FileStore:
     ) -> list[FileInfo]:
         limits, quotas = owner.limits, owner.quotas(folder)
         largest = min(limits.unpacked_bytes, archives.largest(size, limits.ratio))
-        with suppress(ServiceError):  # what comes out may be smaller than that
+        with suppress(ServiceError):  # the unpacked files may be smaller than that
             await self._make_room(owner, quotas, largest)
         allowed = archives.ArchiveLimits(
             total=min(limits.unpacked_bytes, self._disk_quotas.room(quotas)),
@@ -168,8 +168,8 @@ class FileStore:
             ratio=limits.ratio,
             spare=limits.spare_bytes,
         )
-        # Taken as it comes out: what two archives may come to at most, each alone, may be too
-        # much together.
+        # Bytes are taken as they are unpacked: two archives that each fit alone may together
+        # exceed the quota.
         take = partial(self._disk_quotas.take, quotas)
         return await self.run(archives.unpack, archive, size, kind, folder, allowed, take)
 
@@ -218,7 +218,7 @@ class FileStore:
             if quota.who in counted:
                 raise quota.exceeded()
             counting = self._counting.setdefault(quota.who, asyncio.Lock())
-            async with counting:  # a count that was waited for may suffice
+            async with counting:  # the count that was waited for may have found room
                 if self._disk_quotas.lacking((quota,), size) is not None:
                     await self._count(owner, quota)
             counted.add(quota.who)
@@ -285,7 +285,7 @@ class OpenFile:
         if not self._left:
             raise StopAsyncIteration
         piece = await self._file_store.run(os.pread, self._file, min(_PIECE, self._left), self._at)
-        if not piece:  # a task has cut it short
+        if not piece:  # a task has truncated the file
             raise StopAsyncIteration
         self._at += len(piece)
         self._left -= len(piece)

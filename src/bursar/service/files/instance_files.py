@@ -119,7 +119,7 @@ def create_upload(
             yield FileUpload(here, file, unfinished, parts[-1], spare)
         finally:
             os.close(file)
-            with suppress(FileNotFoundError):  # it has its own name
+            with suppress(FileNotFoundError):  # finished: the file has its final name
                 os.unlink(unfinished, dir_fd=here)
 
 

@@ -203,7 +203,8 @@ class ServiceApi:
             # The instance is gone, but the status line is already sent: the next request gets 404.
             await send({"type": "http.response.body", "body": b""})
         except Exception as error:
-            self._incident(route, error)  # the connection breaks: it was not the end
+            # Without an end of the body the connection breaks, so that the client notices.
+            self._incident(route, error)
 
     def _incident(self, route: str, error: Exception) -> str:
         incident = self._parts.entropy(8).hex()

@@ -45,7 +45,7 @@ class HttpListener:
             await asyncio.wait(list(self._state.tasks), timeout=grace)
         for connection in list(self._state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # each learns of it
+        await asyncio.sleep(0)  # until connection_lost of each has been called
         tasks = list(self._state.tasks)
         for task in tasks:
             task.cancel()

@@ -8,10 +8,10 @@ from bursar.remote.messages import Count, RequestStruct
 from bursar.service.http_limits import MOST_WAIT
 
 MOST_RESULTS = 10_000
-"""Of one page."""
+"""Results, or states of tasks, of one page."""
 
 MOST_FILES = 10_000
-"""Of one page."""
+"""Files of one page."""
 
 EpochSeconds = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds since the epoch."""
@@ -38,7 +38,8 @@ class ResultsQuery(RequestStruct, frozen=True):
         Seconds to wait for the first result.
     follow
         Whether to send a stream of lines that goes on as results arrive, in place of a page. The
-        stream ends when every task has its result, and may end earlier: the next page says which.
+        stream ends when every task has its result, and may end earlier; the page after the last
+        line says whether results are missing.
     """
 
     after: Count = 0

@@ -92,7 +92,7 @@ async def send_file(
     headers: tuple[tuple[str, str], ...] = (
         ("accept-ranges", "bytes"),
         ("etag", file.tag),
-        # Whatever a task has written: no browser is to take it for a page of ours.
+        # A task may have written HTML, which no browser should show as a page of the service.
         ("content-disposition", "attachment"),
     )
     if file.executable:
