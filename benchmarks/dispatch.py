@@ -155,7 +155,7 @@ async def dispatching_to_pilots(tasks: Sequence[Task]) -> AsyncIterator[Dispatch
                 path = folder / f"{number}.json"
                 path.touch(0o600)
                 path.write_bytes(
-                    await dispatcher.door.credential(
+                    await dispatcher.pilot_listener.credential(
                         PilotTerms(
                             lease=f"lease-{number}", site="far", host="127.0.0.1", processors=1
                         )

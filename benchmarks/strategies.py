@@ -207,7 +207,7 @@ def carried_out(
                 end = begin + sizes[task] * noise[task] / speeds[pilot.site]
                 free_at[pilot.name] = end
                 heapq.heappush(running, (end, begin, task))
-        economy.news()
+        economy.take_events()
         now, begin, task = heapq.heappop(running)
         done += 1
         outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED, start=begin, end=now)

@@ -929,10 +929,10 @@ def test_an_executor_whose_workers_cannot_live_is_broken() -> None:
     Every future hears of it, and so does who submits: nobody waits for ever.
     """
     executor = Executor(1)
-    executor._desk._service.failed.get_loop().call_soon_threadsafe(
-        executor._desk._service.failed.set_result, bursar.BursarError("no worker is left")
+    executor._thread._service.failed.get_loop().call_soon_threadsafe(
+        executor._thread._service.failed.set_result, bursar.BursarError("no worker is left")
     )
-    wait_for(lambda: executor._desk._broken is not None)
+    wait_for(lambda: executor._thread._broken is not None)
 
     with pytest.raises(BrokenExecutor, match="no worker is left"):
         executor.submit(int)

@@ -217,7 +217,7 @@ class World:
         """Time passes, and the economy looks when it wants to."""
         while self.economy.wake <= until and not self.is_over:
             self.now = max(self.now, self.economy.wake)
-            self._take_in(self.economy.look())
+            self._take_in(self.economy.poll())
         self.now = max(self.now, until)
 
     def end_next(self) -> None:
@@ -269,7 +269,7 @@ class World:
     def _hear(self, pilots: Sequence[Pilot]) -> None:
         """Decisions name every job that is sent, where it is sent, once."""
         decisions = []
-        for kind, text in self.economy.news():
+        for kind, text in self.economy.take_events():
             if kind == DECISION:
                 decisions.append(msgspec.json.decode(text, type=PlacementDecision))
             else:

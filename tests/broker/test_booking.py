@@ -215,7 +215,7 @@ def test_what_was_booked_goes_back_when_the_deadline_comes_nearer() -> None:
     past = replace(NOTHING_YET, epoch=1_000_000_000.0)
     (pilot,) = made.begin(past)
     assert (pilot.booked, pilot.start, pilot.unit_price) == (True, HOUR, 0.5 / HOUR)
-    (kind, text), *_ = made.news()
+    (kind, text), *_ = made.take_events()
     assert kind == BOOKING
     assert msgspec.json.decode(text, type=Booking).lease == pilot.name
 
@@ -223,7 +223,7 @@ def test_what_was_booked_goes_back_when_the_deadline_comes_nearer() -> None:
 
     assert not made.holds(pilot.name)
     assert (instead.booked, instead.start, instead.unit_price) == (False, None, 1 / HOUR)
-    assert (BOOKING_OVER, pilot.name) in made.news()
+    assert (BOOKING_OVER, pilot.name) in made.take_events()
 
 
 def test_an_owner_keeps_a_booked_processor_for_who_booked_it() -> None:
@@ -338,7 +338,7 @@ def test_a_resumed_run_takes_its_bookings_up_as_they_were(now: float) -> None:
     pricing = Pricing(1 / HOUR, (Advance(steps=((HOUR, 0.5),)),))
     before = economy(2, pricing, 10)
     (pilot,) = before.begin(replace(NOTHING_YET, epoch=1_000_000_000.0))
-    texts = [text for kind, text in before.news() if kind == BOOKING]
+    texts = [text for kind, text in before.take_events() if kind == BOOKING]
     after = economy(2, pricing, 10)
 
     again, *others = after.begin(

@@ -133,7 +133,7 @@ class World:
             elements,
             choice="in turn",
             moment=FreezableClock(lambda: self.now),
-            haulage=self.carriers,
+            staging=self.carriers,
             retry=retry,
         )
         past = ResumeState(
@@ -156,7 +156,7 @@ class World:
             self.held[pilot.name] = pilot
             for task in pilot.tasks:
                 self._start(task, pilot)
-        for kind, text in self.supply.news():
+        for kind, text in self.supply.take_events():
             if kind == DECISION:
                 self.sent += msgspec.json.decode(text, type=PlacementDecision).sent
         for name in [n for n in self.held if not self.supply.holds(n)]:
@@ -195,10 +195,10 @@ class World:
         )
         self.take(self.supply.ended([(outcome, final)]))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """What a run does when its supply is due."""
         if self.supply.wake <= self.now:
-            self.take(self.supply.look())
+            self.take(self.supply.poll())
 
 
 TWO = [SiteFacts(name="a", processors=2), SiteFacts(name="b", processors=3)]
@@ -210,7 +210,7 @@ def test_a_job_starts_when_its_files_are_there_and_not_before() -> None:
     assert not world.running
     world.carriers.deliver(0)
     assert world.alerts == 1
-    world.look()
+    world.poll()
 
     assert list(world.running) == [0]
     assert world.sent == [(0, "b", "lease-1")]
@@ -232,12 +232,12 @@ def test_files_that_cannot_be_brought_are_tried_again_and_then_given_up_with_the
     world = World([Task(id="t", data=("f",)), Task(id="u")], TWO, retry)
 
     world.carriers.deliver(0, "f: no copy can be reached")
-    world.look()
+    world.poll()
     assert world.supply.wake == 1.0
     world.now = 1.0
-    world.look()
+    world.poll()
     world.carriers.deliver(0, "f: no copy can be reached")
-    world.look()
+    world.poll()
 
     assert world.supply.verdict == ""  # the other still runs
     world.end(1, Status.SUCCEEDED)
@@ -252,11 +252,11 @@ def test_what_no_site_would_have_waits_for_the_index_to_know_more() -> None:
     assert not world.running
     assert world.supply.verdict == ""
     world.supply.index_asked()
-    world.look()
+    world.poll()
     assert world.supply.verdict == "no site for u: no site will do"
     world.broker.refuses = False
     world.supply.index_asked()
-    world.look()
+    world.poll()
     assert list(world.running) == [1]
     assert world.supply.verdict == ""
 
@@ -285,7 +285,7 @@ def test_registered_outputs_are_kept_before_those_who_read_them_are_matched() ->
 
     assert not world.carriers.bringing
     world.carriers.keeping.pop(0)("")
-    world.look()
+    world.poll()
     assert list(world.carriers.bringing) == [1]
 
 
@@ -294,7 +294,7 @@ def test_what_could_not_be_registered_leaves_its_readers_without_a_site() -> Non
     world = World([made, Task(id="u", data=("lfn/o",))], TWO, Retry(backoff=0.0))
     world.end(0, Status.SUCCEEDED)
     world.carriers.keeping.pop(0)("the disk is full")
-    world.look()
+    world.poll()
 
     assert world.supply.verdict == "no site for u: the disk is full"
 
@@ -304,7 +304,7 @@ def test_files_that_come_to_a_site_left_out_meanwhile_do_not_start_their_job_the
     world.supply._queues["b"].failures = MOST_FAILURES
     world.broker.out.add("b")
     world.carriers.deliver(0)
-    world.look()
+    world.poll()
 
     assert list(world.running) == [1]
     assert world.carriers.bringing[0][0] == "a"
@@ -323,7 +323,7 @@ def test_a_job_that_names_a_site_that_is_left_out_ends_with_the_reason() -> None
     assert world.supply.verdict == ""
     world.supply.index_asked()
     assert world.supply.verdict == ""  # it is about to be tried again
-    world.look()
+    world.poll()
     assert world.supply.verdict == f"no site for t: a failed {MOST_FAILURES} times in a row"
 
 
@@ -340,7 +340,7 @@ def test_a_job_whose_expression_fails_when_it_is_matched_is_refused() -> None:
     world.broker.error = InputError("is damaged", where="replicas.sqlite")
     world.end(0, Status.SUCCEEDED)
     world.supply.index_asked()
-    world.look()
+    world.poll()
 
     assert world.supply.verdict == "no site for u: replicas.sqlite: is damaged"
 
@@ -351,7 +351,7 @@ def test_jobs_that_ended_in_an_earlier_life_are_not_matched_again() -> None:
     tasks = [made, Task(id="u", data=("lfn/o",)), Task(id="v")]
     world = World(tasks, TWO, Retry(backoff=0.0), ended={0, 1})
     world.carriers.keeping.pop(0)("")
-    world.look()
+    world.poll()
 
     assert not world.carriers.bringing
     assert list(world.running) == [2]
@@ -402,9 +402,9 @@ class Jobs(RuleBasedStateMachine):
         self.world.carriers.deliver(waiting[pick % len(waiting)], problem)
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 30.0]))
-    def look(self, seconds: float) -> None:
+    def poll(self, seconds: float) -> None:
         self.world.now += seconds
-        self.world.look()
+        self.world.poll()
 
     @rule(refuses=st.booleans())
     def index(self, refuses: bool) -> None:
@@ -480,7 +480,7 @@ class Jobs(RuleBasedStateMachine):
             for task in list(world.carriers.bringing):
                 world.carriers.deliver(task)
             world.now += 100.0
-            world.look()
+            world.poll()
             for task in list(world.running):
                 world.end(task, Status.SUCCEEDED)
             if world.supply._is_short:

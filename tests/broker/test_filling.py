@@ -12,7 +12,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from bursar.broker.packing import CLASSES, JobPacking, JobSizeClasses, PackingResult, ResourcePool
 
 # Values that floats hold exactly, so that the twin's whole numbers are not a matter of rounding.
-bays = st.lists(
+pools = st.lists(
     st.builds(
         ResourcePool,
         seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0]),
@@ -37,9 +37,9 @@ PRECISION = 2e-3
 """Of a job's time: what the moments found by bisection may be late."""
 
 
-def price(bay: ResourcePool, size: float) -> float:
+def price(pool: ResourcePool, size: float) -> float:
     """Of one job."""
-    return bay.cost * size + bay.fixed
+    return pool.cost * size + pool.fixed
 
 
 def filled_by_hand(
@@ -50,7 +50,7 @@ def filled_by_hand(
     order = sorted(range(len(places)), key=lambda b: price(places[b], mean))
     if moment == math.inf:
         moment = 1e9  # far more than all jobs take on any processor
-    room = [[min(bay.until, moment) - free for free in bay.free_at] for bay in places]
+    room = [[min(pool.until, moment) - free for free in pool.free_at] for pool in places]
     table = []
     for size, count in zip(sizes.size, sizes.count, strict=True):
         row = [0] * len(places)
@@ -68,13 +68,13 @@ def cost_by_hand(
 ) -> float:
     """Job by job."""
     return sum(
-        n * price(bay, size)
+        n * price(pool, size)
         for size, row in zip(sizes.size, table, strict=True)
-        for bay, n in zip(places, row, strict=True)
+        for pool, n in zip(places, row, strict=True)
     )
 
 
-@given(bays, mixed, moments)
+@given(pools, mixed, moments)
 @settings(max_examples=150)
 def test_filling_does_what_loops_over_processors_do(
     places: list[ResourcePool], sizes: JobSizeClasses, moment: float
@@ -92,12 +92,12 @@ def test_filling_does_what_loops_over_processors_do(
 def one_size(draw: st.DrawFn) -> tuple[list[ResourcePool], JobSizeClasses, float]:
     """Bays, jobs that are all alike, and their size."""
     sizes = draw(alike)
-    return draw(bays), sizes, float(sizes.size[0])
+    return draw(pools), sizes, float(sizes.size[0])
 
 
 def processors(places: list[ResourcePool]) -> list[tuple[ResourcePool, float]]:
     """Each processor's bay, and when it is free."""
-    return [(bay, free) for bay in places for free in bay.free_at]
+    return [(pool, free) for pool in places for free in pool.free_at]
 
 
 @given(one_size(), moments)
@@ -112,13 +112,13 @@ def test_as_many_jobs_of_one_size_as_can_be_are_done_for_the_least(
     """
     places, sizes, size = case
     each = processors(places)
-    most = [min(bay.until, moment, 1e6) - free for bay, free in each]
+    most = [min(pool.until, moment, 1e6) - free for pool, free in each]
     room = [
-        max(0.0, left) / (size * bay.seconds) for (bay, _), left in zip(each, most, strict=True)
+        max(0.0, left) / (size * pool.seconds) for (pool, _), left in zip(each, most, strict=True)
     ]
-    worth = 1.0 + sizes.jobs * max(price(bay, size) for bay in places)
+    worth = 1.0 + sizes.jobs * max(price(pool, size) for pool in places)
     solved = milp(
-        [price(bay, size) - worth for bay, _ in each],
+        [price(pool, size) - worth for pool, _ in each],
         integrality=np.ones(len(each)),
         bounds=Bounds(0, np.minimum(np.array(room) + 1e-9, sizes.jobs)),
         constraints=LinearConstraint(np.ones((1, len(each))), 0, sizes.jobs),
@@ -142,16 +142,16 @@ def earliest_by_programme(
     each = processors(places)
     n = len(each)
     rows, most = [], []
-    for p, (bay, free) in enumerate(each):
-        seconds = size * bay.seconds
+    for p, (pool, free) in enumerate(each):
+        seconds = size * pool.seconds
         last = np.zeros(1 + 2 * n)  # free + jobs * seconds <= makespan, if it has any
         last[0], last[1 + p], last[1 + n + p] = -1.0, seconds, free
         some = np.zeros(1 + 2 * n)
         some[1 + p], some[1 + n + p] = 1.0, -jobs
         rows += [last, some]
-        most.append(min(float(jobs), max(0.0, math.floor((min(bay.until, 1e6) - free) / seconds))))
+        most.append(min(float(jobs), max(0.0, math.floor((min(pool.until, 1e6) - free) / seconds))))
     all_of_them = np.concatenate([[0.0], np.ones(n), np.zeros(n)])
-    paid = np.concatenate([[0.0], [price(bay, size) for bay, _ in each], np.zeros(n)])
+    paid = np.concatenate([[0.0], [price(pool, size) for pool, _ in each], np.zeros(n)])
     constraints = [
         LinearConstraint(np.array(rows), -np.inf, 0),
         LinearConstraint(all_of_them[None], jobs, jobs),
@@ -181,11 +181,11 @@ def test_no_moment_is_earlier_for_jobs_of_one_size(
         assert found is None
     else:
         assert found is not None
-        late = PRECISION * size * min(bay.seconds for bay in places)
+        late = PRECISION * size * min(pool.seconds for pool in places)
         assert best - 1e-5 <= found <= best + late + 1e-5
 
 
-@given(bays, mixed, budgets, moments)
+@given(pools, mixed, budgets, moments)
 @settings(max_examples=100)
 def test_the_earliest_moment_holds_all_jobs_within_the_budget(
     places: list[ResourcePool], sizes: JobSizeClasses, budget: float, limit: float
@@ -202,7 +202,7 @@ def test_the_earliest_moment_holds_all_jobs_within_the_budget(
         assert filled.cost <= budget + 1e-6
 
 
-@given(bays, mixed, budgets, moments)
+@given(pools, mixed, budgets, moments)
 @settings(max_examples=150)
 def test_a_budget_is_never_exceeded(
     places: list[ResourcePool], sizes: JobSizeClasses, budget: float, moment: float
@@ -226,16 +226,16 @@ def test_a_budget_does_as_many_jobs_of_one_size_as_it_can(
     places = places[:2]
     fits = [
         sum(
-            max(0, math.floor((min(bay.until, moment, 1e6) - free) / (size * bay.seconds)))
-            for free in bay.free_at
+            max(0, math.floor((min(pool.until, moment, 1e6) - free) / (size * pool.seconds)))
+            for free in pool.free_at
         )
-        for bay in places
+        for pool in places
     ]
     most = max(
         sum(way)
         for way in itertools.product(*(range(min(n, sizes.jobs) + 1) for n in fits))
         if sum(way) <= sizes.jobs
-        and sum(n * price(bay, size) for n, bay in zip(way, places, strict=True)) <= budget
+        and sum(n * price(pool, size) for n, pool in zip(way, places, strict=True)) <= budget
     )
 
     assert JobPacking(places, sizes).within(moment, budget).given.sum() == most
@@ -263,7 +263,7 @@ def test_more_time_or_money_never_does_fewer_jobs_of_one_size(
     assert poor is None or (rich is not None and rich <= poor + 1e-6)
 
 
-@given(bays, mixed, moments, st.tuples(budgets, budgets))
+@given(pools, mixed, moments, st.tuples(budgets, budgets))
 @settings(max_examples=100)
 def test_more_money_never_does_fewer_jobs_of_any_sizes(
     places: list[ResourcePool], sizes: JobSizeClasses, moment: float, money: tuple[float, float]
@@ -287,16 +287,16 @@ def test_the_end_of_jobs_of_one_size_is_that_of_the_last(
     filling = JobPacking(places, sizes)
     filled = filling.within(moment, budget)
     expected = 0.0
-    for bay, jobs in zip(places, filled.given[0].tolist(), strict=True):
+    for pool, jobs in zip(places, filled.given[0].tolist(), strict=True):
         ends = sorted(
-            free + k * size * bay.seconds for free in bay.free_at for k in range(1, jobs + 1)
+            free + k * size * pool.seconds for free in pool.free_at for k in range(1, jobs + 1)
         )
         if jobs:
             expected = max(expected, ends[jobs - 1])
 
     found = filling.ends(filled)
 
-    late = PRECISION * size * min(bay.seconds for bay in places)
+    late = PRECISION * size * min(pool.seconds for pool in places)
     assert expected - 1e-5 <= found <= expected + late + 1e-5
     assert found <= max(moment, 0.0) + late + 1e-5
 

@@ -41,14 +41,14 @@ class Traced(World):
 
     def listen(self) -> None:
         """From now on all that the economy tells is written down."""
-        news = self.economy.news
+        events = self.economy.take_events
 
         def told() -> list[tuple[str, str]]:
-            found = news()
+            found = events()
             self.log += [f"  {kind} {text}" for kind, text in found]
             return found
 
-        self.economy.news = told  # type: ignore[method-assign]
+        self.economy.take_events = told  # type: ignore[method-assign]
 
     def _take_in(self, pilots: Sequence[Pilot]) -> None:
         for p in pilots:
@@ -62,7 +62,7 @@ class Traced(World):
     # The other tests' checks are of worlds without shared sites, limits and waits.
 
     def _hear(self, pilots: Sequence[Pilot]) -> None:
-        self.economy.news()
+        self.economy.take_events()
 
     def _check(self, pilot: Pilot) -> None:
         assert pilot.tasks

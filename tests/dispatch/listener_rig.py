@@ -60,7 +60,7 @@ async def listen_for_workers_of_a_run(folder: Path) -> None:
     """Open the port at which workers of a run's pilots report."""
     dispatcher = Room(folder).dispatcher([])
     await dispatcher.start()
-    credential = await dispatcher.door.credential(
+    credential = await dispatcher.pilot_listener.credential(
         PilotTerms(lease="lease-1", site="here", host="127.0.0.1", processors=1)
     )
     print(credential.decode(), flush=True)

@@ -60,7 +60,7 @@ async def let_in(
 ) -> Credential:
     """The credential of one more lease."""
     terms = PilotTerms(lease=lease, site="far", host="127.0.0.1", processors=processors, **more)
-    said = await dispatcher.door.credential(terms)
+    said = await dispatcher.pilot_listener.credential(terms)
     return decode_credential(said, "")
 
 
@@ -267,9 +267,9 @@ def test_whoever_is_not_wanted_any_more_is_told_to_leave(room: Any) -> None:
             there.say(hello(credential))
             assert isinstance(await there.hear(), Welcome)
             late = await Client.to(credential)
-            dispatcher.door.revoke("lease-1")
-            dispatcher.door.revoke("lease-1")
-            dispatcher.door.revoke("nobody's")
+            dispatcher.pilot_listener.revoke("lease-1")
+            dispatcher.pilot_listener.revoke("lease-1")
+            dispatcher.pilot_listener.revoke("nobody's")
             dispatcher.submit(Task(id="t"))
             assert await there.hear() == LeaveOrder()
             assert await there.hear() is None
@@ -360,7 +360,7 @@ def test_who_is_sent_away_is_not_told_of(room: Any, until: Any) -> None:
             client.say(hello(credential))
             assert isinstance(await client.hear(), Welcome)
             dispatcher.dismiss("lease-1")
-            dispatcher.door.revoke("lease-1")
+            dispatcher.pilot_listener.revoke("lease-1")
             await client.close()
             await until(lambda: not dispatcher.leases())
             assert left == []
@@ -568,7 +568,7 @@ def test_two_interfaces_are_two_ways_in(room: Any) -> None:
 
     async def knock() -> None:
         async with open_to(room) as (dispatcher, here):
-            said = await dispatcher.door.credential(
+            said = await dispatcher.pilot_listener.credential(
                 PilotTerms(lease="lease-2", site="far", host=socket.gethostname(), processors=1)
             )
             wide = decode_credential(said, "")

@@ -60,7 +60,7 @@ class Watch:
         self._workers = workers
         self._placed = placed
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Looks until it is cancelled."""
         loop = asyncio.get_running_loop()
         since: dict[int, float] = {}
@@ -147,7 +147,7 @@ def carry_out(
         for worker in made:
             await loop.create_connection(lambda worker=worker: worker, *dispatcher.address)
         watch = Watch(made, placed)
-        watching = asyncio.ensure_future(watch.look())
+        watching = asyncio.ensure_future(watch.poll())
         await dispatcher.wait()
         for task in tasks[len(told) :]:
             dispatcher.submit(task)

@@ -133,7 +133,7 @@ def _kill_at_random(room: Any, seed: int, kills: int) -> None:
 
     async def kill(dispatcher: Dispatcher, workers: LocalWorkers) -> None:
         returned = 0
-        hear = dispatcher._heard
+        hear = dispatcher._on_message
 
         def heard(connection: Any, message: Any) -> None:
             nonlocal returned
@@ -141,7 +141,7 @@ def _kill_at_random(room: Any, seed: int, kills: int) -> None:
             if hasattr(message, "jobs") and message.jobs:
                 returned += 1
 
-        dispatcher._heard = heard  # type: ignore[method-assign]
+        dispatcher._on_message = heard  # type: ignore[method-assign]
         for _ in range(kills):
             seen = returned
             # Just when something is handed back, or a moment later.

@@ -69,7 +69,7 @@ def test_shares_of_the_budget_are_told_in_per_cent_from_one_per_cent_on() -> Non
 
 def test_a_quote_is_accepted_before_it_expires_and_only_the_one_that_was_made() -> None:
     exchange = MessageExchange([server(), ann := manager()])
-    exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
+    exchange.deliver(ann.ask("d", ["uni"], WANTED, NOW), NOW)
     quote = only(ann.quotes("d", NOW))
     assert ann.quotes("d", math.nextafter(quote.expires, 0.0)) == (quote,)
     assert ann.quotes("d", quote.expires) == ()
@@ -88,8 +88,8 @@ def test_a_deal_is_begun_once_with_each_party() -> None:
 def test_agreements_are_numbered_from_1() -> None:
     exchange = MessageExchange([owner := server(processors=8), ann := manager()])
     for deal in ("d", "e"):
-        exchange.carry(ann.ask(deal, ["uni"], WANTED, NOW), NOW)
-        exchange.carry(ann.accept(only(ann.quotes(deal, NOW)), NOW), NOW)
+        exchange.deliver(ann.ask(deal, ["uni"], WANTED, NOW), NOW)
+        exchange.deliver(ann.accept(only(ann.quotes(deal, NOW)), NOW), NOW)
     assert [agreement.id for agreement in owner.agreements] == ["uni-1", "uni-2"]
 
 
@@ -145,7 +145,7 @@ def test_shares_go_by_bids_and_who_bids_nothing_gets_nothing() -> None:
     exchange = MessageExchange([owner := server(), *buyers])
     opened = owner.auction(auctioneer, NOW)
     assert not isinstance(opened, Refusal)
-    exchange.carry(opened, NOW)
+    exchange.deliver(opened, NOW)
     exchange.tick(NOW + 60)
     assert auctioneer.shared == {"ann": 3, "bob": 1, "eve": 0} or auctioneer.shared == {
         "ann": 3,

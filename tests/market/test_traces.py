@@ -155,7 +155,7 @@ class Market:
         self.deals.append((deal, buyer.name))
         self.lines.append(f"{self.now} {what} {buyer.name} {owner.name}")
         if isinstance(said, tuple | list):
-            self.exchange.carry(said, self.now)
+            self.exchange.deliver(said, self.now)
         else:
             self.lines.append(f"  {said}")
         fresh = self.exchange.delivered[self._told :]

@@ -29,8 +29,8 @@ PROCESSORS = 5
 
 
 def bought(exchange: MessageExchange, ann: TradeManager, now: float = NOW) -> Agreement:
-    exchange.carry(ann.ask("d", ["uni"], WANTED, now), now)
-    exchange.carry(ann.accept(only(ann.quotes("d", now)), now), now)
+    exchange.deliver(ann.ask("d", ["uni"], WANTED, now), now)
+    exchange.deliver(ann.accept(only(ann.quotes("d", now)), now), now)
     return only(ann.agreements)
 
 
@@ -44,7 +44,7 @@ def test_a_deal_holds_its_price_whatever_pricing_does() -> None:
     agreement = bought(exchange, ann)
 
     owner.reprice(Pricing(100.0))
-    exchange.carry(ann.again("d"), NOW + 50)
+    exchange.deliver(ann.again("d"), NOW + 50)
 
     assert ann.agreements == owner.agreements == (agreement,)
     assert agreement.unit_price == 1.0
@@ -52,10 +52,10 @@ def test_a_deal_holds_its_price_whatever_pricing_does() -> None:
 
 def test_a_quote_keeps_its_price_until_it_expires() -> None:
     exchange = MessageExchange([owner := server(), ann := manager()])
-    exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
+    exchange.deliver(ann.ask("d", ["uni"], WANTED, NOW), NOW)
 
     owner.reprice(Pricing(100.0))
-    exchange.carry(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
+    exchange.deliver(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
 
     assert only(ann.agreements).terms.amount == 400 * UNITS
 
@@ -64,7 +64,7 @@ def test_the_cheapest_of_several_quotes_comes_first() -> None:
     owners = [server("dear", base=3.0), server("cheap", base=1.0), server("small", processors=1)]
     exchange = MessageExchange([ann := manager(), *owners])
 
-    exchange.carry(ann.ask("d", ["dear", "cheap", "small"], WANTED, NOW), NOW)
+    exchange.deliver(ann.ask("d", ["dear", "cheap", "small"], WANTED, NOW), NOW)
 
     assert [q.sender for q in ann.quotes("d", NOW)] == ["cheap", "dear"]
     assert ann.states("d")["small"] == "refused"
@@ -162,11 +162,11 @@ def test_nobody_accepts_another_customers_quote() -> None:
 def test_a_cancelled_deal_frees_its_processors_unless_it_has_begun() -> None:
     exchange = MessageExchange([owner := server(), ann := manager(), bob := manager("bob")])
     bought(exchange, ann)
-    exchange.carry(ann.cancel("d", "uni", NOW), NOW)
+    exchange.deliver(ann.cancel("d", "uni", NOW), NOW)
     assert (ann.agreements, owner.agreements) == ((), ())
 
     agreement = bought(exchange, bob)
-    exchange.carry(bob.cancel("d", "uni", 5_000.0), 5_000.0)
+    exchange.deliver(bob.cancel("d", "uni", 5_000.0), 5_000.0)
     assert bob.agreements == owner.agreements == (agreement,)
 
 
@@ -194,16 +194,16 @@ def test_a_clerk_names_agreements_and_has_a_say() -> None:
     """What it refuses binds nobody and takes no processors; what is taken back, it is told."""
     clerk = Careful()
     exchange = MessageExchange(
-        [owner := server(clerk=clerk), ann := manager(), bob := manager("bob")]
+        [owner := server(registrar=clerk), ann := manager(), bob := manager("bob")]
     )
-    exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
-    exchange.carry(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
+    exchange.deliver(ann.ask("d", ["uni"], WANTED, NOW), NOW)
+    exchange.deliver(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
     assert (ann.agreements, owner.agreements, owner.capacity.commitments) == ((), (), ())
 
     clerk.signs = True
     agreement = bought(exchange, bob)
     assert (agreement.id, clerk.kept) == ("a-name", [agreement])
-    exchange.carry(bob.cancel("d", "uni", NOW), NOW)
+    exchange.deliver(bob.cancel("d", "uni", NOW), NOW)
     assert (clerk.kept, owner.agreements) == ([], ())
 
 
@@ -267,7 +267,7 @@ def test_bargaining_through_both_sides_makes_a_deal_between_the_reserves() -> No
     exchange = MessageExchange([owner := server(), ann := manager()])
     concession = Concession(first=100 * UNITS, reserve=350 * UNITS)
 
-    exchange.carry(ann.bargain("d", "uni", WANTED, concession, NOW), NOW)
+    exchange.deliver(ann.bargain("d", "uni", WANTED, concession, NOW), NOW)
 
     assert ann.agreements == owner.agreements
     assert 320 * UNITS <= only(ann.agreements).terms.amount <= 350 * UNITS
@@ -373,14 +373,14 @@ def test_capacity_is_never_oversold_whatever_is_lost_repeated_or_reordered(
             exchange.tick(now)
         if act in ("ask", "bargain", "call"):
             deals.append((name, deal))
-        exchange.carry(said, now)
+        exchange.deliver(said, now)
         assert not oversold(owner)
         assert owner.capacity.free(0.0, 1e9) >= 0
 
     troubled.calm = True
     for _ in range(3):
         for name, deal in deals:
-            exchange.carry(buyers[name].again(deal), now)
+            exchange.deliver(buyers[name].again(deal), now)
     assert not oversold(owner)
     for name, buyer in buyers.items():
         sold = {a.id: a for a in owner.agreements if a.customer == name}
@@ -397,12 +397,12 @@ def test_an_answer_that_was_lost_comes_when_asked_again() -> None:
         return kept
 
     exchange = MessageExchange([owner := server(), ann := manager()], lose)
-    exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
+    exchange.deliver(ann.ask("d", ["uni"], WANTED, NOW), NOW)
     while not ann.quotes("d", NOW):
-        exchange.carry(ann.again("d"), NOW)
-    exchange.carry(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
+        exchange.deliver(ann.again("d"), NOW)
+    exchange.deliver(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
     while not ann.agreements:
-        exchange.carry(ann.again("d"), NOW)
+        exchange.deliver(ann.again("d"), NOW)
 
     assert ann.agreements == owner.agreements
 
@@ -420,11 +420,11 @@ def test_processors_that_were_held_a_moment_ago_are_not_sold_for_that_moment() -
     early = DealTemplate(processors=4, seconds=10.0, earliest=1_050.0, latest=1_060.0)
     long = DealTemplate(processors=4, seconds=100.0, earliest=NOW, latest=1_100.0)
     exchange = MessageExchange([owner := server(), ann := manager(), bob := manager("bob")])
-    exchange.carry(ann.ask("d", ["uni"], long, NOW), NOW)
-    exchange.carry(bob.ask("d", ["uni"], early, NOW), NOW)
-    exchange.carry(bob.accept(only(bob.quotes("d", NOW)), NOW), NOW)
+    exchange.deliver(ann.ask("d", ["uni"], long, NOW), NOW)
+    exchange.deliver(bob.ask("d", ["uni"], early, NOW), NOW)
+    exchange.deliver(bob.accept(only(bob.quotes("d", NOW)), NOW), NOW)
 
-    exchange.carry(ann.accept(only(ann.quotes("d", 1_070.0)), 1_070.0), 1_070.0)
+    exchange.deliver(ann.accept(only(ann.quotes("d", 1_070.0)), 1_070.0), 1_070.0)
 
     assert ann.agreements == ()
     assert owner.agreements == bob.agreements

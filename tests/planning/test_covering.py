@@ -190,7 +190,7 @@ def test_every_row_holds_for_every_plan(problem: PlanningProblem, seed: int) -> 
             solution = _as_columns(problem, plan, assignment)
             assert ((solution >= 0) & (solution <= assignment.programme.upper + 1e-9)).all()
             _assert_holds(assignment.programme, solution)
-            _assert_holds(case.covering.programme, solution[: 2 * len(case.wares)])
+            _assert_holds(case.covering.programme, solution[: 2 * len(case.candidates)])
             price = float(solution @ assignment.programme.prices)
             assert price <= _cost(problem, plan) * (1 + 1e-12) + 1e-9
 
@@ -199,7 +199,7 @@ def _as_columns(
     problem: PlanningProblem, plan: Schedule, assignment: _AssignmentProgramme
 ) -> np.ndarray:
     """A plan as a point of the assignment programme."""
-    wares = assignment.wares
+    wares = assignment.candidates
     slots = problem.offers.arrays
     span = slots.processors * (slots.end - slots.start)
     paid = _paid(problem, plan)

@@ -231,7 +231,7 @@ class World:
         for w in self.work:
             if w.on == name and math.isnan(w.ended):
                 w.on, w.started = None, math.nan
-        self.pool.gone(name, self.now, loss, reason)
+        self.pool.ended(name, self.now, loss, reason)
 
     def _happen(self) -> None:
         for w in self.work:

@@ -72,7 +72,7 @@ class Pilots:
     ) -> subprocess.Popen[bytes]:
         """One, as a job would start it."""
         terms = PilotTerms(lease=lease, site="far", host=host, processors=processors, **more)
-        said = await self.dispatcher.door.credential(terms)
+        said = await self.dispatcher.pilot_listener.credential(terms)
         self.credential = decode_credential(said, "")
         if port is not None:
             said = msgspec.structs.replace(self.credential, port=port).encode()
@@ -230,7 +230,7 @@ def test_a_cut_network_loses_no_task(room: Room) -> None:
 
     async def run() -> None:
         async with pilots(room, shell(line), retry=Retry(attempts=3, backoff=0.0)) as there:
-            said = await there.dispatcher.door.open("127.0.0.1")
+            said = await there.dispatcher.pilot_listener.open("127.0.0.1")
             net = Net(said[1])
             await net.mend()
             await there.start(port=net.port)
@@ -255,7 +255,7 @@ def test_a_pilot_without_a_dispatcher_gives_up(room: Room) -> None:
 
     async def run() -> None:
         async with pilots(room) as there:
-            _, port = await there.dispatcher.door.open("127.0.0.1")
+            _, port = await there.dispatcher.pilot_listener.open("127.0.0.1")
             net = Net(port)
             await net.mend()
             process = await there.start(port=net.port, patience=0.5)
@@ -329,7 +329,7 @@ def test_a_pilot_that_nobody_knows_gives_up(room: Room) -> None:
     async def run() -> None:
         async with pilots(room) as there:
             process = await there.start(patience=0.5)
-            await there.dispatcher.door.credential(
+            await there.dispatcher.pilot_listener.credential(
                 PilotTerms(lease="lease-1", site="far", host="127.0.0.1", processors=2)
             )
             code, _ = await there.ended(process)
@@ -483,7 +483,7 @@ def test_a_revoked_pilot_leaves_at_once(room: Room) -> None:
     async def run() -> None:
         async with pilots(room) as there:
             process = await there.start()
-            there.dispatcher.door.revoke("lease-1")
+            there.dispatcher.pilot_listener.revoke("lease-1")
             began = time.monotonic()
             assert await there.ended(process) == (0, "")
             assert time.monotonic() - began < 20

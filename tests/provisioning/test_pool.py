@@ -524,12 +524,12 @@ def test_requests_that_serve_nobody_are_made_ever_more_rarely() -> None:
                 )
             else:
                 there = [a for a in there if a.name != decision.name]
-                pool.gone(decision.name, now, "ended")
+                pool.ended(decision.name, now, "ended")
         ends = min((a.until for a in there), default=math.inf)
         now = max(now + 1e-6, min(pool.wake, ends))
         for a in [a for a in there if a.until <= now]:
             there.remove(a)
-            pool.gone(a.name, now, "ended")
+            pool.ended(a.name, now, "ended")
     assert 5 < asks < 200
 
 

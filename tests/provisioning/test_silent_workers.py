@@ -178,7 +178,7 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
     (decision,) = pool.decide(shown)
     assert isinstance(decision, AllocationRequest)
     assert decision.processors == 2
-    pool.gone("x", 31.0, "ended")
+    pool.ended("x", 31.0, "ended")
     assert pool.given_up == {}
     assert responsive_allocation(replace(one, ready=1), 30.0).processors == 1
 

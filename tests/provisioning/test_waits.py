@@ -196,12 +196,12 @@ def test_a_request_that_is_withdrawn_counts_only_against_a_bound_that_it_outlast
         wait(waits, 100.0, number)
     given = waits.score().given
     waits.asked("soon", "a", 4, 3600.0, 0.0)
-    waits.gone("soon", 50.0)
+    waits.ended("soon", 50.0)
     assert waits.score().given == given
     waits.asked("late", "a", 4, 3600.0, 0.0)
-    waits.gone("late", 5000.0)
+    waits.ended("late", 5000.0)
     assert waits.score().given == given + 1
-    waits.gone("late", 6000.0)
+    waits.ended("late", 6000.0)
     waits.began("never asked", 1.0)
     assert waits.score().given == given + 1
 

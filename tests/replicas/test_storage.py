@@ -44,7 +44,7 @@ def begun(
         name, LogicalFileContent() if keep else content(data), may_go, keep=keep
     )
     if incoming is not None:
-        incoming.sink.come_from(CopyOrigin("somewhere"))
+        incoming.sink.set_origin(CopyOrigin("somewhere"))
         incoming.sink.write(data[incoming.sink.length :])
     return incoming
 

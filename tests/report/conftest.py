@@ -184,7 +184,7 @@ def make_up(
         records=records,
         transfers=ledger.rows,
         leases=leases,
-        lives=lives,
+        incarnations=lives,
         events=[RunEvent(BEGIN + 3.0, "message", "worker 2 was lost")],
         bill=bill,
     )

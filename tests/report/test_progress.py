@@ -36,7 +36,7 @@ def shown(*, terminal: bool, snapshots: list[ProgressSnapshot]) -> str:
     with RunProgress(console=console) as progress:
         for snapshot in snapshots:
             progress.update(snapshot)
-        progress.say("t7 failed: no such file")
+        progress.notify("t7 failed: no such file")
     return text.getvalue()
 
 
@@ -79,7 +79,7 @@ def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither lines nor messages."""
     with RunProgress(enabled=False) as progress:
         progress.update(replace(SNAPSHOT, elapsed=30.0))
-        progress.say("t7 failed")
+        progress.notify("t7 failed")
 
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""

@@ -137,7 +137,7 @@ class Lives:
                 n: Unrecorded(s) for n, s in self.grid.open(WORK, ExecutionUncertainty()).items()
             },
             loop=loop,
-            look=2.0,
+            tick=2.0,
             refresh=1e6,
             durable=self._durable,
             amendable=False,
@@ -196,10 +196,12 @@ def set_clock_between_lives(folder: Path, seed: int) -> None:
     assert 0.0 < record.makespan <= held + 1e-3
     # What was killed between two signs of life may be missing, and no more.
     assert spent >= PROCESSORS * PRICE * (held - BEAT * (len(lives.lasted) - 1)) - 1e-3
-    for (begin, end), (later, _) in zip(record.lives, record.lives[1:], strict=False):
+    for (begin, end), (later, _) in zip(record.incarnations, record.incarnations[1:], strict=False):
         assert begin <= end <= later
     for one in record.journal.records:
-        assert any(b - 1e-6 <= one.outcome.start <= one.outcome.end <= e for b, e in record.lives)
+        assert any(
+            b - 1e-6 <= one.outcome.start <= one.outcome.end <= e for b, e in record.incarnations
+        )
 
 
 @pytest.mark.parametrize("back", [2400.0, -2400.0, 86_400.0, 0.0])

@@ -222,7 +222,7 @@ def carried_out(
         wanted,
         plan,
         surroundings=RunEnvironment(
-            sites=sites, just_in_time=brokerage.supply, beside=brokerage.running
+            sites=sites, just_in_time=brokerage.supply, lifespan=brokerage.running
         ),
     )
 

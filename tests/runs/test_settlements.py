@@ -95,7 +95,7 @@ class Scene:
             self.guard,  # type: ignore[arg-type]
             now=now,
             note=lambda *what: self.noted.append(what),  # type: ignore[arg-type]
-            say=self.said.append,
+            notify=self.said.append,
             on_settled=self._on_settled,
         )
 

@@ -135,8 +135,8 @@ def test_different_bottlenecks() -> None:
     world.run(10.0)
 
     assert [world.network.rate(flow) for flow in flows] == [1.0, 1.0, 9.0]
-    assert [world.network.carried(flow) for flow in flows] == [10.0, 10.0, 90.0]
-    assert world.network.total_carried == 110.0
+    assert [world.network.transferred(flow) for flow in flows] == [10.0, 10.0, 90.0]
+    assert world.network.total_transferred == 110.0
     assert world.network.sending == 3
 
 
@@ -160,7 +160,7 @@ def test_latency_comes_before_the_first_byte() -> None:
     world.send("a", "b", 100.0)
     late = world.send("z", "b", 70.0)
     world.run(2.0)
-    before = (world.network.rate(late), world.network.carried(late))
+    before = (world.network.rate(late), world.network.transferred(late))
 
     assert before == (0.0, 0.0)
     assert world.run() == {1: 17.0, 2: 17.0}
@@ -213,7 +213,7 @@ def test_a_cancelled_flow_is_never_done_and_leaves_its_share(line: World) -> Non
     assert carried == [20.0, 20.0]
     assert first.ended == 4.0
     assert line.network.rate(first) == 0.0
-    assert line.network.total_carried == 120.0
+    assert line.network.total_transferred == 120.0
 
 
 def test_a_flow_can_be_cancelled_before_its_first_byte_and_after_its_last() -> None:
@@ -235,7 +235,7 @@ def test_who_is_told_may_cancel_another_that_ended_at_that_moment(line: World) -
     carried: list[float] = []
 
     def stop(_: Flow) -> None:
-        carried.extend((line.network.total_carried, line.network.cancel(second)))
+        carried.extend((line.network.total_transferred, line.network.cancel(second)))
 
     line.network.send("a", "b", 50.0, stop)
     second = line.send("a", "b", 50.0)
@@ -243,7 +243,7 @@ def test_who_is_told_may_cancel_another_that_ended_at_that_moment(line: World) -
     assert line.run() == {}
     assert carried == [100.0, 50.0]
     assert second.ended == 10.0
-    assert line.network.total_carried == 100.0
+    assert line.network.total_transferred == 100.0
 
 
 def test_who_is_told_may_send_the_next(line: World) -> None:
@@ -451,7 +451,7 @@ def test_flows_end_when_fractions_say(
         by_hand, rel=1e-12, abs=2e-9
     )
     assert world.network.sending == 0
-    assert world.network.total_carried == sum(size for _, _, size, _, _ in flows)
+    assert world.network.total_transferred == sum(size for _, _, size, _, _ in flows)
 
 
 def _busy_day(seed: int) -> tuple[list[tuple[int, float]], float, float]:
@@ -486,9 +486,9 @@ def _busy_day(seed: int) -> tuple[list[tuple[int, float]], float, float]:
     world.run()
     finished = {number for number, _ in log}
     assert all(flow.ended is not None for flow in flows)
-    assert all(network.carried(flow) == flow.size for flow in flows if flow.number in finished)
+    assert all(network.transferred(flow) == flow.size for flow in flows if flow.number in finished)
     assert 0 < len(finished) < len(flows)
-    return log, network.total_carried, math.fsum(network.carried(flow) for flow in flows)
+    return log, network.total_transferred, math.fsum(network.transferred(flow) for flow in flows)
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -43,7 +43,7 @@ def _carried_out(instance: Instance, folder: Path) -> tuple[dict[str, Any], Jour
     surroundings = RunEnvironment(
         sites=sites.open(workflow, ExecutionUncertainty()),
         loop=VirtualLoop,
-        look=math.inf,
+        tick=math.inf,
         refresh=1e6,
         durable=False,
     )

@@ -25,7 +25,7 @@ def at(site: str, *names: str, size: int = 1000) -> dict[str, list[Replica]]:
 
 
 def come(
-    haulage: SimulatedDataStaging, asked: list[tuple[int, str]], *, first: Callable[[], None] = list
+    staging: SimulatedDataStaging, asked: list[tuple[int, str]], *, first: Callable[[], None] = list
 ) -> dict[tuple[int, str], tuple[float, str]]:
     """When what each task reads is at its site, and with what problem; all ask at once."""
     told: dict[tuple[int, str], tuple[float, str]] = {}
@@ -40,7 +40,7 @@ def come(
                 assert key not in told
                 told[key] = (loop.time(), problem)
 
-            haulage.bring(task, site, done)
+            staging.bring(task, site, done)
             assert key not in told, "from within the call"
         await asyncio.sleep(1000)
 
@@ -70,24 +70,24 @@ def test_many_that_wait_for_a_file_bring_it_once() -> None:
 
 def test_what_has_come_stays_and_may_come_from_there() -> None:
     tasks = [Task(id="t", data=("f",))]
-    haulage = SimulatedDataStaging(tasks, SITES, at("a", "f"))
-    come(haulage, [(0, "b")])
+    staging = SimulatedDataStaging(tasks, SITES, at("a", "f"))
+    come(staging, [(0, "b")])
 
-    assert {copy.site for copy in haulage.copies("f")} == {"a", "b"}
-    assert come(haulage, [(0, "b")]) == {(0, "b"): (0.0, "")}
+    assert {copy.site for copy in staging.copies("f")} == {"a", "b"}
+    assert come(staging, [(0, "b")]) == {(0, "b"): (0.0, "")}
 
 
 def test_sites_without_a_link_share_their_files() -> None:
-    haulage = SimulatedDataStaging([Task(id="t", data=("f",))], SITES, at("a", "f"))
+    staging = SimulatedDataStaging([Task(id="t", data=("f",))], SITES, at("a", "f"))
 
-    assert come(haulage, [(0, "c")]) == {(0, "c"): (0.0, "")}
+    assert come(staging, [(0, "c")]) == {(0, "c"): (0.0, "")}
 
 
 def test_a_file_without_a_copy_is_told_with_the_others() -> None:
     """All that could come has come by then."""
-    haulage = SimulatedDataStaging([Task(id="t", data=("f", "g", "h"))], SITES, at("a", "f"))
+    staging = SimulatedDataStaging([Task(id="t", data=("f", "g", "h"))], SITES, at("a", "f"))
 
-    told = come(haulage, [(0, "b")])
+    told = come(staging, [(0, "b")])
 
     assert told == {(0, "b"): (11.0, "g: no copy of it is known; h: no copy of it is known")}
 
@@ -106,10 +106,10 @@ def test_over_one_link_go_as_many_files_at_once_as_in_a_real_run() -> None:
 
 def test_what_a_task_registers_is_at_its_site_with_its_size() -> None:
     made = Task(id="t", outputs=(File("o", size=300),), registers={"o": "made/o"})
-    haulage = SimulatedDataStaging([made, Task(id="u", data=("made/o",))], SITES, {})
+    staging = SimulatedDataStaging([made, Task(id="u", data=("made/o",))], SITES, {})
     kept: list[str] = []
 
-    told = come(haulage, [], first=lambda: haulage.keep(0, "a", kept.append))
+    told = come(staging, [], first=lambda: staging.keep(0, "a", kept.append))
     assert (told, kept) == ({}, [""])
-    assert haulage.copies("made/o") == [Replica(name="made/o", site="a", url="", size=300)]
-    assert come(haulage, [(1, "b")]) == {(1, "b"): (4.0, "")}
+    assert staging.copies("made/o") == [Replica(name="made/o", site="a", url="", size=300)]
+    assert come(staging, [(1, "b")]) == {(1, "b"): (4.0, "")}

@@ -95,8 +95,8 @@ class Manager:
     async def cancel(self, ids: Sequence[str]) -> None:
         await self._do("cancel", ids)
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        return await self._do("look", ids)  # type: ignore[no-any-return]
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+        return await self._do("poll", ids)  # type: ignore[no-any-return]
 
     async def queue(self) -> QueueState:
         return await self._do("queue")  # type: ignore[no-any-return]
@@ -160,7 +160,7 @@ class Ground:
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint(address=("127.0.0.1", 1), token="t", run="abcdef", door=self.gate)
+        return Endpoint(address=("127.0.0.1", 1), token="t", run="abcdef", admission=self.gate)
 
     async def adopt(self, *pilots: Pilot) -> Mapping[str, HeldProcessors]:
         """What an earlier life held of these; all else goes."""
@@ -412,19 +412,19 @@ def test_a_node_range_begins_with_what_there_is(tmp_path: Path) -> None:
         ground = Ground(tmp_path, manager)
         async with ground.site.opened():
             await ground.acquire(pilot("lease-1"))
-            look = manager.look
+            look = manager.poll
 
             async def late(ids: Sequence[str]) -> Mapping[str, JobReport]:
                 return {id: JobReport(id=id, state="unknown") for id in ids}
 
             await asyncio.sleep(1)
-            manager.look = late  # type: ignore[method-assign]
+            manager.poll = late  # type: ignore[method-assign]
             wanted = pilot("lease-2", processors=8, least_processors=2)
             task = asyncio.create_task(ground.acquire(wanted))
             await asyncio.sleep(0.1)
             ground.gate.joins["lease-2"]()
             assert "lease-2" not in ground.begun
-            manager.look = look  # type: ignore[method-assign]
+            manager.poll = look  # type: ignore[method-assign]
             await task
             assert manager.requests[1].nodes == (1, 4)
             assert manager.requests[1].processors == 2
@@ -565,12 +565,12 @@ def test_a_job_that_is_held_is_given_up(tmp_path: Path) -> None:
             reason = "JobHeldUser: release it"
             return {id: JobReport(id=id, state="held", reason=reason) for id in ids}
 
-        look, ground.manager.look = ground.manager.look, held  # type: ignore[method-assign]
+        look, ground.manager.poll = ground.manager.poll, held  # type: ignore[method-assign]
         async with ground.site.opened():
             with pytest.raises(SiteError, match=r"c1: lease-1 .*is held: JobHeldUser: release it"):
                 await ground.acquire(pilot())
             assert ground.manager.there == []
-            ground.manager.look = look  # type: ignore[method-assign]
+            ground.manager.poll = look  # type: ignore[method-assign]
 
     run(main())
 
@@ -631,15 +631,15 @@ def test_a_job_that_is_put_back_into_the_queue_is_lost(tmp_path: Path) -> None:
         async with ground.site.opened():
             held = await ground.acquire(pilot())
             await asyncio.sleep(1)
-            look = ground.manager.look
+            look = ground.manager.poll
 
             async def again(ids: Sequence[str]) -> Mapping[str, JobReport]:
                 return {id: JobReport(id=id, state="pending", reason="BeginTime") for id in ids}
 
-            ground.manager.look = again  # type: ignore[method-assign]
+            ground.manager.poll = again  # type: ignore[method-assign]
             async with asyncio.timeout(30):
                 assert (await held.lost())[0] == "lost"
-            ground.manager.look = look  # type: ignore[method-assign]
+            ground.manager.poll = look  # type: ignore[method-assign]
             await asyncio.sleep(1)
             assert ground.manager.there == []
 
@@ -801,7 +801,7 @@ def test_leftovers_are_remembered_while_the_scheduler_is_away(tmp_path: Path) ->
         await first.acquire(pilot())
         manager.words = {
             name: SiteError("no controller", transient=True)
-            for name in ("cancel", "look", "queue", "usage")
+            for name in ("cancel", "poll", "queue", "usage")
         }
         async with Ground(tmp_path, manager).site.opened():
             pass

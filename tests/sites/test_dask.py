@@ -288,7 +288,7 @@ def test_what_was_there_is_paid(tmp_path: Path) -> None:
                 pilot, endpoint, rigid=False, begin=lambda *_: None, on_event=lambda _: None
             )
             address = next(a for a in site._workers if held.threads_of(a))
-            held.gone(address, "is gone")
+            held.worker_lost(address, "is gone")
             halved = held.seconds
             before = loop.time()
             await asyncio.sleep(0.2)

@@ -42,9 +42,9 @@ class Desk:
             RUN, self.mark, module.IDENTITY, 1000, patience, bench, list(jobs), self._place, []
         )
 
-    def carry_out(self, *jobs: WireJob, bench: str = "") -> DaskReply:
+    def execute(self, *jobs: WireJob, bench: str = "") -> DaskReply:
         """What has become of them so far."""
-        return self.benches.carry_out(self.order(*jobs, bench=bench))
+        return self.benches.execute(self.order(*jobs, bench=bench))
 
 
 @pytest.fixture
@@ -69,26 +69,26 @@ def ends(answer: DaskReply) -> dict[int, Status]:
 
 def test_a_long_job_holds_nobody_up(desk: Desk) -> None:
     """What waits behind it goes back, and it is waited for alone, until it is cancelled."""
-    first = desk.carry_out(job(1, "sleep 300"), job(2), job(3))
+    first = desk.execute(job(1, "sleep 300"), job(2), job(3))
 
     assert (ends(first), sorted(first.returned)) == ({}, [(2, 1), (3, 1)])
     assert desk.benches.cancel(RUN, 60.0, [(1, 1)], 0.0, "enough") == []
-    second = desk.carry_out(bench=first.bench)
+    second = desk.execute(bench=first.sidecar)
     assert ends(second) == {1: Status.CANCELLED}
     assert second.done[0].outcome.reason == "enough"
-    assert not second.bench
+    assert not second.sidecar
 
 
 def test_what_has_ended_is_told_while_others_run(desk: Desk) -> None:
     """An order is answered when half has ended; the next takes further jobs along."""
-    answer = desk.carry_out(*(job(i, "sleep 0.02") for i in range(8)))
+    answer = desk.execute(*(job(i, "sleep 0.02") for i in range(8)))
     ended = ends(answer)
 
     assert 4 <= len(ended) < 8
-    assert answer.bench
+    assert answer.sidecar
     more = [job(100)]
-    while answer.bench:
-        answer = desk.carry_out(*more, bench=answer.bench)
+    while answer.sidecar:
+        answer = desk.execute(*more, bench=answer.sidecar)
         more = []
         ended |= ends(answer)
     assert ended == dict.fromkeys([*range(8), 100], Status.SUCCEEDED)
@@ -99,9 +99,9 @@ def test_a_job_that_is_cancelled_before_it_comes_does_not_begin(desk: Desk, tmp_
     mark = tmp_path / "began"
 
     assert desk.benches.cancel(RUN, 60.0, [(1, 1)], 0.0, "no") == [(1, 1)]
-    assert ends(desk.carry_out(job(1, f"touch {mark}"))) == {1: Status.CANCELLED}
+    assert ends(desk.execute(job(1, f"touch {mark}"))) == {1: Status.CANCELLED}
     assert not mark.exists()
-    assert ends(desk.carry_out(job(1, attempt=2))) == {1: Status.SUCCEEDED}
+    assert ends(desk.execute(job(1, attempt=2))) == {1: Status.SUCCEEDED}
 
 
 def test_an_order_for_another_process_is_refused(
@@ -113,17 +113,17 @@ def test_an_order_for_another_process_is_refused(
     monkeypatch.setattr(module, "_benches", desk.benches)
     monkeypatch.setattr(module, "IDENTITY", "another")
     assert decode_answer(module.run_jobs(order)).is_other
-    assert desk.carry_out(bench="gone").is_other
+    assert desk.execute(bench="gone").is_other
 
 
 def test_a_run_that_is_not_heard_of_ends(desk: Desk) -> None:
     """With all that it runs; one that is heard of does not."""
     order = desk.order(job(1, "sleep 300"), job(2), patience=2.0)
-    assert desk.benches.carry_out(order).bench
+    assert desk.benches.execute(order).sidecar
 
     until = time.monotonic() + 3
     while time.monotonic() < until:
-        desk.benches.heard_of(RUN)
+        desk.benches.record_contact(RUN)
         assert traces_of(desk.mark)
         time.sleep(0.1)
     until = time.monotonic() + 60
@@ -136,10 +136,10 @@ def test_jobs_of_a_dead_process_are_lost(desk: Desk) -> None:
     """And the next are carried out by another one."""
     suicide = WireJob(1, 1, 1, 0.0, "1-t", (Exec(("/bin/sh", "-c", "kill -9 $PPID; sleep 300")),))
 
-    lost = desk.carry_out(suicide, job(2))
+    lost = desk.execute(suicide, job(2))
     found = ends(lost)
-    if lost.bench:
-        found |= ends(desk.carry_out(bench=lost.bench))
+    if lost.sidecar:
+        found |= ends(desk.execute(bench=lost.sidecar))
 
     assert found == {1: Status.LOST, 2: Status.LOST}
-    assert ends(desk.carry_out(job(3))) == {3: Status.SUCCEEDED}
+    assert ends(desk.execute(job(3))) == {3: Status.SUCCEEDED}

@@ -234,7 +234,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_until_it_does(tmp_path: Path)
         async with ground.site.opened():
             held = await ground.acquire(pilot())
             await asyncio.sleep(10.0 - now())
-            for what in ("look", "cancel", "usage", "queue"):
+            for what in ("poll", "cancel", "usage", "queue"):
                 ground.manager.words[what] = SiteError("nobody there", transient=True)
             await held.release()
             with pytest.raises(TimeoutError):

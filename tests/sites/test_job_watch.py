@@ -19,7 +19,7 @@ class Scheduler:
         self.words = ""  # when it does not answer
         self._takes = takes
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         self.asked.append((asyncio.get_running_loop().time(), tuple(ids)))
         await asyncio.sleep(self._takes)
         if self.words:
@@ -201,7 +201,7 @@ def test_a_loss_is_looked_into_at_once() -> None:
         loop.call_later(moment, scheduler.says, "1", "ended")
         loop.call_later(moment, listener.watch.doubt, "1")
         heard_at: list[float] = []
-        listener.watch._hear["1"] = lambda report: heard_at.append(loop.time())
+        listener.watch._listeners["1"] = lambda report: heard_at.append(loop.time())
         await watched(listener, moment + 20.0)
         assert heard_at[-1] - moment <= URGENT + 2 * takes  # a look may be under way already
 
@@ -250,7 +250,7 @@ def test_a_loss_of_a_job_that_nobody_watches_is_ignored() -> None:
         scheduler = Scheduler()
         listener = Listener(scheduler)
         listener.add("1")
-        await listener.watch.look()
+        await listener.watch.poll()
         listener.watch.drop("1")
         listener.watch.doubt("1")
         listener.watch.doubt("")
@@ -269,7 +269,7 @@ def test_it_can_be_cancelled_at_any_moment() -> None:
         listener.add("1")
         loop = asyncio.get_running_loop()
         for i in range(1, 60):
-            loop.call_later(i * 0.1, listener.watch.hurry)
+            loop.call_later(i * 0.1, listener.watch.poll_soon)
             loop.call_later(i * 0.15, listener.watch.doubt, "1")
         await watched(listener, moment)
 

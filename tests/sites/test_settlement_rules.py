@@ -45,7 +45,7 @@ class Words:
         self.asked: list[list[str]] = []
         self.error: SiteError | None = None
 
-    async def look(self, ids: Sequence[str]) -> dict[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> dict[str, JobReport]:
         self.looked.append(now() - BEGIN)
         if self.error is not None:
             raise self.error
@@ -76,7 +76,7 @@ class Scene:
             self.usage,
             ready=self._ready,
             clock=now,
-            say=self.said.append,
+            notify=self.said.append,
         )
 
     async def _ready(self) -> None:
@@ -127,7 +127,7 @@ def test_a_job_that_has_ended_is_charged_by_its_record(tmp_path: Path) -> None:
         assert scene.rows == [
             PilotUsage(pilot="lease-1", job="1", processors=3, seconds=30.0, how="timeout")
         ]
-        assert scene.settlement.told == {"1"}
+        assert scene.settlement.notified == {"1"}
         assert scene.manager.asked == [["1"]]
         assert scene.manager.cancelled == []
         assert not scene.settlement.is_owed
@@ -348,7 +348,7 @@ def test_a_job_that_is_known_again_is_not_unknown_for_long(tmp_path: Path) -> No
 def test_begins_and_returns_to_the_queue_are_written_down_once(tmp_path: Path) -> None:
     async def main() -> None:
         scene = Scene(tmp_path)
-        heard = scene.settlement.heard
+        heard = scene.settlement.record_report
 
         def told(state: Any, began: float | None = None, until: float | None = None) -> None:
             heard(JobReport(id="1", state=state, began=began, until=until))
@@ -527,7 +527,7 @@ def test_a_fault_of_our_own_ends_all_waits(tmp_path: Path) -> None:
     async def main() -> None:
         scene = Scene(tmp_path)
         scene.record.has("r", {"1": "lease-1"})
-        scene.manager.look = None  # type: ignore[assignment]
+        scene.manager.poll = None  # type: ignore[assignment]
         with pytest.raises(TypeError):
             await scene.meter()
 

@@ -191,9 +191,9 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             pilots=0,
             clock=lambda: elapsed,
             spent=lambda: spent,
-            epoch=record.lives[0][0] if record.lives else time.time(),
+            epoch=record.incarnations[0][0] if record.incarnations else time.time(),
         )
-        looked = prospect(campaign, record.info.sites, record.info.strategy, past=past)
+        prospects = prospect(campaign, record.info.sites, record.info.strategy, past=past)
         return AmendmentForecast(
             run=name,
             folder=record.folder.path,
@@ -201,9 +201,9 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             elapsed=elapsed,
             spent=spent,
             currency=plan.currency,
-            prospect=looked,
-            finish=looked.makespan,
-            cost=looked.cost,
+            prospect=prospects,
+            finish=prospects.makespan,
+            cost=prospects.cost,
         )
     forecast = Forecast(campaign.workflow, plan)
     for outcome in record.outcomes:
@@ -225,9 +225,9 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
 
 def _standing(record: RunRecord) -> tuple[float, float]:
     """Seconds since the begin, and currency units spent, what open leases have accrued added."""
-    if not record.lives:
+    if not record.incarnations:
         return 0.0, 0.0
-    first, last = record.lives[0][0], record.lives[-1][1]
+    first, last = record.incarnations[0][0], record.incarnations[-1][1]
     now = time.time()  # the time counts on, also while no process carries it out
     seen = now if record.info.state == "running" else min(last, record.journal.last_seen)
     accrued = sum(_accrued(lease, seen) for lease in record.leases if lease.end is None)

@@ -105,14 +105,14 @@ class Executor(concurrent.futures.Executor):
             from bursar.api.queues import with_prices
 
             facts = with_prices(facts)
-        self._desk = _ExecutorThread(
+        self._thread = _ExecutorThread(
             facts,
             processors=processors,
             budget=_amount(budget, facts),
             folder=None if folder is None else Path(folder),
         )
-        weakref.finalize(self, self._desk.leave).atexit = False
-        self._desk.open()
+        weakref.finalize(self, self._thread.leave).atexit = False
+        self._thread.open()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """
@@ -127,7 +127,7 @@ class Executor(concurrent.futures.Executor):
         BrokenExecutor
             When the workers are gone for good.
         """
-        call = _CallFuture(self._desk)
+        call = _CallFuture(self._thread)
         try:
             payload = encode_call(cloudpickle.dumps((fn, args, kwargs)))
         except Exception as error:
@@ -136,13 +136,13 @@ class Executor(concurrent.futures.Executor):
             call.set_exception(error)
             return call
         task = Task(
-            id=self._desk.next_id(),
+            id=self._thread.next_id(),
             name=getattr(fn, "__qualname__", type(fn).__qualname__),
             steps=(Call(payload),),
             wall_limit=self._wall_limit,
             retries=self._retries,
         )
-        self._desk.take(call, task)
+        self._thread.take(call, task)
         return call
 
     def map(
@@ -185,9 +185,9 @@ class Executor(concurrent.futures.Executor):
         cancel_futures
             Cancel what has not started.
         """
-        self._desk.close(cancel=cancel_futures)
+        self._thread.close(cancel=cancel_futures)
         if wait:
-            self._desk.join()
+            self._thread.join()
 
 
 class _ExecutorThread:
@@ -392,9 +392,9 @@ class _ExecutorThread:
 class _CallFuture(Future[Any]):
     """A future that takes its task along when it is cancelled."""
 
-    def __init__(self, desk: _ExecutorThread) -> None:
+    def __init__(self, thread: _ExecutorThread) -> None:
         super().__init__()
-        self._desk = desk
+        self._thread = thread
         self._begun: bool | None = None
         self.number: int | None = None
 
@@ -403,7 +403,7 @@ class _CallFuture(Future[Any]):
         already = self.cancelled()
         done = super().cancel()
         if done and not already:
-            self._desk.drop(self)
+            self._thread.drop(self)
         return done
 
     def begin(self) -> bool:
@@ -507,9 +507,9 @@ _OPEN: set[_ExecutorThread] = set()
 
 def _shut_down_all() -> None:
     """Let executors that were not shut down finish, as the standard library's do."""
-    for desk in list(_OPEN):
-        desk.close()
-        desk.join()
+    for thread in list(_OPEN):
+        thread.close()
+        thread.join()
 
 
 # With atexit it would be too late: by then the threads that write the journal take no more work.

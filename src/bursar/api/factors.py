@@ -89,7 +89,7 @@ class _BagLimits:
         return cheap.cost, max(cheap.cost, -dear.cost if dear.is_whole else cheap.cost)
 
     def _filling(self, sign: int) -> JobPacking:
-        bays = [
+        pools = [
             ResourcePool(
                 seconds=1.0 / site.speed,
                 cost=sign * (site.unit_price or 0.0) / site.speed,
@@ -98,7 +98,7 @@ class _BagLimits:
             )
             for site in self._sites
         ]
-        return JobPacking(bays, self._sizes)
+        return JobPacking(pools, self._sizes)
 
 
 class _PlanLimits:

@@ -123,5 +123,5 @@ async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
             return SiteError(f"{facts.name}: {error.message}")
         except SiteError as error:
             # A service is named by what it says itself.
-            told = str(error).removeprefix(f"{facts.name}: ")
-            return SiteError(f"{facts.name}: {told}", transient=error.transient)
+            problem = str(error).removeprefix(f"{facts.name}: ")
+            return SiteError(f"{facts.name}: {problem}", transient=error.transient)

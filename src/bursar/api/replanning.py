@@ -38,11 +38,11 @@ def replanner(
         See :func:`bursar.plan`.
     """
 
-    async def replan(standing: RunSnapshot) -> Plan:
+    async def replan(snapshot: RunSnapshot) -> Plan:
         tasks = campaign.workflow.tasks
-        left = [i for i in range(len(tasks)) if i not in standing.ended]
-        workflow = _what_is_left(tasks, left, standing.cut, standing.stretch)
-        rest = replace(campaign, workflow=workflow, goal=_goal_left(standing), recording=None)
+        left = [i for i in range(len(tasks)) if i not in snapshot.ended]
+        workflow = _what_is_left(tasks, left, snapshot.cut, snapshot.stretch)
+        rest = replace(campaign, workflow=workflow, goal=_goal_left(snapshot), recording=None)
         proposed = await asyncio.to_thread(
             make_plan, rest, tuple(offers()), method=method, scheduler=scheduler
         )
@@ -81,12 +81,12 @@ def _expected(runtime: float | None, cut: float, stretch: float) -> float | None
     return max(runtime * stretch, _LONGER * cut)
 
 
-def _goal_left(standing: RunSnapshot) -> Goal:
-    goal = standing.goal
+def _goal_left(snapshot: RunSnapshot) -> Goal:
+    goal = snapshot.goal
     deadline, budget = goal.deadline, goal.budget
     return replace(
         goal,
-        deadline=None if deadline is None else max(deadline - standing.elapsed, 1e-3),
-        budget=None if budget is None else max(budget - standing.spent, 0.0),
+        deadline=None if deadline is None else max(deadline - snapshot.elapsed, 1e-3),
+        budget=None if budget is None else max(budget - snapshot.spent, 0.0),
         on_budget={},
     )

@@ -210,7 +210,9 @@ class _ReplaySimulator:
         sites = record.info.sites
         self._grid = SimulatedGrid(tuple(sites))
         # Numbers as large as a date cost digits: only where prices follow the date.
-        self._epoch = record.lives[0][0] if any(_follows_date(site) for site in sites) else 0.0
+        self._epoch = (
+            record.incarnations[0][0] if any(_follows_date(site) for site in sites) else 0.0
+        )
 
     def as_it_was(self) -> tuple[Policy | None, dict[str, Any]]:
         """The run's own policy, if it is one that can be named, and what it comes to."""

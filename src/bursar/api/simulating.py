@@ -191,10 +191,10 @@ def simulate(
             if not matched.feasible and not anyway:
                 raise GoalOutOfReach(matched)
         elif strategy is not None:
-            looked = prospect(campaign, grid.sites, strategy, simulated=True)
-            proposal = looked.to_dict()
-            if not looked.feasible and not anyway:
-                raise GoalOutOfReach(looked)
+            prospects = prospect(campaign, grid.sites, strategy, simulated=True)
+            proposal = prospects.to_dict()
+            if not prospects.feasible and not anyway:
+                raise GoalOutOfReach(prospects)
         elif provisioning == "dynamic":
             pass  # the pool decides as it goes
         elif provisioning == "queued":

@@ -186,16 +186,16 @@ class Simulator:
             loop=partial(VirtualLoop, self.epoch),
             just_in_time=None if self.dynamic else self._supply(sites, plan, brokerage),
             pool=_pool() if self.dynamic else None,
-            beside=nullcontext if brokerage is None else brokerage.running,
+            lifespan=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
             replan=self._replan(sites),
             prefetch=False,
-            look=math.inf,
+            tick=math.inf,
             durable=False,
             refresh=_refresh(campaign, plan),
             amendable=False,
         )
-        carried = plan or dynamic_plan(
+        plan_used = plan or dynamic_plan(
             grid.sites,
             self._kind_of(None),
             proposal.get("expected_finish_s"),
@@ -215,11 +215,11 @@ class Simulator:
                 dynamic=self.dynamic,
             )
             with made as folder:
-                write_plan(folder, proposal, carried)
+                write_plan(folder, proposal, plan_used)
             summary = execute_campaign(
                 folder,
                 campaign,
-                carried,
+                plan_used,
                 surroundings=surroundings,
                 written_up=name is not None,
                 progress=self.progress,
@@ -242,17 +242,17 @@ class Simulator:
 
     def _brokerage(self, sites: dict[str, SimulatedSite], settings: Brokering) -> RunBroker:
         tasks = self.campaign.workflow.tasks
-        haulage = None
+        staging = None
         if any(task.data or task.registers for task in tasks):
             facts = [site.facts for site in sites.values()]
-            haulage = SimulatedDataStaging(tasks, facts, self.copies)
+            staging = SimulatedDataStaging(tasks, facts, self.copies)
         return RunBroker(
             self.campaign,
             sites,
             settings,
             clock=lambda: asyncio.get_running_loop().time(),
-            copies=None if haulage is None else haulage.copies,
-            haulage=haulage,
+            copies=None if staging is None else staging.copies,
+            staging=staging,
         )
 
     def _supply(

@@ -237,22 +237,22 @@ def _offers(
         seen = _economy(campaign, sites, strategy, limits, trading).outlook(past)
         if seen is None or not seen.feasible:
             return False
-        told = simulate_strategy(campaign, sites, strategy, limits, past, starting, epoch)
-        return told is not None and told.meets(limits)
+        result = simulate_strategy(campaign, sites, strategy, limits, past, starting, epoch)
+        return result is not None and result.meets(limits)
 
     offers = []
     for offer in outlook.counter_offers:
         if offer.kind != "share":
-            lasting = (offer.makespan + longest) * (1 + SLOWER) if longest else offer.makespan
-            made = firm_offer(offer, goal, holds, lasting)
+            makespan = (offer.makespan + longest) * (1 + SLOWER) if longest else offer.makespan
+            made = firm_offer(offer, goal, holds, makespan)
             offers += [] if made is None else [made]
             continue
-        told = simulate_strategy(campaign, sites, strategy, goal, past, starting, epoch)
-        if told is not None and told.done:
-            done = len(past.ended) + told.done
+        result = simulate_strategy(campaign, sites, strategy, goal, past, starting, epoch)
+        if result is not None and result.done:
+            done = len(past.ended) + result.done
             share = done / max(1, len(campaign.workflow.tasks))
             part = replace(offer, tasks=done, share=share)
-            offers.append(with_margins(part, told.finish, told.cost))
+            offers.append(with_margins(part, result.finish, result.cost))
     return tuple(offers)
 
 

@@ -229,11 +229,11 @@ class NimrodAdviser:
         reasons: dict[str, str] = {}
         jobs = situation.sizes.jobs
         money = situation.money_left
-        known: list[int] = []
+        ready_sites: list[int] = []
         for i, site in enumerate(situation.sites):
             seconds = estimates.mean(site.name)
             if seconds is not None:
-                known.append(i)
+                ready_sites.append(i)
             elif site.probed:
                 reasons[site.name] = "its first job has not ended"
             elif jobs:
@@ -246,7 +246,7 @@ class NimrodAdviser:
                     jobs -= 1
                     money -= cost
                     reasons[site.name] = "a first job, to learn how long they take there"
-        for i, count in zip(known, self._shares(situation, known, jobs), strict=True):
+        for i, count in zip(ready_sites, self._shares(situation, ready_sites, jobs), strict=True):
             site = situation.sites[i]
             given[i] = count
             reasons[site.name] = self._reason(situation, site, count)
@@ -254,11 +254,13 @@ class NimrodAdviser:
             given=[[count] for count in given], now=[True] * len(given), reasons=reasons
         )
 
-    def _shares(self, situation: SchedulingSnapshot, known: Sequence[int], jobs: int) -> list[int]:
-        if not known or not jobs:
-            return [0] * len(known)
+    def _shares(
+        self, situation: SchedulingSnapshot, ready_sites: Sequence[int], jobs: int
+    ) -> list[int]:
+        if not ready_sites or not jobs:
+            return [0] * len(ready_sites)
         resources = []
-        for i in known:
+        for i in ready_sites:
             site = situation.sites[i]
             seconds, runs = _measured(situation, site)
             resources.append(
@@ -350,14 +352,14 @@ def price_intervals(
                 if offer[0] < min(situation.time_left, until):
                     found.setdefault((until, offer), []).append(start)
         for (until, (begin, end, price, lead)), starts in found.items():
-            bay = ResourcePool(
+            pool = ResourcePool(
                 seconds=takes,
                 cost=paid * price,
                 fixed=site.fixed,
                 free_at=tuple(starts if begin <= 0 else (max(begin, at) for at in starts)),
                 until=min(end, until),
             )
-            parts.append(PriceInterval(i, begin, bay, lead))
+            parts.append(PriceInterval(i, begin, pool, lead))
     return parts
 
 

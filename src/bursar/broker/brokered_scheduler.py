@@ -93,7 +93,7 @@ class BrokeredScheduler:
         *,
         choice: str,
         moment: FreezableClock,
-        haulage: FileStaging | None = None,
+        staging: FileStaging | None = None,
         retry: Retry | None = None,
         on_broken: Callable[[str], None] = lambda site: None,
         on_unreached: Callable[[tuple[str, ...], str], None] | None = None,
@@ -113,7 +113,7 @@ class BrokeredScheduler:
         self._moment = moment
         self._on_broken = on_broken
         self._on_unreached = on_unreached
-        self._haulage = haulage
+        self._staging = staging
         self._retry = retry or Retry(backoff=0.0)
         self._ended: set[int] = set()
         self._failures: dict[int, int] = {}
@@ -124,14 +124,14 @@ class BrokeredScheduler:
         self._hopeless: dict[int, str] = {}  # jobs whose files cannot be had, and why
         self._round = 0  # how often the index has heard of all sites
         self._since: dict[int, int] = {}  # in which of these a job was refused first
-        self._is_news = False  # whether the index may know something else
+        self._index_changed = False  # whether the index may know something else
         self._on_the_way: set[int] = set()  # jobs whose files are being brought
         self._kept: set[int] = set()  # jobs whose outputs are being registered
-        self._told: list[tuple[Callable[[str], list[int]], str]] = []
+        self._staging_results: list[tuple[Callable[[str], list[int]], str]] = []
         self._pilots = 0
         self._is_short = False
         self._unpaid: list[int] = []  # jobs for which there was no money
-        self._news: list[News] = []
+        self._events: list[News] = []
 
     # What the run asks.
 
@@ -174,7 +174,7 @@ class BrokeredScheduler:
             again = queue.forget(pilot.name)
             queue.failures += 1
             if queue.is_broken:
-                self._say(f"{pilot.site} is left out: {reason}")
+                self._notify(f"{pilot.site} is left out: {reason}")
                 self._on_broken(pilot.site)
                 again += queue.forget_all()
             for task in again:
@@ -196,16 +196,16 @@ class BrokeredScheduler:
         """Retry jobs that lacked money; the broker does not look at the goal."""
         return self._fill_again([])
 
-    def look(self) -> list[Pilot]:
+    def poll(self) -> list[Pilot]:
         """Handle files that have come, waits that are over, and changes of the index."""
-        told, self._told = self._told, []
+        messages, self._staging_results = self._staging_results, []
         with self._moment.held():
-            ready = [task for follow, problem in told for task in follow(problem)]
+            ready = [task for follow, problem in messages for task in follow(problem)]
             now = self._clock()
             while self._later and self._later[0][0] <= now:
                 ready.append(heapq.heappop(self._later)[1])
-            if self._is_news:
-                self._is_news = False
+            if self._index_changed:
+                self._index_changed = False
                 ready += self._unmatched
                 self._unmatched.clear()
             self._match(sorted(ready))
@@ -213,8 +213,8 @@ class BrokeredScheduler:
 
     @property
     def wake(self) -> float:
-        """Time of the next :meth:`look`, seconds since the begin; infinite for never."""
-        if self._told or self._is_news:
+        """Time of the next :meth:`poll`, seconds since the begin; infinite for never."""
+        if self._staging_results or self._index_changed:
             return -math.inf
         return self._later[0][0] if self._later else math.inf
 
@@ -222,22 +222,28 @@ class BrokeredScheduler:
         """Note that the index has asked all sites: unmatched jobs are tried again."""
         if self._unmatched:
             self._round += 1
-            self._is_news = True
+            self._index_changed = True
             self._alert()
 
     def routed(self, pilot: Pilot) -> Pilot:
         """Return the pilot unchanged, since it has its site already."""
         return pilot
 
-    def news(self) -> list[News]:
+    def take_events(self) -> list[News]:
         """Decisions and events since the last call."""
-        news, self._news = self._news, []
-        return news
+        events, self._events = self._events, []
+        return events
 
     @property
     def verdict(self) -> str:
         """Says so where jobs are left and nothing is under way that could help them."""
-        under_way = self._on_the_way or self._kept or self._later or self._told or self._is_news
+        under_way = (
+            self._on_the_way
+            or self._kept
+            or self._later
+            or self._staging_results
+            or self._index_changed
+        )
         if under_way or not self._left or any(q.running for q in self._queues.values()):
             return ""
         if self._is_short:
@@ -274,10 +280,12 @@ class BrokeredScheduler:
             self._since.pop(task, None)
             self._matches[task] = match
             self._broker.sent(job, match.site)
-            if self._tasks[task].data and self._haulage is not None:
+            if self._tasks[task].data and self._staging is not None:
                 self._on_the_way.add(task)
-                self._haulage.bring(
-                    task, match.site, partial(self._tell, partial(self._brought, task))
+                self._staging.bring(
+                    task,
+                    match.site,
+                    partial(self._queue_staging_result, partial(self._brought, task)),
                 )
             else:
                 self._join(task)
@@ -291,9 +299,9 @@ class BrokeredScheduler:
             return Refusal(f"{match.site} failed {MOST_FAILURES} times in a row", final=False)
         return match
 
-    def _tell(self, follow: Callable[[str], list[int]], problem: str) -> None:
+    def _queue_staging_result(self, follow: Callable[[str], list[int]], problem: str) -> None:
         """Something from outside: what follows is done when the run asks next."""
-        self._told.append((follow, problem))
+        self._staging_results.append((follow, problem))
         self._alert()
 
     def _brought(self, task: int, problem: str) -> list[int]:
@@ -309,7 +317,7 @@ class BrokeredScheduler:
         if self._on_unreached is not None:
             self._on_unreached(self._tasks[task].data, site)
         self._failures[task] = failures = self._failures.get(task, 0) + 1
-        self._say(f"{self._tasks[task].id} at {site}: {problem}")
+        self._notify(f"{self._tasks[task].id} at {site}: {problem}")
         if failures >= self._retry.attempts:
             self._hopeless[task] = problem
         else:
@@ -329,8 +337,8 @@ class BrokeredScheduler:
         if match is not None:
             self._queues[match.site].leave(task)
             self._broker.ended(task, well=well)
-        if self._haulage is not None:
-            self._haulage.release(task)
+        if self._staging is not None:
+            self._staging.release(task)
 
     # What ends.
 
@@ -363,16 +371,18 @@ class BrokeredScheduler:
 
     def _succeeded(self, task: int, site: str) -> list[int]:
         """Tasks that can start now that one has succeeded."""
-        if self._tasks[task].registers and self._haulage is not None:
+        if self._tasks[task].registers and self._staging is not None:
             self._kept.add(task)
-            self._haulage.keep(task, site, partial(self._tell, partial(self._was_kept, task)))
+            self._staging.keep(
+                task, site, partial(self._queue_staging_result, partial(self._was_kept, task))
+            )
             return []
         return self._release(task)
 
     def _was_kept(self, task: int, problem: str) -> list[int]:
         self._kept.discard(task)
         if problem:
-            self._say(f"{self._tasks[task].id}: {problem}")
+            self._notify(f"{self._tasks[task].id}: {problem}")
             readers = {t for t in self._children[task] if self._reads_of(t, task)} - self._ended
             self._hopeless.update(dict.fromkeys(sorted(readers), problem))
             return [t for t in self._release(task) if t not in readers]
@@ -439,10 +449,10 @@ class BrokeredScheduler:
             sites=weighed,
             sent=[(task, match.site, pilot.name)],
         )
-        self._news.append((DECISION, msgspec.json.encode(decision).decode()))
+        self._events.append((DECISION, msgspec.json.encode(decision).decode()))
 
-    def _say(self, text: str) -> None:
-        self._news.append(("message", text))
+    def _notify(self, text: str) -> None:
+        self._events.append(("message", text))
 
 
 def _jobs(count: int) -> str:

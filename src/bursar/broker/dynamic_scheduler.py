@@ -85,21 +85,21 @@ class DynamicScheduler(Protocol):
     def amend(self, goal: Goal) -> list[Pilot]:
         """The goal has changed: pilots that it asks for."""
 
-    def look(self) -> list[Pilot]:
+    def poll(self) -> list[Pilot]:
         """
         Return pilots for tasks that can start now that time has passed; called at :attr:`wake`.
         """
 
     @property
     def wake(self) -> float:
-        """Time on its clock, seconds, at which :meth:`look` should be called; infinite: never."""
+        """Time on its clock, seconds, at which :meth:`poll` should be called; infinite: never."""
 
     def routed(self, pilot: Pilot) -> Pilot:
         """
         Return the pilot with its site; called when it is sent, since each pilot changes the queues.
         """
 
-    def news(self) -> list[News]:
+    def take_events(self) -> list[News]:
         """Events for the journal since the last call."""
 
     @property

@@ -107,7 +107,7 @@ class EconomyScheduler:
         self._verdict = ""
         self._feasible: bool | None = None
         self._short = False
-        self._news: list[News] = []
+        self._events: list[News] = []
         self._advised: list[str] = []
         self._reasons = DecisionReasons(len(tasks))
         self._limits = (math.inf, math.inf)  # seconds and currency units left
@@ -224,7 +224,7 @@ class EconomyScheduler:
         for task in tuple(processor.tasks):
             self._take_back(processor, task)
         if self._explorer.failed(processor.site):
-            self._say(f"{processor.site} is left out: {reason}")
+            self._notify(f"{processor.site} is left out: {reason}")
         if not self._explorer.sites:
             return None
         self._advice = None
@@ -258,7 +258,7 @@ class EconomyScheduler:
                     self._take_back(held, task)
                 self._bought.forget(held.name)
 
-    def look(self) -> list[Pilot]:
+    def poll(self) -> list[Pilot]:
         """Decide anew: a price has changed, or jobs take longer than was estimated."""
         now = self._clock()
         self._backlog.take_up(now)
@@ -269,17 +269,17 @@ class EconomyScheduler:
 
     @property
     def wake(self) -> float:
-        """Time of the next :meth:`look`, seconds since the begin; infinite for never."""
+        """Time of the next :meth:`poll`, seconds since the begin; infinite for never."""
         return min(self._wake, self._backlog.next_up)
 
     def routed(self, pilot: Pilot) -> Pilot:
         """Return the pilot unchanged, since it has its site already."""
         return pilot
 
-    def news(self) -> list[News]:
+    def take_events(self) -> list[News]:
         """Decisions and events since the last call."""
-        news, self._news = self._news, []
-        return news
+        events, self._events = self._events, []
+        return events
 
     @property
     def verdict(self) -> str:
@@ -338,7 +338,7 @@ class EconomyScheduler:
         before, self._feasible = self._feasible, outlook.feasible
         if outlook.feasible and before is None:
             return
-        self._say(str(outlook))
+        self._notify(str(outlook))
         if not outlook.feasible and self._rule == "refuse":
             self._verdict = f"out of reach: {outlook}"
 
@@ -470,7 +470,7 @@ class EconomyScheduler:
             name = self._bought.new_lease()
             self._add_booked(name, agreed, task, agreed.start - self._trading.epoch)
             booking = Booking(lease=name, task=task, agreement=agreed)
-            self._news.append((BOOKING, msgspec.json.encode(booking).decode()))
+            self._events.append((BOOKING, msgspec.json.encode(booking).decode()))
             money -= agreed.unit_price * seconds
             made[name] = [task]
         return made
@@ -535,7 +535,7 @@ class EconomyScheduler:
         self._bought.take_off(task)
         held.tasks.remove(task)
         if held.begin > -math.inf:
-            self._news.append((BOOKING_OVER, held.name))
+            self._events.append((BOOKING_OVER, held.name))
         agreement = held.agreements.pop(task, None)
         if agreement is not None:
             self._trading.over(held.site, agreement, 0.0)
@@ -580,10 +580,10 @@ class EconomyScheduler:
             sites=self._reasons.take(),
             sent=[(task, self._bought[name].site, name) for task, name in sent],
         )
-        self._news.append((DECISION, msgspec.json.encode(decision).decode()))
+        self._events.append((DECISION, msgspec.json.encode(decision).decode()))
 
-    def _say(self, text: str) -> None:
-        self._news.append(("message", text))
+    def _notify(self, text: str) -> None:
+        self._events.append(("message", text))
 
 
 def _adviser(strategy: Named, goal: Goal) -> ScheduleAdviser:

@@ -197,9 +197,9 @@ def sizes_of(runtimes: Iterable[float | None]) -> tuple[list[float], bool]:
     count 1.
     """
     estimates = list(runtimes)
-    known = [e for e in estimates if e is not None]
-    mean = sum(known) / len(known) if known else 1.0
-    return [max(mean if e is None else e, _LEAST) for e in estimates], bool(known)
+    given = [e for e in estimates if e is not None]
+    mean = sum(given) / len(given) if given else 1.0
+    return [max(mean if e is None else e, _LEAST) for e in estimates], bool(given)
 
 
 def even_share(

@@ -28,14 +28,14 @@ class Forecast:
         self._tasks = tasks = workflow.tasks
         self._children = workflow.children
         self._plan = plan
-        self._left_known = sum((t.runtime or 0.0) * t.processors for t in tasks)
+        self._known_left = sum((t.runtime or 0.0) * t.processors for t in tasks)
         self._left_unknown = sum(t.processors for t in tasks if t.runtime is None)
         self._estimated = 0.0
         self._actual = 0.0
         self._unknown_actual = 0.0
         self._unknown_width = 0
         self._left = len(tasks)
-        self._gone = bytearray(len(tasks))
+        self._ended = bytearray(len(tasks))
 
     def learn(self, outcome: Outcome, final: bool) -> None:
         """An attempt has ended; when it is the last of a failed task, what follows is skipped."""
@@ -47,7 +47,7 @@ class Forecast:
             skipped = list(self._children[outcome.task])
             while skipped:
                 child = skipped.pop()
-                if not self._gone[child]:
+                if not self._ended[child]:
                     self._drop(child)
                     skipped.extend(self._children[child])
             return
@@ -61,15 +61,15 @@ class Forecast:
 
     def _drop(self, number: int) -> None:
         """A task will not run any more."""
-        if self._gone[number]:
+        if self._ended[number]:
             return
-        self._gone[number] = True
+        self._ended[number] = True
         self._left -= 1
         task = self._tasks[number]
         if task.runtime is None:
             self._left_unknown -= task.processors
         else:
-            self._left_known -= task.runtime * task.processors
+            self._known_left -= task.runtime * task.processors
 
     def follow(self, plan: Plan) -> None:
         """Follow another plan for what is left."""
@@ -82,7 +82,7 @@ class Forecast:
 
     def left(self) -> float | None:
         """Processor-seconds still to do; None when nothing is known of some task."""
-        left = max(0.0, self._left_known) * self.stretch
+        left = max(0.0, self._known_left) * self.stretch
         if self._left_unknown > 0:
             if not self._unknown_width:
                 return None

@@ -39,13 +39,13 @@ class JustInTimeScheduler:
     def begin(self, past: ResumeState) -> list[Pilot]:
         """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
         self._sent = past.pilots
-        gone = past.succeeded
-        for task in gone:
+        succeeded = past.succeeded
+        for task in succeeded:
             self._release(task)
         return [
             self._pilot(task)
             for task, missing in enumerate(self._missing)
-            if not missing and task not in gone
+            if not missing and task not in succeeded
         ]
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
@@ -75,7 +75,7 @@ class JustInTimeScheduler:
         """Ignore the new goal, since best effort has none."""
         return []
 
-    def look(self) -> list[Pilot]:
+    def poll(self) -> list[Pilot]:
         """Nothing depends on the time alone."""
         return []
 
@@ -84,7 +84,7 @@ class JustInTimeScheduler:
         """Infinite: this scheduler has nothing to do without an event."""
         return math.inf
 
-    def news(self) -> list[News]:
+    def take_events(self) -> list[News]:
         """Empty: this scheduler keeps no decisions."""
         return []
 

@@ -129,21 +129,21 @@ class JobPacking:
         Jobs to pack.
     """
 
-    def __init__(self, bays: Sequence[ResourcePool], sizes: JobSizeClasses) -> None:
+    def __init__(self, pools: Sequence[ResourcePool], sizes: JobSizeClasses) -> None:
         self._sizes = sizes
         mean = sizes.work / max(1, sizes.jobs)
         self._order = sorted(
-            range(len(bays)), key=lambda b: (bays[b].cost * mean + bays[b].fixed, b)
+            range(len(pools)), key=lambda b: (pools[b].cost * mean + pools[b].fixed, b)
         )
-        ordered = [bays[b] for b in self._order]
-        widths = [len(bay.free_at) for bay in ordered]
+        ordered = [pools[b] for b in self._order]
+        widths = [len(pool.free_at) for pool in ordered]
         self._starts = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)[:-1]
         self._of = np.repeat(np.arange(len(ordered)), widths)
-        self._free = np.array([free for bay in ordered for free in bay.free_at], dtype=np.float64)
-        self._seconds = np.array([bay.seconds for bay in ordered], dtype=np.float64)
-        self._cost = np.array([bay.cost for bay in ordered], dtype=np.float64)
-        self._fixed = np.array([bay.fixed for bay in ordered], dtype=np.float64)
-        self._until = np.array([bay.until for bay in ordered], dtype=np.float64)[self._of]
+        self._free = np.array([free for pool in ordered for free in pool.free_at], dtype=np.float64)
+        self._seconds = np.array([pool.seconds for pool in ordered], dtype=np.float64)
+        self._cost = np.array([pool.cost for pool in ordered], dtype=np.float64)
+        self._fixed = np.array([pool.fixed for pool in ordered], dtype=np.float64)
+        self._until = np.array([pool.until for pool in ordered], dtype=np.float64)[self._of]
         self._each = self._seconds[self._of]
         # Of each class that has jobs: how many, and seconds and cost of one on each processor.
         self._classes = [
@@ -169,7 +169,7 @@ class JobPacking:
             for k in np.flatnonzero(count):
                 given[k], room = self._place(float(self._sizes.size[k]), int(count[k]), room)
             left = count - given.sum(axis=1)
-        return self._told(given, left)
+        return self._result(given, left)
 
     def within(self, moment: float, budget: float) -> PackingResult:
         """Pack as many jobs as fit until a given time and into a budget, the smallest first."""
@@ -179,7 +179,7 @@ class JobPacking:
         count = self._sizes.count
         given = np.zeros((len(count), len(self._order)), dtype=np.int64)
         if not len(self._order):
-            return self._told(given, count.copy())
+            return self._result(given, count.copy())
         room = self._room(moment)
         for k in range(len(count) - 1, -1, -1):
             size = float(self._sizes.size[k])
@@ -197,7 +197,7 @@ class JobPacking:
             if (some < placed).any():
                 break
             room = after
-        return self._told(given, count - given.sum(axis=1))
+        return self._result(given, count - given.sum(axis=1))
 
     def earliest(self, budget: float, limit: float = math.inf) -> float | None:
         """
@@ -308,7 +308,7 @@ class JobPacking:
         taken = np.add.reduceat(used, self._starts).astype(np.int64)
         return taken, np.maximum(room - used * seconds, 0.0)
 
-    def _told(self, given: Counts, left: Counts) -> PackingResult:
+    def _result(self, given: Counts, left: Counts) -> PackingResult:
         work = self._sizes.size @ given if len(given) else np.zeros(len(self._order))
         cost = float(work @ self._cost + given.sum(axis=0) @ self._fixed)
         back = np.zeros_like(given)

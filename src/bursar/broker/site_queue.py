@@ -211,8 +211,8 @@ class SiteQueue:
             made = QueuePilot(self._new_name(), width, now, again=not self.facts.is_shared)
             self._held[made.name] = self._idle[made.name] = made
             return made
-        alike = [h for h in self._held.values() if h.tasks and h.again and h.width == width]
-        best = min(alike, key=lambda held: held.work, default=None)
+        equal_jobs = [h for h in self._held.values() if h.tasks and h.again and h.width == width]
+        best = min(equal_jobs, key=lambda held: held.work, default=None)
         if best is not None and best.work < AHEAD and len(best.tasks) < MOST_AHEAD:
             return best
         return None

@@ -126,9 +126,9 @@ class StrategySimulation:
         if not economy.estimates.is_known:
             return None
         self._take(asked)
-        finish, looks = self._now, 0
-        while looks < _MOST * (left + 1):
-            looks += 1
+        finish, polls = self._now, 0
+        while polls < _MOST * (left + 1):
+            polls += 1
             moment = min(self._due[0][0] if self._due else math.inf, economy.wake)
             if math.isinf(moment) or (economy.verdict and not self._leased):
                 break
@@ -140,7 +140,7 @@ class StrategySimulation:
             if ended:
                 self._take(economy.ended(ended))
             if economy.wake <= self._now:
-                self._take(economy.look())
+                self._take(economy.poll())
             self._close_idle()
         return StrategySimulationResult(
             done=self._done, left=left, finish=finish, cost=self._spent()
@@ -152,7 +152,7 @@ class StrategySimulation:
     def _take(self, pilots: Sequence[Pilot]) -> None:
         """Opens or prolongs a lease for each pilot; where there is no money, its jobs wait."""
         now = self._now
-        self._economy.news()
+        self._economy.take_events()
         for pilot in pilots:
             leased = self._leased.get(pilot.name)
             if leased is not None:

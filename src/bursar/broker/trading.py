@@ -257,10 +257,10 @@ class CampaignTrader:
             currency=site.currency,
         )
         most = None if math.isinf(limit) else to_micros(max(0.0, limit))
-        said = self._manager.ask(deal, [site.name], template, moment, limit=most)
-        self._exchange.carry(said, moment)
+        answer = self._manager.ask(deal, [site.name], template, moment, limit=most)
+        self._exchange.deliver(answer, moment)
         for quote in self._manager.quotes(deal, moment)[:1]:
-            self._exchange.carry(self._manager.accept(quote, moment), moment)
+            self._exchange.deliver(self._manager.accept(quote, moment), moment)
         agreements = self._manager.forget(deal)
         self._exchange.delivered.clear()
         server.forget(deal)

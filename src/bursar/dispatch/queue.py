@@ -254,7 +254,7 @@ class TaskQueue:
         self._lanes_at: list[list[_ReadyBucket]] = [[]]  # by place
         self._lane_numbers: dict[tuple[int, int, float], int] = {}
         self._ends: dict[int, tuple[float, float]] = {}  # of places: until when, and how fast
-        self._lasting = _DurationEstimate()
+        self._insist = _DurationEstimate()
         self._sequences: dict[int, deque[int]] = {}  # of places that run in order, what is left
         self._had_turn: set[int] = set()  # tasks that were claimed from there
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
@@ -717,7 +717,7 @@ class TaskQueue:
         if outcome.status is Status.SUCCEEDED:
             place = self._workers[worker].place
             speed = self._ends[place][1] if place in self._ends else 1.0
-            self._lasting.learn(self._estimate[task], outcome.end - outcome.start, speed)
+            self._insist.learn(self._estimate[task], outcome.end - outcome.start, speed)
             self._move(task, DispatchState.SUCCEEDED)
             if not hold:
                 self.release(task)
@@ -807,7 +807,7 @@ class TaskQueue:
         if self.draining:
             return ProcessorDemand(running=running)
         lanes = [lane for lane in self._lanes_at[_ANYWHERE] if lane.ready]
-        stretch, mean = self._lasting.stretch, self._lasting.mean or GUESS
+        stretch, mean = self._insist.stretch, self._insist.mean or GUESS
         return ProcessorDemand(
             tasks=sum(lane.ready for lane in lanes),
             processors=sum(lane.ready * lane.processors for lane in lanes),
@@ -928,7 +928,7 @@ class TaskQueue:
             for lane in self._lanes_at[_ANYWHERE]
             if lane.heap
             and lane.processors <= worker.processors
-            and self._lasting.expect(lane.shortest) <= time_left
+            and self._insist.expect(lane.shortest) <= time_left
         ]
         if worker.place != _ANYWHERE:
             lanes += [
@@ -940,7 +940,7 @@ class TaskQueue:
 
     def _longest_of(self, lane: _ReadyBucket) -> float:
         """Seconds that the longest ready task of a lane should take at speed 1."""
-        return self._lasting.expect(math.inf if lane.shortest == math.inf else lane.longest)
+        return self._insist.expect(math.inf if lane.shortest == math.inf else lane.longest)
 
     def _time_left(self, who: QueueWorker, now: float) -> float:
         """Seconds of work at speed 1 that one of its processors can do before it is taken away."""
@@ -953,11 +953,11 @@ class TaskQueue:
         """Whether a task should end before the worker's time is over; yes where only it has it."""
         if self._lanes[self._lane[task]].place != _ANYWHERE:
             return True
-        expect = self._lasting.expect
+        expect = self._insist.expect
         seconds = expect(self._estimate[task])
         if who.used + self._processors[task] > who.processors:
             # It will wait there until what was claimed before makes room.
-            ahead = who.work * self._lasting.stretch + who.unknown * expect(math.inf)
+            ahead = who.work * self._insist.stretch + who.unknown * expect(math.inf)
             seconds += ahead / who.processors
         return seconds <= time_left
 

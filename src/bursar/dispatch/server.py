@@ -285,7 +285,7 @@ class Dispatcher:
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._encoder = msgspec.msgpack.Encoder()
-        self.door = PilotListener(
+        self.pilot_listener = PilotListener(
             run, lambda: _WorkerSession(self, from_elsewhere=True), self._turn_out, silence
         )
         self.token = secrets.token_urlsafe(32)
@@ -578,7 +578,7 @@ class Dispatcher:
         A server that closes between accepting a connection and making it leaves its socket open
         (CPython 3.11), so it closes when those that were accepted are made.
         """
-        await self.door.close()
+        await self.pilot_listener.close()
         if self._server is None:
             return
         for listening in self._server.sockets:
@@ -644,7 +644,7 @@ class Dispatcher:
     # Workers.
 
     def _joined(self, connection: "_WorkerSession", hello: Hello) -> bool:
-        if connection.from_elsewhere and self.door.is_turned_out(hello):
+        if connection.from_elsewhere and self.pilot_listener.is_turned_out(hello):
             connection.write(frame(LeaveOrder()))
             connection.hang_up()
             return True
@@ -672,7 +672,7 @@ class Dispatcher:
         if hello.lease in self._vacated:  # it came too late
             self._send(connection, LeaveOrder())
         if connection.from_elsewhere:
-            self.door.joined(hello.lease)
+            self.pilot_listener.joined(hello.lease)
         self._schedule_fill()
         return True
 
@@ -680,7 +680,7 @@ class Dispatcher:
         if hello.worker in self._connections or hello.processors < 1:
             return False
         if connection.from_elsewhere:
-            return self.door.lets_in(hello)
+            return self.pilot_listener.lets_in(hello)
         return hmac.compare_digest(hello.token.encode(), self.token.encode())
 
     def _turn_out(self, lease: str) -> None:
@@ -728,7 +728,7 @@ class Dispatcher:
         if connection.lease in self._vacated:
             self._forget_absent(connection.lease)
         if connection.from_elsewhere:
-            self.door.left(connection.lease, connection.worker)
+            self.pilot_listener.left(connection.lease, connection.worker)
         if self._closed:
             return
         lost = self._queue.lose(connection.worker)
@@ -750,7 +750,7 @@ class Dispatcher:
         self._queue.leave(connection.worker)
         self._changed.set()
 
-    def _heard(self, connection: "_WorkerSession", message: FromWorker) -> None:
+    def _on_message(self, connection: "_WorkerSession", message: FromWorker) -> None:
         match message:
             case OutcomeReport(outcomes):
                 connection.prefetch.learn(outcomes)
@@ -1130,7 +1130,7 @@ class _WorkerSession(AcceptedConnection):
             for body in self._frames.feed(data):
                 message = self._decoder.decode(body)
                 if self._known:
-                    self._dispatcher._heard(self, message)
+                    self._dispatcher._on_message(self, message)
                 elif not isinstance(message, Hello) or not self._dispatcher._joined(self, message):
                     raise ProtocolError("the token is wrong")
         except NONSENSE:

@@ -53,7 +53,7 @@ class MessageExchange:
         self.disturb = disturb
         self.delivered: list[TradeMessage] = []
 
-    def carry(self, messages: Iterable[TradeMessage], now: float) -> None:
+    def deliver(self, messages: Iterable[TradeMessage], now: float) -> None:
         """
         Delivers messages, and what they bring about, until nobody says anything more.
 
@@ -75,17 +75,17 @@ class MessageExchange:
                 return
             if self.disturb is not None:
                 waiting = self.disturb(waiting)
-            said: list[TradeMessage] = []
+            answers: list[TradeMessage] = []
             for message in waiting:
                 party = self._parties.get(message.to)
                 if party is not None:
                     read = decode(encode(message))
                     self.delivered.append(read)
-                    said.extend(party.deliver(read, now))
-            waiting = said
+                    answers.extend(party.deliver(read, now))
+            waiting = answers
         raise RuntimeError("the parties do not fall silent")
 
     def tick(self, now: float) -> None:
         """Process the passing of time for every party, and carry the messages that follow."""
         for party in self._parties.values():
-            self.carry(party.tick(now), now)
+            self.deliver(party.tick(now), now)

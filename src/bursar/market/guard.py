@@ -113,7 +113,7 @@ class BudgetGuard:
         rows: Iterable[Transfer] = (),
     ) -> None:
         self.ledger = Ledger(rows)
-        self._told = len(self.ledger)
+        self._transferred = len(self.ledger)
         self._budget = budget
         self._limit_of = limit_of
         self._currency = currency
@@ -359,8 +359,8 @@ class BudgetGuard:
 
     def transfers(self) -> Sequence[Transfer]:
         """Return the movements made since the last call."""
-        rows = self.ledger.rows_from(self._told)
-        self._told += len(rows)
+        rows = self.ledger.rows_from(self._transferred)
+        self._transferred += len(rows)
         return rows
 
     def least_budget(self, task: int, lease: str, now: float, seconds: float) -> Micros:
@@ -417,20 +417,20 @@ class BudgetGuard:
         """When :meth:`tick` has something to do next, if nothing happens; infinite for never."""
         if not self._priced():
             return math.inf
-        moments = []
+        instants = []
         for entry in self._endless.values():
             rate = entry.rate(now)
             if rate:
                 held = self.ledger.balance(f"held:{entry.lease.id}")
-                moments.append(now + (held - entry.worst(now)) / rate - AHEAD)
-        if moments and self._budget is not None:
-            moments.append(self.out_of_money(now) - LEAD)
+                instants.append(now + (held - entry.worst(now)) / rate - AHEAD)
+        if instants and self._budget is not None:
+            instants.append(self.out_of_money(now) - LEAD)
         due = self._thresholds.next_due
         if due is not None:
             total = sum(entry.rate(now) for entry in self._open.values())
             if total:
-                moments.append(now + (due - self.spent(now)) / total)
-        return max(now + _LEAST, min(moments, default=math.inf))
+                instants.append(now + (due - self.spent(now)) / total)
+        return max(now + _LEAST, min(instants, default=math.inf))
 
     def rate(self, now: float) -> float:
         """Currency units per second that the open leases cost."""
@@ -515,22 +515,22 @@ class BudgetGuard:
             held = self.ledger.balance(f"held:{lease.id}")
             needed = entry.worst(end) - held
             if needed > 0 or (entry.rate(now) and held < entry.worst(now + AHEAD)):
-                wish = entry.worst(end + entry.beyond(end)) - held
-                missing.append((entry, max(needed, 0), wish))
+                with_reserve = entry.worst(end + entry.beyond(end)) - held
+                missing.append((entry, max(needed, 0), with_reserve))
         total = sum(needed for _, needed, _ in missing)
-        wished = sum(wish for _, _, wish in missing)
+        wanted = sum(with_reserve for _, _, with_reserve in missing)
         if self._budget is None:
-            if wished > self.ledger.free:
-                self.ledger.fund(now, wished - self.ledger.free)
+            if wanted > self.ledger.free:
+                self.ledger.fund(now, wanted - self.ledger.free)
         elif total > self.ledger.free:
             # What was held ahead for convenience must not keep others from their worst case.
             self._release_ahead(until, now)
         if self._budget is not None and total > self.ledger.free:
             short = format_amount(total - self.ledger.free, self._currency)
             return Refusal(f"the budget is {short} short of the worst case", final=False)
-        generous = wished <= self.ledger.free
-        for entry, needed, wish in missing:
-            amount = wish if generous else needed
+        generous = wanted <= self.ledger.free
+        for entry, needed, with_reserve in missing:
+            amount = with_reserve if generous else needed
             if amount > 0:
                 self.ledger.hold(now, entry.lease.id, amount)
         return None

@@ -147,8 +147,8 @@ def next_change(pricing: Pricing, now: float) -> float:
     """
     calendars = [rule for rule in pricing.rules if isinstance(rule, Calendar)]
     present = _calendar_factor(calendars, now)
-    moments = {m for rule in calendars for m in _bounds(rule, now) if m > now}
-    for moment in sorted(moments):
+    instants = {m for rule in calendars for m in _bounds(rule, now) if m > now}
+    for moment in sorted(instants):
         if _calendar_factor(calendars, moment) != present:
             return moment
     return math.inf

@@ -181,9 +181,9 @@ class TradeManager:
 
     def forget(self, deal: str) -> tuple[Agreement, ...]:
         """Drops the conversations of a deal that is over; what was agreed on in them."""
-        gone = self._of(deal)
+        removed = self._of(deal)
         self._sides = {key: side for key, side in self._sides.items() if key[0] != deal}
-        return _agreed(gone)
+        return _agreed(removed)
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:

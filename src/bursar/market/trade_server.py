@@ -154,7 +154,7 @@ class TradeServer:
         beta: float = 1.0,
         groups: Mapping[str, frozenset[str]] | None = None,
         customers: Container[str] | None = None,
-        clerk: AgreementRegistrar | None = None,
+        registrar: AgreementRegistrar | None = None,
     ) -> None:
         if not 0 < validity < math.inf:
             raise ValueError(f"validity must be positive, got {validity}")
@@ -181,7 +181,7 @@ class TradeServer:
         self._auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
         self._concluded: dict[tuple[str, str], Agreement] = {}  # in earlier lives
-        self._clerk = clerk or CountingRegistrar(name)
+        self._registrar = registrar or CountingRegistrar(name)
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
@@ -259,10 +259,10 @@ class TradeServer:
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """What the time itself brings about: quotes expire, auctions close."""
         self._pass(now)
-        said = [m for s in self._sides.values() if s.next_tick() <= now for m in s.tick(now)]
+        messages = [m for s in self._sides.values() if s.next_tick() <= now for m in s.tick(now)]
         for auction in self._auctions.values():
-            said += self._freed(auction, auction.tick(now))
-        return tuple(said)
+            messages += self._freed(auction, auction.tick(now))
+        return tuple(messages)
 
     def next_tick(self) -> float:
         """When :meth:`tick` has something to do if nothing is said; infinite for never."""
@@ -358,13 +358,13 @@ class TradeServer:
         self.capacity.release(_lot(deal))
         if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
-        name = self._clerk.name()
+        name = self._registrar.name()
         while name in self.capacity.by_key:  # of an earlier life, whose clerk counted, too
-            name = self._clerk.name()
+            name = self._registrar.name()
         agreement = Agreement(
             id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
         )
-        refusal = self._clerk.sign(agreement, deal, now)
+        refusal = self._registrar.sign(agreement, deal, now)
         if refusal is not None:
             return refusal
         self.restore(agreement)
@@ -375,7 +375,7 @@ class TradeServer:
         if now >= agreement.start:
             return Refusal("has begun", final=True)
         if self._agreements.pop(agreement.id, None) is not None:
-            self._clerk.take_back(agreement, now)
+            self._registrar.take_back(agreement, now)
         self.capacity.release(agreement.id)
         return None
 
@@ -450,15 +450,15 @@ class TradeServer:
                 return TenderOwner(self, deal, customer)
             case CallForBids(reverse=True) if "auction" in self._protocols:
                 terms = self.terms(deal, customer, message.template, now)
-                known = None if isinstance(terms, Refusal) else terms
+                agreed = None if isinstance(terms, Refusal) else terms
                 return Bidder(
                     self.name,
                     deal,
                     customer,
-                    value=self._least(known) if known else 0,
+                    value=self._least(agreed) if agreed else 0,
                     currency=self.currency,
                     seller=self,
-                    terms=known,
+                    terms=agreed,
                 )
         return Refusal(f"does not open a deal with a {type(message).__name__}", final=True)
 
@@ -474,11 +474,11 @@ class TradeServer:
         )
 
     def _freed(
-        self, auction: Auctioneer, said: tuple[TradeMessage, ...]
+        self, auction: Auctioneer, messages: tuple[TradeMessage, ...]
     ) -> tuple[TradeMessage, ...]:
         if auction.is_over:
             self.capacity.release(_lot(auction.deal))
-        return said
+        return messages
 
     def _pass(self, now: float) -> None:
         """Lets time pass: supply and demand move the price, what is over is forgotten."""

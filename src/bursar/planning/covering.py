@@ -83,15 +83,15 @@ def cost_bounds(
         free.
     """
     until = time.monotonic() + time_limit
-    moments, where = np.unique(np.asarray(deadlines, dtype=np.float64), return_inverse=True)
+    instants, where = np.unique(np.asarray(deadlines, dtype=np.float64), return_inverse=True)
     room = EmptySlotCapacity(problem)
     least = makespan_bound(problem) * (1 - TOLERANCE)
-    bounds: FloatArray = np.where(moments < least, np.inf, 0.0)
+    bounds: FloatArray = np.where(instants < least, np.inf, 0.0)
     # The quick programmes of all deadlines first, then the slow ones.
     slow: list[tuple[int, _AssignmentProgramme]] = []
-    open_ = np.flatnonzero(moments >= least)
+    open_ = np.flatnonzero(instants >= least)
     for done, k in enumerate(open_.tolist()):
-        case = _MakespanCase.of(room, min(float(moments[k]), room.horizon))
+        case = _MakespanCase.of(room, min(float(instants[k]), room.horizon))
         bounds[k] = case.quick_bound(_share(until, len(open_) - done))
         if np.isfinite(bounds[k]) and case.is_small:
             slow.append((k, _AssignmentProgramme(case)))
@@ -126,9 +126,9 @@ def relaxed_shares(problem: PlanningProblem, deadline: float) -> FloatArray | No
             break
     if solution is None:
         return None
-    n = len(case.wares)
+    n = len(case.candidates)
     shares = np.zeros(problem.n_slots)
-    shares[case.wares.slots] = np.maximum(solution[:n] * case.wares.whole, solution[n:])
+    shares[case.candidates.slots] = np.maximum(solution[:n] * case.candidates.whole, solution[n:])
     return shares
 
 
@@ -154,7 +154,7 @@ class _MakespanCase:
     room: EmptySlotCapacity
     makespan: float
     windows: TaskWindows
-    wares: CoveringColumns
+    candidates: CoveringColumns
     busy: IntArray
     covering: "_CoveringProgramme | None" = None
 
@@ -162,14 +162,16 @@ class _MakespanCase:
     def of(cls, room: EmptySlotCapacity, makespan: float) -> "_MakespanCase":
         """Return the windows and columns of a makespan, seconds."""
         windows = room.windows(makespan)
-        lasting = (room.problem.runtimes > 0) | ~windows.possible
-        wares = CoveringColumns.of(room.problem, windows, makespan)
-        return cls(room, makespan, windows, wares, np.flatnonzero(lasting.all(axis=1)))
+        has_work = (room.problem.runtimes > 0) | ~windows.possible
+        candidates = CoveringColumns.of(room.problem, windows, makespan)
+        return cls(room, makespan, windows, candidates, np.flatnonzero(has_work.all(axis=1)))
 
     @property
     def is_small(self) -> bool:
         """Whether the assignment programme is tried."""
-        return 0 < len(self.busy) <= MAX_TASKS and len(self.busy) * len(self.wares) <= MAX_PAIRS
+        return (
+            0 < len(self.busy) <= MAX_TASKS and len(self.busy) * len(self.candidates) <= MAX_PAIRS
+        )
 
     def quick_bound(self, until: float) -> float:
         """Return the best bound other than the assignment's, found by a monotonic moment."""
@@ -177,34 +179,34 @@ class _MakespanCase:
             return float(np.inf)
         if not len(self.busy):
             return 0.0
-        alone = _each_alone(self.room.problem, self.windows, self.wares, self.busy)
+        alone = _each_alone(self.room.problem, self.windows, self.candidates, self.busy)
         self.covering = _CoveringProgramme(self)
         return max(alone, self.covering.solve(until))
 
 
 def _each_alone(
-    problem: PlanningProblem, windows: TaskWindows, wares: CoveringColumns, busy: IntArray
+    problem: PlanningProblem, windows: TaskWindows, candidates: CoveringColumns, busy: IntArray
 ) -> float:
     """Return what all tasks cost at their cheapest, with one fixed charge; or the dearest alone."""
-    if not len(wares):
+    if not len(candidates):
         return float(np.inf)
     slots = problem.offers.arrays
     unit = np.nan_to_num(slots.unit_price, nan=0.0)
     fixed = np.nan_to_num(slots.fixed_price, nan=0.0)
-    site = slots.site[wares.slots]
+    site = slots.site[candidates.slots]
     least = np.full(problem.n_sites, np.inf)
-    np.minimum.at(least, site, unit[wares.slots])
+    np.minimum.at(least, site, unit[candidates.slots])
     may = windows.possible[busy] & np.isfinite(least)
     runtimes = np.where(may, problem.runtimes[busy], 0.0)
     used = problem.widths[busy, None] * runtimes
     cheapest = np.where(may, used * np.where(np.isfinite(least), least, 0.0), np.inf).min(axis=1)
-    bound = cheapest.sum() + fixed[wares.slots].min()
+    bound = cheapest.sum() + fixed[candidates.slots].min()
 
     # The dearest is likely a large or a late one; any will do.
     latest = np.where(may, windows.starts[busy] + runtimes, np.inf).min(axis=1)
     tried = np.union1d(np.argsort(-cheapest)[:ALONE], np.argsort(-latest)[:ALONE])
     alone = np.full(len(tried), np.inf)
-    for slot in wares.slots:
+    for slot in candidates.slots:
         s = slots.site[slot]
         held = runtimes[tried, s]
         if slots.leased[slot]:
@@ -219,15 +221,15 @@ class _CoveringProgramme:
     """Holds the covering programme of one makespan; the assignment has its rows, too."""
 
     def __init__(self, case: _MakespanCase) -> None:
-        room, windows, wares = case.room, case.windows, case.wares
-        n = len(wares)
-        self.wares = wares
+        room, windows, candidates = case.room, case.windows, case.candidates
+        n = len(candidates)
+        self.candidates = candidates
         self.programme = LinearProgramme(
-            prices=np.concatenate((wares.price, wares.part_price)),
+            prices=np.concatenate((candidates.price, candidates.part_price)),
             upper=np.ones(2 * n),
-            whole=np.concatenate((wares.whole, np.zeros(n, dtype=np.bool_))),
+            whole=np.concatenate((candidates.whole, np.zeros(n, dtype=np.bool_))),
         )
-        both = np.flatnonzero(wares.whole & (wares.volume > 0))
+        both = np.flatnonzero(candidates.whole & (candidates.volume > 0))
         self.programme.add(
             np.tile(np.arange(len(both)), 2),
             np.concatenate((both, n + both)),
@@ -246,7 +248,7 @@ class _CoveringProgramme:
             windows.possible,
         )
         # What all slots do in a moment that rounding may have added to a window.
-        noise = 2 * room.slack * float(wares.processors @ wares.speed)
+        noise = 2 * room.slack * float(candidates.processors @ candidates.speed)
         self.demands = np.maximum(self.demands * (1 - MARGIN) - noise, 0.0)
 
     def solve(self, until: float) -> float:
@@ -255,20 +257,20 @@ class _CoveringProgramme:
 
     def add_broken(self, solution: FloatArray) -> int:
         """Add rows that the solution breaks; return how many."""
-        wares = self.wares
-        n = len(wares)
-        bought = np.where(wares.whole, solution[:n], 1.0)
+        candidates = self.candidates
+        n = len(candidates)
+        bought = np.where(candidates.whole, solution[:n], 1.0)
         supplies = kernels.window_supplies(
             self.opens,
             self.closes,
-            wares.begin,
-            wares.end,
-            wares.part_begin,
-            wares.part_end,
-            wares.part_from,
-            wares.processors * wares.speed,
+            candidates.begin,
+            candidates.end,
+            candidates.part_begin,
+            candidates.part_end,
+            candidates.part_from,
+            candidates.processors * candidates.speed,
             bought,
-            solution[n : 2 * n] * wares.volume * wares.speed,
+            solution[n : 2 * n] * candidates.volume * candidates.speed,
         )
         missing = self.demands - supplies
         broken = missing > 1e-5 * self.demands + 1e-12
@@ -282,14 +284,14 @@ class _CoveringProgramme:
         return len(rows)
 
     def _add(self, i: int, j: int, solution: FloatArray) -> None:
-        wares = self.wares
-        n = len(wares)
+        candidates = self.candidates
+        n = len(candidates)
         demand = self.demands[i, j]
-        whole, part, paid = wares.gives(self.opens[i], self.closes[j])
-        bought = np.where(wares.whole, solution[:n], 1.0)
+        whole, part, paid = candidates.gives(self.opens[i], self.closes[j])
+        bought = np.where(candidates.whole, solution[:n], 1.0)
         by_share = part * bought <= paid * solution[n : 2 * n]
-        first = np.minimum((whole + np.where(by_share, part, 0.0)) * wares.speed, demand)
-        second = np.where(by_share, 0.0, paid) * wares.speed
+        first = np.minimum((whole + np.where(by_share, part, 0.0)) * candidates.speed, demand)
+        second = np.where(by_share, 0.0, paid) * candidates.speed
         value = np.concatenate((first, second))
         columns = np.flatnonzero(value)
         self.programme.add(
@@ -301,28 +303,30 @@ class _AssignmentProgramme:
     """Holds the assignment programme of one makespan."""
 
     def __init__(self, case: _MakespanCase) -> None:
-        room, windows, wares, busy = case.room, case.windows, case.wares, case.busy
+        room, windows, candidates, busy = case.room, case.windows, case.candidates, case.busy
         problem = room.problem
         slots = problem.offers.arrays
-        task = np.repeat(busy, len(wares))
-        ware = np.tile(np.arange(len(wares)), len(busy))
+        task = np.repeat(busy, len(candidates))
+        candidate = np.tile(np.arange(len(candidates)), len(busy))
         first = np.full(len(task), np.inf)
         last = np.full(len(task), -np.inf)
-        may = windows.possible[task, slots.site[wares.slots[ware]]]
-        first[may], last[may] = _within_slots(room, windows, task[may], wares.slots[ware[may]])
-        site = slots.site[wares.slots[ware]]
+        may = windows.possible[task, slots.site[candidates.slots[candidate]]]
+        first[may], last[may] = _within_slots(
+            room, windows, task[may], candidates.slots[candidate[may]]
+        )
+        site = slots.site[candidates.slots[candidate]]
         runtime = problem.runtimes[task, site]
         may &= np.isfinite(first) & np.isfinite(last)
         may[may] = (last - first)[may] >= runtime[may] - 2 * room.slack
-        self.wares = wares
+        self.candidates = candidates
         self.slack = room.slack
-        self.task, self.ware = task[may], ware[may]
+        self.task, self.ware = task[may], candidate[may]
         self.first, self.last, self.runtime = first[may], last[may], runtime[may]
         self.site = site[may]
         self.width = problem.widths[self.task]
-        self.most = np.minimum(1.0, wares.processors[self.ware] / self.width)
-        self.homeless = len(np.unique(self.task)) < len(busy)
-        n = 2 * len(wares)
+        self.most = np.minimum(1.0, candidates.processors[self.ware] / self.width)
+        self.lacks_slot = len(np.unique(self.task)) < len(busy)
+        n = 2 * len(candidates)
         k = len(self.task)
         assert case.covering is not None
         master = case.covering.programme
@@ -341,20 +345,20 @@ class _AssignmentProgramme:
         self._link_shares()
         self._link_parts()
         self._link_companions()
-        for j in range(len(wares)):
+        for j in range(len(candidates)):
             self._add(j, 0.0, float(windows.deadlines.max()), True)
             self._add(j, 0.0, float(windows.deadlines.max()), False)
 
     def solve(self, until: float) -> float:
         """Return the bound found by this moment of the monotonic clock."""
-        if self.homeless:
+        if self.lacks_slot:
             return float(np.inf)
         return self.programme.best_bound(self.add_broken, until)
 
     def add_broken(self, solution: FloatArray) -> int:
         """Add rows that the solution breaks; return how many."""
-        wares = self.wares
-        n = len(wares)
+        candidates = self.candidates
+        n = len(candidates)
         taken = solution[2 * n :]
         count = 0
         for j in np.unique(self.ware[taken > 1e-6]):
@@ -372,8 +376,8 @@ class _AssignmentProgramme:
             missing = used - given
             missing[missing <= 1e-5 * used + 1e-12] = 0.0
             for a, b in _greatest(missing, 2):
-                _, part, paid = (g[j] for g in wares.gives(opens[a], closes[b]))
-                bought = solution[j] if wares.whole[j] else 1.0
+                _, part, paid = (g[j] for g in candidates.gives(opens[a], closes[b]))
+                bought = solution[j] if candidates.whole[j] else 1.0
                 self._add(j, opens[a], closes[b], part * bought <= paid * solution[n + j])
                 count += 1
         return count
@@ -390,33 +394,33 @@ class _AssignmentProgramme:
     def _supplies(
         self, j: int, opens: FloatArray, closes: FloatArray, solution: FloatArray
     ) -> FloatArray:
-        wares = self.wares
-        n = len(wares)
+        candidates = self.candidates
+        n = len(candidates)
         one = slice(j, j + 1)
         return kernels.window_supplies(
             opens,
             closes,
-            wares.begin[one],
-            wares.end[one],
-            wares.part_begin[one],
-            wares.part_end[one],
-            wares.part_from[one],
-            wares.processors[one].astype(np.float64),
-            solution[one] if wares.whole[j] else np.ones(1),
-            solution[n + j : n + j + 1] * wares.volume[one],
+            candidates.begin[one],
+            candidates.end[one],
+            candidates.part_begin[one],
+            candidates.part_end[one],
+            candidates.part_from[one],
+            candidates.processors[one].astype(np.float64),
+            solution[one] if candidates.whole[j] else np.ones(1),
+            solution[n + j : n + j + 1] * candidates.volume[one],
         )
 
     def _add(self, j: int, opens: float, closes: float, by_share: bool) -> None:
         """Add the row: the slot gives at least what tasks take within the window."""
-        n = len(self.wares)
-        whole, part, paid = (float(g[j]) for g in self.wares.gives(opens, closes))
+        n = len(self.candidates)
+        whole, part, paid = (float(g[j]) for g in self.candidates.gives(opens, closes))
         pairs = np.flatnonzero(self.ware == j)
         used = self._overlaps(pairs, np.array(opens), np.array(closes)) * self.width[pairs]
         used *= 1 - MARGIN
         value = np.concatenate(([whole + part, 0.0] if by_share else [whole, paid], -used))
         column = np.concatenate(([j, n + j], self._columns[pairs]))
         least = 0.0
-        if not self.wares.whole[j]:
+        if not self.candidates.whole[j]:
             least, value[0] = -value[0], 0.0
         kept = np.flatnonzero(value)
         self.programme.add(
@@ -425,7 +429,7 @@ class _AssignmentProgramme:
 
     def _link_shares(self) -> None:
         """Add rows: a slot that is not bought gives nothing, others give no more than they have."""
-        linked = np.flatnonzero(self.wares.whole[self.ware])
+        linked = np.flatnonzero(self.candidates.whole[self.ware])
         self.programme.add(
             np.tile(np.arange(len(linked)), 2),
             np.concatenate((self.ware[linked], self._columns[linked])),
@@ -435,16 +439,16 @@ class _AssignmentProgramme:
 
     def _link_parts(self) -> None:
         """Add rows: a lease lasts until its tasks end at the earliest, and so does an extension."""
-        wares = self.wares
-        since = wares.part_from[self.ware]
+        candidates = self.candidates
+        since = candidates.part_from[self.ware]
         length = np.where(np.isfinite(since), self.first + self.runtime - since, 0.0)
-        whole = wares.processors[self.ware] / self.most  # an extension has them all
-        held = np.where(wares.leased[self.ware], self.width, whole)
-        linked = np.flatnonzero((length > 0) & (wares.volume[self.ware] > 0))
-        value = (held * length)[linked] / wares.volume[self.ware[linked]] * (1 - MARGIN)
+        whole = candidates.processors[self.ware] / self.most  # an extension has them all
+        held = np.where(candidates.leased[self.ware], self.width, whole)
+        linked = np.flatnonzero((length > 0) & (candidates.volume[self.ware] > 0))
+        value = (held * length)[linked] / candidates.volume[self.ware[linked]] * (1 - MARGIN)
         self.programme.add(
             np.tile(np.arange(len(linked)), 2),
-            np.concatenate((len(wares) + self.ware[linked], self._columns[linked])),
+            np.concatenate((len(candidates) + self.ware[linked], self._columns[linked])),
             np.concatenate((np.ones(len(linked)), -value)),
             np.zeros(len(linked)),
         )
@@ -457,16 +461,16 @@ class _AssignmentProgramme:
         for row, k in enumerate(narrow):
             low, high = np.searchsorted(self.task, (self.task[k], self.task[k] + 1))
             own = np.arange(low, high)
-            beside = own[
+            companions = own[
                 (self.site[own] == self.site[k])
                 & (self.first[own] <= latest[k])
                 & (latest[own] >= self.first[k])
                 & (own != k)
             ]
-            rows.append(np.full(len(beside) + 1, row))
-            columns.append(self._columns[np.append(beside, k)])
+            rows.append(np.full(len(companions) + 1, row))
+            columns.append(self._columns[np.append(companions, k)])
             share = self.most[k] / (1 - self.most[k])
-            values.append(np.append(np.full(len(beside), share), -1.0))
+            values.append(np.append(np.full(len(companions), share), -1.0))
         if rows:
             self.programme.add(
                 np.concatenate(rows),

@@ -126,12 +126,12 @@ class WidthWeights(NamedTuple):
     most: FloatArray
     done: FloatArray
 
-    def done_by(self, moments: FloatArray) -> FloatArray:
+    def done_by(self, instants: FloatArray) -> FloatArray:
         """Most weight that all sites together have taken by then, shape ``(n,)``."""
         if not len(self.times):
-            return np.zeros(len(moments))
-        step = np.maximum(np.searchsorted(self.times, moments, side="right") - 1, 0)
-        since = np.maximum(moments - self.times[step], 0.0)
+            return np.zeros(len(instants))
+        step = np.maximum(np.searchsorted(self.times, instants, side="right") - 1, 0)
+        since = np.maximum(instants - self.times[step], 0.0)
         return np.asarray(self.done[step] + self.most[step] * since)
 
 
@@ -233,8 +233,8 @@ class EmptySlotCapacity:
         shortest = np.where(runtimes > 0, runtimes, np.inf).min(axis=0, initial=np.inf)
         useful = slots.last - slots.begin >= shortest[slots.site] - self.slack
         ends = useful & np.isfinite(slots.last)
-        moments = np.concatenate((slots.begin[useful], slots.last[ends]))
-        times, step = np.unique(moments, return_inverse=True)
+        instants = np.concatenate((slots.begin[useful], slots.last[ends]))
+        times, step = np.unique(instants, return_inverse=True)
         changes = np.zeros((len(times), self.problem.n_sites), dtype=np.int64)
         site = np.concatenate((slots.site[useful], slots.site[ends]))
         change = np.concatenate((self.processors[useful], -self.processors[ends]))

@@ -102,7 +102,7 @@ def polish_front(search: PlanSearch, seconds: float) -> ProvenBounds:
         better += archive.add(_found(search, found.makespan, found.cost, found.schedule))
         if found.bound is not None:
             costs.append((target.makespan, found.bound))
-        search.tell()
+        search.report_progress()
     plans = f"{better} plan{'' if better == 1 else 's'}"
     return ProvenBounds(
         makespan, tuple(costs), f"CP-SAT made {plans} of the front in {seconds:g} s"

@@ -445,14 +445,14 @@ def _unmatched(candidates: Sequence[Sequence[int]], counts: Sequence[int]) -> li
     held: dict[int, int] = {}
     left = []
     for purchase, offers in enumerate(candidates):
-        came: dict[int, int] = {}  # who asked for each offer
+        askers: dict[int, int] = {}  # who asked for each offer
         free = None
         asking = [purchase]
         for taker in asking:
             for offer in candidates[taker]:
-                if offer in came:
+                if offer in askers:
                     continue
-                came[offer] = taker
+                askers[offer] = taker
                 if len(holders[offer]) < counts[offer]:
                     free = offer
                     break
@@ -462,7 +462,7 @@ def _unmatched(candidates: Sequence[Sequence[int]], counts: Sequence[int]) -> li
         if free is None and offers:
             left.append(purchase)
         while free is not None:
-            taker = came[free]
+            taker = askers[free]
             given_up = held.get(taker)
             if given_up is not None:
                 holders[given_up].remove(taker)
@@ -478,8 +478,8 @@ def _wrong_totals(plan: Plan, workflow: Workflow, places: Sequence[Placement]) -
         return
     makespan = max(place.finish for place in places)
     if not _same_or_unknown(plan.makespan, makespan):
-        said = _amount(plan.makespan)
-        yield f"The makespan is said to be {said} s, the last task ends at {_n(makespan)} s."
+        stated = _amount(plan.makespan)
+        yield f"The makespan is said to be {stated} s, the last task ends at {_n(makespan)} s."
     cost = _cost(plan)
     if not _same_or_unknown(plan.cost, cost):
         yield f"The cost is said to be {_amount(plan.cost)}, the purchases cost {_amount(cost)}."
@@ -519,14 +519,14 @@ def _outline(plan: Plan, task: str, sites: Mapping[str, SiteFacts]) -> Iterator[
     """
     if plan.placements:
         yield f'Tasks are placed although the runtime of task "{task}" is unknown.'
-    for what, said in (
+    for what, stated in (
         ("makespan", plan.makespan),
         ("cost", plan.cost),
         ("utilisation", plan.utilisation),
     ):
-        if said is not None:
+        if stated is not None:
             yield (
-                f"The {what} is said to be {_n(said)} although the runtime of task "
+                f"The {what} is said to be {_n(stated)} although the runtime of task "
                 f'"{task}" is unknown.'
             )
     for i, purchase in enumerate(plan.purchases):

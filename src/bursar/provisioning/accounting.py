@@ -181,22 +181,22 @@ def reconcile(
     left = dict(usage)
     for one in accounts:
         job = jobs.get(one.name, "")
-        told = left.pop(job, None)
-        if told is None:
+        recorded = left.pop(job, None)
+        if recorded is None:
             if not agree(one.acquired, 0.0, one.processors):
                 found.append(
                     UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=None)
                 )
             continue
-        if told.how is None:
+        if recorded.how is None:
             continue
-        theirs = told.cpu_seconds
-        width = max(one.processors, told.processors)
+        theirs = recorded.cpu_seconds
+        width = max(one.processors, recorded.processors)
         if not agree(one.acquired, theirs, width):
             found.append(UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=theirs))
-    for job, told in left.items():
-        if not agree(0.0, told.cpu_seconds, told.processors):
-            found.append(UsageDiscrepancy(name="", job=job, ours=None, theirs=told.cpu_seconds))
+    for job, recorded in left.items():
+        if not agree(0.0, recorded.cpu_seconds, recorded.processors):
+            found.append(UsageDiscrepancy(name="", job=job, ours=None, theirs=recorded.cpu_seconds))
     return found
 
 

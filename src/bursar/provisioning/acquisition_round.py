@@ -56,7 +56,7 @@ class AcquisitionRound:
         self._races = {name: racing(view.allocations, name) for name in view.sites}
         self._made: dict[str, list[RequestShape]] = {name: [] for name in view.sites}
         self._firm = dict.fromkeys(view.sites, 0)  # of these processors, such as do not race
-        self._wished = 0  # processors of this round, of all sites
+        self._requested = 0  # processors of this round, of all sites
         self._starts: dict[str, float] = {}
         self._asks: list[AllocationRequest] = []
 
@@ -67,13 +67,13 @@ class AcquisitionRound:
             return []
         open_sites = []
         for name, site in view.sites.items():
-            standing = self._memory.standing(name)
-            if standing.is_open(view.now):
+            health = self._memory.health(name)
+            if health.is_open(view.now):
                 open_sites.append(site)
-            elif not standing.given_up:
-                self._memory.wake_at(standing.until)
+            elif not health.given_up:
+                self._memory.wake_at(health.until)
         amounts = self._amounts(open_sites)
-        self._wished = sum(amounts.values())
+        self._requested = sum(amounts.values())
         for site in sorted(open_sites, key=self._order):
             if amounts.get(site.name):
                 self._ask(site, amounts[site.name], open_sites)
@@ -110,13 +110,13 @@ class AcquisitionRound:
                 missing -= self._put(amounts, site, missing)
         return amounts
 
-    def _put(self, amounts: dict[str, int], site: PoolSite, wish: int) -> int:
+    def _put(self, amounts: dict[str, int], site: PoolSite, amount: int) -> int:
         """Asks one site for so many more, in its units; returns how many that are."""
         unit = self._unit_at(site)
-        if wish <= 0 or not unit:
+        if amount <= 0 or not unit:
             return 0
         room_left = self._room[site.name] - amounts[site.name]
-        count = min(-(-wish // unit), room_left // unit) * unit
+        count = min(-(-amount // unit), room_left // unit) * unit
         count = max(count, 0)
         amounts[site.name] += count
         return count
@@ -196,7 +196,7 @@ class AcquisitionRound:
             if a.site == site.name and a.began is None
         ]
         waits.extend(self._made[site.name])
-        claims = self._memory.sights[site.name].claims
+        claims = self._memory.observations[site.name].claims
         return max(claims, waits, key=lambda shapes: sum(s.processors for s in shapes))
 
     def _order(self, site: PoolSite) -> tuple[bool, float, float, float, str]:
@@ -228,7 +228,7 @@ class AcquisitionRound:
         demand = self._view.demand
         there = room(self._view, self._stay, unit) + demand.running
         # The work is shared with what others are asked for besides.
-        wanted = walltime.wanted_seconds(demand, site, there + max(amount, self._wished))
+        wanted = walltime.wanted_seconds(demand, site, there + max(amount, self._requested))
         left = self._view.until_deadline
         if left is not None and left > 0 and site.batch:
             wanted = min(wanted, max(left, walltime.least_seconds(demand, site, wanted)))
@@ -307,7 +307,7 @@ class AcquisitionRound:
             claims=self._claims(site),
             most=max(0, site.rules.max_pending - self._pending[site.name]),
             # Where requests go wrong, one at a time shows whether they still do.
-            in_parts=not self._memory.standing(site.name).steps,
+            in_parts=not self._memory.health(site.name).steps,
             in_halves=self._memory.waits.starts_slowly(site.name),
             only_fitting=self._is_starting(site.name),
             choose=lambda size, lengths: self._likely(site.name, size, lengths),
@@ -419,7 +419,7 @@ class AcquisitionRound:
         if site.holes and not shape.fits:  # it may have to move
             self._memory.wake_at(self._view.now + site.rules.probe_every)
         if site.holes or site.free is not None:
-            self._memory.sights[site.name].claims.append(shape)
+            self._memory.observations[site.name].claims.append(shape)
         self._made[site.name].append(shape)
         self._asks.append(
             AllocationRequest(

@@ -64,7 +64,7 @@ def read_credential(path: str) -> Credential:
         raise InputError(f"cannot be read: {error.strerror}", where=path) from None
 
 
-def processors_here(credential: Credential, said: str) -> int:
+def processors_here(credential: Credential, text: str) -> int:
     """
     Processors of this node that the pilot has.
 
@@ -78,11 +78,11 @@ def processors_here(credential: Credential, said: str) -> int:
     InputError
         When that is no number of processors.
     """
-    if not said:
+    if not text:
         return credential.processors
-    if not said.isdecimal() or int(said) < 1:
-        raise InputError(f'expected a number of processors, got "{said}"', where=PROCESSORS)
-    return min(int(said), credential.processors)
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f'expected a number of processors, got "{text}"', where=PROCESSORS)
+    return min(int(text), credential.processors)
 
 
 class PilotSupervisor:
@@ -103,7 +103,7 @@ class PilotSupervisor:
         # Other nodes of the lease, and this one's later workers, have other names.
         self._name = f"{credential.site}-{credential.lease}-{socket.gethostname()}-{os.getpid()}"
         self._count = 0
-        self._told_to_end = False
+        self._must_end = False
 
     def run(self) -> int:
         """Returns the exit status when there is nothing more to do here."""
@@ -116,7 +116,7 @@ class PilotSupervisor:
             began = time.monotonic()
             code = self._have_worker()
             now = time.monotonic()
-            if code == _LET_GO or self._told_to_end:
+            if code == _LET_GO or self._must_end:
                 return 0
             if code == _LOST:
                 lost, wait, deaths = now, _FIRST_WAIT, 0
@@ -129,7 +129,7 @@ class PilotSupervisor:
             if now + wait - lost > self._credential.patience:
                 _say(f"nobody lets it in at {self._credential.host}:{self._credential.port}")
                 return GIVEN_UP
-            if self._is_told_to_end_within(wait):
+            if self._must_end_within(wait):
                 return 0
             wait = min(2 * wait, _LONGEST_WAIT)
 
@@ -185,19 +185,21 @@ class PilotSupervisor:
     def _watch(self, process: int) -> int:
         killed_at: float | None = None
         while True:
-            heard = _wait_for_signal(None if killed_at is None else killed_at - time.monotonic())
-            if heard == signal.SIGTERM and killed_at is None:
-                self._told_to_end = True
+            signal_number = _wait_for_signal(
+                None if killed_at is None else killed_at - time.monotonic()
+            )
+            if signal_number == signal.SIGTERM and killed_at is None:
+                self._must_end = True
                 killed_at = time.monotonic() + _KILLED_AFTER
                 os.kill(process, signal.SIGTERM)
-            if heard is None:
+            if signal_number is None:
                 os.kill(process, signal.SIGKILL)
             found, status = os.waitpid(process, os.WNOHANG)
             if found:
                 kill_descendants()  # what it left behind became ours
                 return os.waitstatus_to_exitcode(status)
 
-    def _is_told_to_end_within(self, seconds: float) -> bool:
+    def _must_end_within(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if _wait_for_signal(left) == signal.SIGTERM:

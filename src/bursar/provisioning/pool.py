@@ -61,7 +61,7 @@ class PilotPool:
     Notes
     -----
     Whoever carries out what it decides tells it of every request by :meth:`asked`,
-    :meth:`began` and :meth:`gone`, and shows in the views all that was asked and is not gone.
+    :meth:`began` and :meth:`ended`, and shows in the views all that was asked and is not gone.
     """
 
     def __init__(self, waits: WaitPredictor | None = None) -> None:
@@ -112,7 +112,7 @@ class PilotPool:
     @property
     def given_up(self) -> Mapping[str, str]:
         """Sites that are not asked any more, with the reason in their own words."""
-        return {name: s.given_up for name, s in self._memory.standings.items() if s.given_up}
+        return {name: s.given_up for name, s in self._memory.health_by_site.items() if s.given_up}
 
     # What it is told.
 
@@ -132,7 +132,7 @@ class PilotPool:
                 self._memory.waits.started(known.site, now - known.asked)
             self._memory.tried.pop(known.site, None)
 
-    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str = "") -> None:
+    def ended(self, name: str, now: float, loss: AllocationLoss, reason: str = "") -> None:
         """
         Note that an allocation has ended or was never granted; a repeated call changes nothing.
 
@@ -141,34 +141,34 @@ class PilotPool:
         reason
             In the scheduler's own words.
         """
-        self._memory.waits.gone(name, now)
+        self._memory.waits.ended(name, now)
         known = self._memory.known.pop(name, None)
         if known is None:
             return
-        self._memory.sights.pop(known.site, None)  # what it took is free again
-        standing = self._memory.standing(known.site)
+        self._memory.observations.pop(known.site, None)  # what it took is free again
+        health = self._memory.health(known.site)
         match loss:
             case "refused":
                 others = any(k.site == known.site for k in self._memory.known.values())
-                standing.refused(now, reason, has_others=others)
+                health.refused(now, reason, has_others=others)
             case "unreachable":
-                standing.unreachable(now)
+                health.unreachable(now)
             case "lost":
                 lived = 0.0 if known.began is None else now - known.began
-                standing.lost(now, reason, lived, was_busy=known.worked)
+                health.lost(now, reason, lived, was_busy=known.worked)
             case "ended" if known.silent_since is not None:
                 began = known.silent_since if known.began is None else known.began
                 lived = known.silent_since - began
-                standing.lost(now, SILENCE, lived, was_busy=known.worked)
+                health.lost(now, SILENCE, lived, was_busy=known.worked)
             case "ended" if known.worked:
-                standing.worked()
+                health.worked()
             case "ended":
                 # No task came to it though some waited, or another party took it away.
                 in_vain = known.began is not None or not known.given_back
                 if self._memory.is_hungry and in_vain:
-                    standing.in_vain(now)
-        if not standing.given_up and standing.until > now:
-            self._memory.wake_at(standing.until)
+                    health.in_vain(now)
+        if not health.given_up and health.until > now:
+            self._memory.wake_at(health.until)
 
     # How.
 
@@ -182,12 +182,16 @@ class PilotPool:
                 self.began(a.name, a.began)
             known.worked = known.worked or a.busy > 0
             if a.busy and view.now - (a.began or view.now) >= QUICK:
-                self._memory.standing(a.site).worked()
+                self._memory.health(a.site).worked()
         self._memory.is_hungry = view.demand.tasks > 0
         for name, site in view.sites.items():
-            sight = self._memory.sights.get(name)
-            if sight is None or sight.free != site.free or sight.holes != site.holes:
-                self._memory.sights[name] = SiteObservation(site.free, site.holes)
+            observation = self._memory.observations.get(name)
+            if (
+                observation is None
+                or observation.free != site.free
+                or observation.holes != site.holes
+            ):
+                self._memory.observations[name] = SiteObservation(site.free, site.holes)
 
     def _silenced(self, view: PoolSnapshot) -> list[AllocationRelease]:
         gives = []

@@ -77,17 +77,17 @@ class PoolMemory:
 
     waits: WaitPredictor
     wake: float = math.inf
-    standings: dict[str, SiteHealth] = field(default_factory=dict)
-    sights: dict[str, SiteObservation] = field(default_factory=dict)
+    health_by_site: dict[str, SiteHealth] = field(default_factory=dict)
+    observations: dict[str, SiteObservation] = field(default_factory=dict)
     known: dict[str, PendingRequest] = field(default_factory=dict)
     is_hungry: bool = False
     spare: tuple[float, int] | None = None
     tried: dict[str, int] = field(default_factory=dict)
     labels: int = 0
 
-    def standing(self, site: str) -> SiteHealth:
+    def health(self, site: str) -> SiteHealth:
         """A site's; a good one at first."""
-        return self.standings.setdefault(site, SiteHealth())
+        return self.health_by_site.setdefault(site, SiteHealth())
 
     def wake_at(self, moment: float) -> None:
         """Wake at a given time at the latest."""

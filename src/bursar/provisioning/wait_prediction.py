@@ -212,7 +212,7 @@ class WaitPredictor:
         seen = self._starts.get(site)
         return not seen or statistics.median(seen) > SLOW
 
-    def gone(self, name: str, now: float) -> None:
+    def ended(self, name: str, now: float) -> None:
         """
         Take note that a request will never have its processors.
 

@@ -119,7 +119,7 @@ def _copied(
 ) -> LogicalFileContent:
     with closing(_opened(url, content, sink, stop, patience)) as source:
         in_all = source.size if content.size is None else content.size
-        sink.come_from(CopyOrigin(redact_url(url), source.tag))
+        sink.set_origin(CopyOrigin(redact_url(url), source.tag))
         if on_bytes is not None:
             on_bytes(sink.length, in_all)
         size = source.chunk if rate is None else min(source.chunk, rate.grain)

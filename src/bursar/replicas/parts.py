@@ -51,7 +51,7 @@ class CopySink(Protocol):
     def checksum(self) -> str:
         """SHA-256 checksum of the arrived bytes."""
 
-    def come_from(self, origin: CopyOrigin) -> None:
+    def set_origin(self, origin: CopyOrigin) -> None:
         """Record the source of the bytes that follow."""
 
     def write(self, data: bytes) -> None:
@@ -149,7 +149,7 @@ class PartialFile:
             self.begin_anew()
         self._wanted = content.checksum
 
-    def come_from(self, origin: CopyOrigin) -> None:
+    def set_origin(self, origin: CopyOrigin) -> None:
         """Record the source of the bytes that follow, before there are any."""
         if origin == self._origin and self._length:
             return

@@ -131,18 +131,18 @@ class Stager:
         doubtful = await self._transfers.run(self._catalogue.doubtful, wanted, site)
         if doubtful:
             await self._transfers.run(store.doubt, doubtful)
-        works: list[asyncio.Future[str]] = []
+        futures: list[asyncio.Future[str]] = []
         try:
             there = await self._transfers.run(store.pin, contents, job)
-            works = [
+            futures = [
                 asyncio.ensure_future(self._one(name, site, job, there.get(name), on_file))
                 for name in wanted
             ]
-            return dict(zip(wanted, await asyncio.gather(*works), strict=True))
+            return dict(zip(wanted, await asyncio.gather(*futures), strict=True))
         except BaseException:
-            for work in works:
+            for work in futures:
                 work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            await asyncio.gather(*futures, return_exceptions=True)
             await self.release(job, site)
             raise
 

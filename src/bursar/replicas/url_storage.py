@@ -108,7 +108,7 @@ class PendingUpload:
         """SHA-256 checksum of the sent bytes."""
         return checksum_of(self._digest)
 
-    def come_from(self, origin: CopyOrigin) -> None:
+    def set_origin(self, origin: CopyOrigin) -> None:
         """Record the source of the bytes that follow."""
         self._origin = origin
 

@@ -67,9 +67,9 @@ class LiveDisplay:
         elif now >= self._next_line:
             self._wait = min(LONGEST, self._wait * 2)
             self._next_line = now + self._wait
-            self.say(line())
+            self.notify(line())
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """A line that stays."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)

@@ -121,10 +121,10 @@ class RunProgress:
     def __exit__(self, *error: Any) -> None:
         self._display.__exit__(*error)
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         """A line that stays."""
         if self.enabled:
-            self._display.say(message)
+            self._display.notify(message)
 
     def update(self, snapshot: ProgressSnapshot) -> None:
         """The latest state."""

@@ -43,16 +43,16 @@ class RunClock:
         Begin and end of each, in order, seconds since the epoch.
     """
 
-    def __init__(self, lives: Sequence[tuple[float, float]]) -> None:
-        self._lives = lives or [(0.0, math.inf)]
+    def __init__(self, incarnations: Sequence[tuple[float, float]]) -> None:
+        self._incarnations = incarnations or [(0.0, math.inf)]
 
     def at(self, moment: float) -> float:
         """Of a moment, seconds since the epoch; between two lives: of the end of the first."""
         passed = 0.0
-        for number, (begin, end) in enumerate(self._lives, 1):
+        for number, (begin, end) in enumerate(self._incarnations, 1):
             if moment < begin:
                 break
-            is_last = number == len(self._lives)
+            is_last = number == len(self._incarnations)
             passed += (moment if is_last else min(moment, end)) - begin
         return passed
 
@@ -61,7 +61,9 @@ class RunClock:
         """Where on the clock time was left out, and how many seconds."""
         return [
             (round(self.at(end), 3), begin - end)
-            for (_, end), (begin, _) in zip(self._lives, self._lives[1:], strict=False)
+            for (_, end), (begin, _) in zip(
+                self._incarnations, self._incarnations[1:], strict=False
+            )
         ]
 
 
@@ -97,14 +99,14 @@ class ReportContent:
     records: Sequence[AttemptRecord]
     transfers: Sequence[Transfer]
     leases: Sequence[Lease]
-    lives: Sequence[tuple[float, float]]
+    incarnations: Sequence[tuple[float, float]]
     events: Sequence[RunEvent]
     bill: Bill
 
     @cached_property
     def clock(self) -> RunClock:
         """Of everything on the page that happened."""
-        return RunClock(self.lives)
+        return RunClock(self.incarnations)
 
     def to_page(self) -> dict[str, Any]:
         """Everything the page draws, as compact JSON."""

@@ -49,7 +49,7 @@ class InstanceProgress:
 
     def end(self, info: InstanceInfo) -> None:
         """The line that stays."""
-        self._display.say(_state(info))
+        self._display.notify(_state(info))
 
     def _measure(self, now: float, info: InstanceInfo) -> None:
         if self._last is None:

@@ -95,7 +95,7 @@ class AllocationReport:
 
 def allocation_reports(record: RunRecord) -> list[AllocationReport]:
     """Every request of a run, in the order in which they were made."""
-    begin = record.lives[0][0] if record.lives else 0.0
+    begin = record.incarnations[0][0] if record.incarnations else 0.0
     last = record.journal.last_seen
     leases = {lease.id: lease for lease in record.leases}
     steps: dict[str, list[tuple[float, AllocationStep]]] = defaultdict(list)

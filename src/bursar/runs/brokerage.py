@@ -61,14 +61,14 @@ class RunBroker:
         *,
         clock: Callable[[], float],
         copies: Copies | None = None,
-        haulage: FileStaging | None = None,
+        staging: FileStaging | None = None,
     ) -> None:
         facts = [site.facts for site in sites.values()]
         self._sites = sites
         self._now = now = FreezableClock(clock)
         self._refresh = settings.refresh
         self._usual = _usual(campaign, facts)
-        self._said: dict[str, tuple[int | None, SiteStatus]] = {}  # by instant of the clock
+        self._statuses: dict[str, tuple[int | None, SiteStatus]] = {}  # by instant of the clock
         self._files = None if copies is None else _LinkTransfers(LinkedFileTimes(facts, copies))
         self._elements = {f.name: ComputingElement(f.processors, f.speed) for f in facts}
         self.directory = InformationIndex(
@@ -93,7 +93,7 @@ class RunBroker:
             self._elements,
             choice=settings.choice,
             moment=now,
-            haulage=haulage,
+            staging=staging,
             retry=campaign.retry,
             on_broken=self._publish,
             on_unreached=None if self._files is None else self._files.failed,
@@ -108,31 +108,31 @@ class RunBroker:
         SiteError
             When the site reports none, or one that cannot be true.
         """
-        said, now = self._ask(site), self._now()
+        status, now = self._ask(site), self._now()
         if self._sites[site].facts.is_shared:
             # Jobs that are sent at this moment have yet to reach its queue.
-            said = replace(said, at=math.nextafter(now, -math.inf))
+            status = replace(status, at=math.nextafter(now, -math.inf))
         else:
             ours = self._elements[site].status(now, site)
-            said = replace(ours, free_memory=said.free_memory, attributes=said.attributes)
-        return replace(said, state="Closed") if self.supply.is_broken(site) else said
+            status = replace(ours, free_memory=status.free_memory, attributes=status.attributes)
+        return replace(status, state="Closed") if self.supply.is_broken(site) else status
 
     def _ask(self, site: str) -> SiteStatus:
         """Return a site's status; within one instant it is asked once for all jobs."""
         moment = self._now.number
-        heard = self._said.get(site)
-        if heard is not None and moment is not None and heard[0] == moment:
-            return heard[1]
+        stored = self._statuses.get(site)
+        if stored is not None and moment is not None and stored[0] == moment:
+            return stored[1]
         try:
-            said = self._sites[site].status(self._usual.get(site))
+            status = self._sites[site].status(self._usual.get(site))
         except SiteError:
             raise
         except Exception as error:  # whatever it is, the others go on
             raise SiteError(f"{site}: {type(error).__name__}: {error}") from error
-        if not isinstance(said, SiteStatus):
-            raise SiteError(f"{site} answers garbage: {said!r:.60}")
-        self._said[site] = moment, said
-        return said
+        if not isinstance(status, SiteStatus):
+            raise SiteError(f"{site} answers garbage: {status!r:.60}")
+        self._statuses[site] = moment, status
+        return status
 
     def _publish(self, site: str) -> None:
         """The index hears of a site out of its turn; not where it does not say."""

@@ -91,10 +91,10 @@ class RunEnvironment:
     delay: Delay | None = None
     data: DataAt | None = None
     pool: "PilotPool | None" = None
-    beside: LifespanFactory = nullcontext
+    lifespan: LifespanFactory = nullcontext
     replan: Replan | None = None
     prefetch: bool = True
-    look: float = TICK
+    tick: float = TICK
     durable: bool = True
     refresh: float = REFRESH
     amendable: bool = True
@@ -198,14 +198,14 @@ async def _carry_out(
     _end_by_signals()
     with RunProgress(enabled=progress) as shown:
         if payments is not None:
-            shown.say(payments.message)
+            shown.notify(payments.message)
 
         def took_in(record: AttemptRecord) -> None:
             outcome = record.outcome
             forecast.learn(outcome, record.final)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
-                shown.say(f"{task.id} {outcome.status}: {outcome.reason}")
+                shown.notify(f"{task.id} {outcome.status}: {outcome.reason}")
 
         execution = RunExecution(
             folder,
@@ -222,16 +222,16 @@ async def _carry_out(
             pool=surroundings.pool,
             replan=surroundings.replan,
             prefetch=surroundings.prefetch,
-            look=surroundings.look,
+            tick=surroundings.tick,
             durable=surroundings.durable,
             retry_failed=retry_failed,
             on_outcome=took_in,
-            on_event=shown.say,
+            on_event=shown.notify,
         )
         owned = False
         state: RunState = "failed"
         try:
-            async with surroundings.beside(), execution:
+            async with surroundings.lifespan(), execution:
                 owned = True  # the journal is ours: no other process carries the run out
                 remove_unfinished(folder.path)
                 info.state, info.finished = "running", None
@@ -249,7 +249,7 @@ async def _carry_out(
                     watches.append(receive_amendments(folder, amend))
                 if payments is not None:
                     ledger = execution.guard.ledger
-                    watches.append(payments.follow(lambda: ledger.spent, execution.say))
+                    watches.append(payments.follow(lambda: ledger.spent, execution.notify))
                 await _finish(execution, watches)
                 state = _state(execution)
             if state == "finished" and execution.unsettled:
@@ -380,7 +380,7 @@ async def _watch(
             pause = refresh
         if deadline is not None and deadline != told:
             if execution.elapsed > deadline:
-                execution.say("the deadline has passed; the run goes on")
+                execution.notify("the deadline has passed; the run goes on")
                 told = deadline
             else:
                 pause = min(pause, max(deadline - execution.elapsed, _LEAST))
@@ -440,15 +440,15 @@ def _real(
         from bursar.runs.history import read_waits
 
         pool = PilotPool(read_waits(folder.path.parent))
-        made = RunEnvironment(sites=sites, pool=pool, beside=_remembered(pool, folder))
+        made = RunEnvironment(sites=sites, pool=pool, lifespan=_remembered(pool, folder))
     else:
         trading = CampaignTrader(info.sites, owners=owners)
         made = RunEnvironment(
             sites=sites, just_in_time=economy_of(info, campaign, trading), replan=replan
         )
     if owners is not None:
-        made = replace(made, beside=_sharing(owners, info, folder, made.beside))
-    return replace(made, beside=_all_open(queues, made.beside)) if queues else made
+        made = replace(made, lifespan=_sharing(owners, info, folder, made.lifespan))
+    return replace(made, lifespan=_all_open(queues, made.lifespan)) if queues else made
 
 
 def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
@@ -468,7 +468,7 @@ def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
 
 
 def _sharing(
-    owners: OwnersBook, info: RunManifest, folder: RunFolder, beside: LifespanFactory
+    owners: OwnersBook, info: RunManifest, folder: RunFolder, lifespan: LifespanFactory
 ) -> LifespanFactory:
     """Give back what the run holds at its end, and tell owners what they were paid."""
 
@@ -482,7 +482,7 @@ def _sharing(
     async def shared() -> AsyncIterator[None]:
         note_paid()  # what an earlier incarnation was killed too early to note
         try:
-            async with beside():
+            async with lifespan():
                 yield
         finally:
             try:
@@ -528,7 +528,7 @@ def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:
     return learning
 
 
-def _all_open(queues: Sequence[OpenableSite], beside: LifespanFactory) -> LifespanFactory:
+def _all_open(queues: Sequence[OpenableSite], lifespan: LifespanFactory) -> LifespanFactory:
     """Queues are watched before anything else begins, and until everything has ended."""
 
     @asynccontextmanager
@@ -536,7 +536,7 @@ def _all_open(queues: Sequence[OpenableSite], beside: LifespanFactory) -> Lifesp
         async with AsyncExitStack() as stack:
             for site in queues:
                 await stack.enter_async_context(site.opened())
-            await stack.enter_async_context(beside())
+            await stack.enter_async_context(lifespan())
             yield
 
     return opened
@@ -547,37 +547,37 @@ def _matched(
 ) -> RunEnvironment:
     """Sites to which the resource broker brings the jobs."""
     tasks = campaign.workflow.tasks
-    haulage = None
+    staging = None
     if settings.catalogue is not None and any(task.data or task.registers for task in tasks):
         facts = [site.facts for site in sites.values()]
-        haulage = StagedDataMover(tasks, facts, settings.catalogue, folder.name, folder.files)
+        staging = StagedDataMover(tasks, facts, settings.catalogue, folder.name, folder.files)
     try:
         brokerage = RunBroker(
             campaign,
             sites,
             settings,
             clock=time.monotonic,
-            copies=None if haulage is None else haulage.copies,
-            haulage=haulage,
+            copies=None if staging is None else staging.copies,
+            staging=staging,
         )
     except BaseException:
-        if haulage is not None:
-            haulage.close()
+        if staging is not None:
+            staging.close()
         raise
 
     @asynccontextmanager
-    async def beside() -> AsyncIterator[None]:
+    async def lifespan() -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            if haulage is not None:
-                await stack.enter_async_context(haulage.open())
+            if staging is not None:
+                await stack.enter_async_context(staging.open())
             await stack.enter_async_context(brokerage.running())
             yield
 
     return RunEnvironment(
         sites=sites,
         just_in_time=brokerage.supply,
-        data=None if haulage is None else haulage.paths,
-        beside=beside,
+        data=None if staging is None else staging.paths,
+        lifespan=lifespan,
     )
 
 

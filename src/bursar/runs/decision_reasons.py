@@ -102,7 +102,7 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
         raise InputError(f'no task "{task}"', hint=spelling_hint(task, ids))
     number = ids.index(task)
     attempts = [r for r in record.journal.records if r.outcome.task == number]
-    begin = record.lives[0][0] if record.lives else 0.0
+    begin = record.incarnations[0][0] if record.incarnations else 0.0
     if not _is_decided(record):
         reason = _planned(record, number)
         return [
@@ -156,9 +156,9 @@ def why_not(record: RunRecord, site: str) -> list[SiteReason]:
     if not _is_decided(record):
         reason = _unplanned(record, site)
         return [SiteReason(begin=0.0, end=end, price=facts.unit_price, given=0, reason=reason)]
-    told: list[SiteReason] = []
+    reasons: list[SiteReason] = []
     for decision, sites in _decisions(record):
-        if not decision.sites and told:
+        if not decision.sites and reasons:
             continue
         weighed = next((w for w in sites if w.site == site), None)
         reason = _absent(record) if weighed is None else weighed.reason
@@ -169,12 +169,12 @@ def why_not(record: RunRecord, site: str) -> list[SiteReason]:
             given=0 if weighed is None else weighed.given,
             reason=reason,
         )
-        if told and _alike(told[-1].reason, reason):
+        if reasons and _alike(reasons[-1].reason, reason):
             continue
-        if told:
-            told[-1] = replace(told[-1], end=decision.at)
-        told.append(held)
-    return told
+        if reasons:
+            reasons[-1] = replace(reasons[-1], end=decision.at)
+        reasons.append(held)
+    return reasons
 
 
 def _absent(record: RunRecord) -> str:

@@ -188,7 +188,7 @@ class RunExecution:
         replan: Replan | None = None,
         rigid: bool | None = None,
         prefetch: bool = True,
-        look: float = TICK,
+        tick: float = TICK,
         durable: bool = True,
         retry_failed: bool = False,
         on_outcome: Callable[[AttemptRecord], None] | None = None,
@@ -216,7 +216,7 @@ class RunExecution:
         self._replan = replan
         self._replanning: asyncio.Task[None] | None = None
         self._prefetch = prefetch
-        self._look = look
+        self._tick = tick
         self._durable = durable
         self._leaving = False
         self._has_ended = False  # sites that are closed after it may still have something to say
@@ -243,15 +243,18 @@ class RunExecution:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         # In threads: what waits for a lock of another process must not hold up the loop.
         self._journal = await asyncio.to_thread(
-            RunJournal, self._folder.journal_file, durable=self._durable, say=self._say_from_afar
+            RunJournal,
+            self._folder.journal_file,
+            durable=self._durable,
+            say=self._notify_from_thread,
         )
         try:
             journal = await asyncio.to_thread(self._journal.load)
-            lives = incarnations_of(journal.events)
-            if lives and math.isinf(lives[-1][1]):
+            incarnations = incarnations_of(journal.events)
+            if incarnations and math.isinf(incarnations[-1][1]):
                 # Together, and before anything else happens: after a second kill, tasks that had
                 # only waited in this incarnation must not pass for attempts of it.
-                cut = interrupted_attempts(journal, since=lives[-1][0])
+                cut = interrupted_attempts(journal, since=incarnations[-1][0])
                 end = RunEvent(journal.last_seen, END, "")
                 await asyncio.to_thread(self._journal.commit, cut, events=[end])
                 journal = await asyncio.to_thread(self._journal.load)
@@ -295,7 +298,7 @@ class RunExecution:
                     self._woken.clear()
                     woken = asyncio.ensure_future(self._woken.wait())
                 now = self.dispatcher.now()
-                pause = min(self._look, self.guard.next_tick(now) - now, self._until_wake)
+                pause = min(self._tick, self.guard.next_tick(now) - now, self._until_wake)
                 await asyncio.wait(
                     {waiting, woken},
                     timeout=None if math.isinf(pause) else max(pause, 0.0),
@@ -326,7 +329,7 @@ class RunExecution:
             self._look_for_workers(now)
         supply = self._just_in_time
         if supply is not None and self.cause is None and supply.wake <= self.elapsed:
-            self._supply(supply, supply.look())
+            self._supply(supply, supply.poll())
 
     def _look_for_workers(self, now: float) -> None:
         """
@@ -346,7 +349,7 @@ class RunExecution:
         """Starts nothing more, and stops what runs; a second call with less grace hurries it."""
         if self.cause is None:
             self.cause, self.reason = cause, reason
-            self.say(reason)
+            self.notify(reason)
         stopping = asyncio.ensure_future(self.dispatcher.stop(reason, grace=grace))
         if self._stopping is None:
             self._stopping = stopping
@@ -406,7 +409,7 @@ class RunExecution:
         """Make a plan of what is left, without carrying it out; None where there can be none."""
         if self._replan is None:
             return None
-        return await self._replan(self._standing_now(stretch))
+        return await self._replan(self._snapshot(stretch))
 
     def plan_again(self, reason: str, stretch: float) -> None:
         """
@@ -421,7 +424,7 @@ class RunExecution:
         """
         if self._replan is None or self._replanning is not None or self.cause is not None:
             return
-        self.say(reason)
+        self.notify(reason)
         self._stretch = stretch
         left = [i for i in range(len(self._tasks)) if i not in self.dispatcher.ended]
         self._bind(dict.fromkeys(left, _UNSENT), {task: task for task in left})
@@ -437,14 +440,14 @@ class RunExecution:
         self._succeeded.append(False)
         return self.dispatcher.submit(task)
 
-    def _say_from_afar(self, message: str) -> None:
+    def _notify_from_thread(self, message: str) -> None:
         """Tells a message of the journal's: in its writer's thread, or while the loop waits."""
         if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(self.say, message)
+            self._loop.call_soon_threadsafe(self.notify, message)
         elif self._on_event is not None:  # to journal it would wait for the same lock
             self._on_event(message)
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         """Journals a message, unless all has ended or nothing has begun, and tells it."""
         if hasattr(self, "dispatcher") and not self._has_ended:
             self.dispatcher.note("message", message)
@@ -507,8 +510,8 @@ class RunExecution:
         await self.dispatcher.start()
         now = self.dispatcher.now()
         self.guard.begin(now)
-        lives = incarnations_of(past.events)
-        self._first = lives[0][0] if lives else now
+        incarnations = incarnations_of(past.events)
+        self._first = incarnations[0][0] if incarnations else now
         self.dispatcher.note(BEGIN, "")
         leases = leases_of(past.events)
         self._bookings, missed = split_bookings(past.events, leases, past.last_seen, now)
@@ -517,7 +520,7 @@ class RunExecution:
             self.guard,
             now=self.dispatcher.now,
             note=self._note,
-            say=self.say,
+            notify=self.notify,
             on_settled=self._money_is_free,
         )
         left = [lease for lease in leases.values() if lease.id not in self._bookings]
@@ -535,7 +538,7 @@ class RunExecution:
             currency=self._plan.currency,
             rigid=self._rigid,
             note=self._note,
-            say=self.say,
+            notify=self.notify,
             on_fault=self._fault,
             on_left_over=self._left_over,
             route=None if self._just_in_time is None else self._just_in_time.routed,
@@ -551,13 +554,13 @@ class RunExecution:
         if self._just_in_time is None:
             await self._sign(self._plan)
         else:
-            self._supply(self._just_in_time, self._just_in_time.begin(self._standing(past)))
+            self._supply(self._just_in_time, self._just_in_time.begin(self._resume_state(past)))
             self._give_back_bookings(leases)
 
     def _give_back_bookings(self, leases: Mapping[str, Lease]) -> None:
         """Give back an earlier incarnation's bookings that are not used and not begun."""
         for name in self._bookings:
-            if name in leases and not self.provision.carries(name):
+            if name in leases and not self.provision.has_pilot(name):
                 before = math.nextafter(leases[name].start, -math.inf)
                 ended = self.guard.close_lost(leases[name], before)
                 self._note("lease", msgspec.json.encode(ended).decode(), self.guard.transfers())
@@ -587,7 +590,7 @@ class RunExecution:
     def _money_is_free(self) -> None:
         self._woken.set()
         if self.pooling is not None:
-            self.pooling.hurry()
+            self.pooling.review_soon()
 
     def _pooling_of(self, pool: "PilotPool", past: Sequence[RunEvent]) -> "PoolController":
         from bursar.runs.pool_controller import PoolController, last_number
@@ -657,7 +660,7 @@ class RunExecution:
             f"the largest worker there has {most}"
         )
 
-    def _standing(self, journal: JournalState) -> ResumeState:
+    def _resume_state(self, journal: JournalState) -> ResumeState:
         return ResumeState(
             ended=self.dispatcher.ended,
             succeeded=frozenset(o.task for o in self.past if o.status is Status.SUCCEEDED),
@@ -672,13 +675,13 @@ class RunExecution:
 
     def _supply(self, supply: DynamicScheduler, pilots: Sequence[Pilot]) -> None:
         """Tasks go to their sites' queues, or to processors that are there already."""
-        for kind, text in supply.news():
+        for kind, text in supply.take_events():
             if kind == "message":
-                self.say(text)
+                self.notify(text)
             else:
                 self.dispatcher.note(kind, text)
         for pilot in pilots:
-            there = self.provision.carries(pilot.name)
+            there = self.provision.has_pilot(pilot.name)
             if not there and self.provision.is_leaving(pilot.name):
                 self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
                 continue
@@ -794,7 +797,7 @@ class RunExecution:
             return
         ran_on = [self._of_task.get(outcome.task) for outcome, _ in ended]
         if self.cause is None:
-            with self._heard():
+            with self._drain_events():
                 self._supply(supply, supply.ended(ended))
         for lease in ran_on:
             if lease is not None and not supply.holds(lease):
@@ -815,11 +818,11 @@ class RunExecution:
             and pilot is not None
             and isinstance(error, BudgetStop | SiteError)
         ):
-            self.say(str(error))  # the pool was told, and asks another site, or later
+            self.notify(str(error))  # the pool was told, and asks another site, or later
             return
         if supply is not None and pilot is not None and self.cause is None:
             if isinstance(error, BudgetStop):
-                with self._heard():
+                with self._drain_events():
                     supply.short(pilot)
                     self._supply(supply, ())
                 return
@@ -830,15 +833,15 @@ class RunExecution:
     def _is_replaced(self, supply: DynamicScheduler, pilot: Pilot, reason: str) -> bool:
         """Whether the tasks of a pilot that came to nothing go elsewhere."""
         instead = None
-        with self._heard():
+        with self._drain_events():
             instead = supply.lost(pilot, reason)
             if instead is not None:
-                self.say(reason)
+                self.notify(reason)
                 self._supply(supply, instead)
         return instead is not None
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _drain_events(self) -> Iterator[None]:
         """End the run on an error in a callback, where it would otherwise be lost."""
         try:
             yield
@@ -864,8 +867,8 @@ class RunExecution:
         try:
             while not await self.provision.give_back():
                 await self.dispatcher.change()
-            self.say("what is left is planned again")
-            plan = await replan(self._standing_now())
+            self.notify("what is left is planned again")
+            plan = await replan(self._snapshot())
             self._replanning = None
             self._plan = plan
             await self._sign(plan)
@@ -875,7 +878,7 @@ class RunExecution:
             self._fault(BursarError(f"planning again failed: {type(error).__name__}: {error}"))
             raise
 
-    def _standing_now(self, stretch: float | None = None) -> RunSnapshot:
+    def _snapshot(self, stretch: float | None = None) -> RunSnapshot:
         return RunSnapshot(
             ended=self.dispatcher.ended,
             cut=self._cut,
@@ -892,7 +895,7 @@ class RunExecution:
                     self.stop("budget", reason, grace=0.0)
             case BudgetDrain(reason):
                 self.cause, self.reason = self.cause or "budget", reason
-                self.say(reason)
+                self.notify(reason)
                 self.dispatcher.drain()
             case _:
-                self.say(effect.reason)
+                self.notify(effect.reason)

@@ -14,12 +14,12 @@ RunIncarnation = tuple[float, float]
 
 def incarnations_of(events: Sequence[RunEvent]) -> list[RunIncarnation]:
     """Return all incarnations in order; a killed one ends where the next begins, at the latest."""
-    lives: list[RunIncarnation] = []
+    incarnations: list[RunIncarnation] = []
     for event in events:
         if event.kind == BEGIN:
-            if lives and math.isinf(lives[-1][1]):
-                lives[-1] = (lives[-1][0], event.time)
-            lives.append((event.time, math.inf))
-        elif event.kind == END and lives:
-            lives[-1] = (lives[-1][0], event.time)
-    return lives
+            if incarnations and math.isinf(incarnations[-1][1]):
+                incarnations[-1] = (incarnations[-1][0], event.time)
+            incarnations.append((event.time, math.inf))
+        elif event.kind == END and incarnations:
+            incarnations[-1] = (incarnations[-1][0], event.time)
+    return incarnations

@@ -175,7 +175,7 @@ class RunPayments:
             return Refusal(str(error), final=False)
         return answer if isinstance(answer, Refusal) else None
 
-    async def follow(self, spent: Callable[[], Micros], say: Callable[[str], None]) -> None:
+    async def follow(self, spent: Callable[[], Micros], notify: Callable[[str], None]) -> None:
         """
         Book each lease soon after it was paid, for as long as the run goes on.
 
@@ -186,7 +186,7 @@ class RunPayments:
         say
             Called once with a line when the book cannot be written; missing entries follow later.
         """
-        told = False
+        notified = False
         while True:
             await asyncio.sleep(EVERY)
             now = spent()
@@ -196,9 +196,9 @@ class RunPayments:
                 await asyncio.to_thread(self._book_new)
                 self._booked = now
             except BursarError as error:
-                if not told:
-                    say(f"the account will be charged later: {error}")
-                told = True
+                if not notified:
+                    notify(f"the account will be charged later: {error}")
+                notified = True
 
     # What is done in the book, each in one transaction.
 

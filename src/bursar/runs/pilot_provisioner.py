@@ -49,7 +49,7 @@ class PilotObserver:
     def began(self, pilot: Pilot, since: float) -> None:
         """Note that a pilot has had its processors since a time (seconds since the epoch)."""
 
-    def gone(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
         """Note that a pilot has ended or was never granted."""
 
 
@@ -70,12 +70,12 @@ class _PilotLifecycle:
     is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
     more: float = 0.0  # seconds of the next extension
     task: asyncio.Task[None] | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def finish(self) -> None:
         """Mark the pilot as not needed any more."""
         self.over.set()
-        self.news.set()
+        self.changed.set()
 
 
 class PilotProvisioner:
@@ -122,7 +122,7 @@ class PilotProvisioner:
         currency: str,
         rigid: bool,
         note: TransferListener,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         on_fault: Callable[[BursarError, Pilot], None],
         on_left_over: Callable[[Pilot], None],
         route: Callable[[Pilot], Pilot] | None = None,
@@ -135,17 +135,20 @@ class PilotProvisioner:
         self._guard = guard
         self._dispatcher = dispatcher
         self._endpoint = Endpoint(
-            address=dispatcher.address, token=dispatcher.token, run=run, door=dispatcher.door
+            address=dispatcher.address,
+            token=dispatcher.token,
+            run=run,
+            admission=dispatcher.pilot_listener,
         )
         self._currency = currency
         self._rigid = rigid
         self._note = note
-        self._say = say
+        self._notify = notify
         self._on_fault = on_fault
         self._on_left_over = on_left_over
         self._route = route
         self._lead: dict[str, float] = {}  # seconds ahead that pilots are to be acquired
-        self._carried: dict[str, _PilotLifecycle] = {}
+        self._lifecycles: dict[str, _PilotLifecycle] = {}
         self._crowded = asyncio.Event()
         self._leaving = False
 
@@ -166,7 +169,7 @@ class PilotProvisioner:
         for name in sorted(by_site):  # one order for all runs: none waits for another in a circle
             site = self._sites[name]
             if isinstance(site, SharedSite):
-                await site.take(by_site[name], self._say)
+                await site.take(by_site[name], self._notify)
         now = self._dispatcher.now()
         for name, site in self._sites.items():
             self._lead[name] = await site.reserve(by_site[name])
@@ -179,16 +182,16 @@ class PilotProvisioner:
             raise
         due = []
         for pilot in pilots:
-            carried = self._carry(pilot, now)
+            lifecycle = self._start_lifecycle(pilot, now)
             if pilot.start is not None and pilot.start <= 0:
-                carried.awaited = True
-                due.append(carried)
-        for carried in due:
-            await carried.begun
+                lifecycle.awaited = True
+                due.append(lifecycle)
+        for lifecycle in due:
+            await lifecycle.begun
 
     def request(self, pilot: Pilot) -> None:
         """Asks for a pilot that begins when its site lets it."""
-        self._carry(pilot, self._dispatcher.now())
+        self._start_lifecycle(pilot, self._dispatcher.now())
 
     def book(self, pilot: Pilot, origin: float) -> None:
         """
@@ -206,31 +209,31 @@ class PilotProvisioner:
         """
         start = origin + (pilot.start or 0.0)
         self._open(pilot, start)
-        carried = self._carry(pilot, origin)
-        carried.is_late = self._dispatcher.now() > start + _LATE
+        lifecycle = self._start_lifecycle(pilot, origin)
+        lifecycle.is_late = self._dispatcher.now() > start + _LATE
 
     @property
     def booked(self) -> tuple[str, ...]:
         """Pilots that were booked and have not begun."""
         return tuple(
             name
-            for name, carried in self._carried.items()
-            if carried.pilot.booked and not carried.since and not carried.over.is_set()
+            for name, lifecycle in self._lifecycles.items()
+            if lifecycle.pilot.booked and not lifecycle.since and not lifecycle.over.is_set()
         )
 
     def give_up(self, name: str) -> None:
         """A pilot goes back, whether it has begun or not; of one that is gone nothing is said."""
-        carried = self._carried.get(name)
-        if carried is not None:
-            carried.finish()
+        lifecycle = self._lifecycles.get(name)
+        if lifecycle is not None:
+            lifecycle.finish()
 
-    def carries(self, name: str) -> bool:
+    def has_pilot(self, name: str) -> bool:
         """Whether a pilot is there, or on its way."""
-        return name in self._carried and not self._carried[name].over.is_set()
+        return name in self._lifecycles and not self._lifecycles[name].over.is_set()
 
     def is_leaving(self, name: str) -> bool:
         """Whether a pilot is on its way out."""
-        return name in self._carried and self._carried[name].over.is_set()
+        return name in self._lifecycles and self._lifecycles[name].over.is_set()
 
     def prolong(self, pilot: Pilot) -> Refusal | None:
         """
@@ -241,17 +244,17 @@ class PilotProvisioner:
         Refusal or None
             Why there is no money for it.
         """
-        carried = self._carried[pilot.name]
-        carried.more = EXTENSION * pilot.duration
-        return self._end_at(carried, self._dispatcher.now() + pilot.duration)
+        lifecycle = self._lifecycles[pilot.name]
+        lifecycle.more = EXTENSION * pilot.duration
+        return self._end_at(lifecycle, self._dispatcher.now() + pilot.duration)
 
     def finished(self, lease: str | None = None) -> None:
         """Tasks are at their end: a pilot, or any, that has none left goes back."""
-        names = list(self._carried) if lease is None else [lease]
+        names = list(self._lifecycles) if lease is None else [lease]
         for name in names:
-            carried = self._carried.get(name)
-            if carried is not None and carried.pilot.tasks and not self._dispatcher.left(name):
-                carried.finish()
+            lifecycle = self._lifecycles.get(name)
+            if lifecycle is not None and lifecycle.pilot.tasks and not self._dispatcher.left(name):
+                lifecycle.finish()
 
     async def give_back(self) -> bool:
         """
@@ -263,7 +266,7 @@ class PilotProvisioner:
             Whether that is everything: nothing runs.
         """
         busy = self._dispatcher.busy_leases()
-        await self._end([c for c in self._carried.values() if c.pilot.name not in busy])
+        await self._end([c for c in self._lifecycles.values() if c.pilot.name not in busy])
         if busy:
             return False
         for site in self._sites.values():
@@ -273,28 +276,28 @@ class PilotProvisioner:
     async def end(self) -> None:
         """Everything goes back, what is reserved included; nothing is left over."""
         self._leaving = True
-        await self._end(list(self._carried.values()))
+        await self._end(list(self._lifecycles.values()))
         for site in self._sites.values():
             try:
                 await site.reserve(())
             except SiteError as error:
-                self._say(str(error))
+                self._notify(str(error))
 
     def processors(self) -> dict[str, int]:
         """Processors held at each site."""
         held: dict[str, int] = dict.fromkeys(self._sites, 0)
-        for carried in self._carried.values():
-            if carried.held is not None:
-                held[carried.pilot.site] += carried.pilot.processors
+        for lifecycle in self._lifecycles.values():
+            if lifecycle.held is not None:
+                held[lifecycle.pilot.site] += lifecycle.pilot.processors
         return held
 
     def asked(self) -> dict[str, int]:
         """Processors that each site was asked for and has not given yet."""
         asked: dict[str, int] = {}
-        for carried in self._carried.values():
-            if carried.held is None and carried.pilot.start is None and carried.pilot.site:
-                site = carried.pilot.site
-                asked[site] = asked.get(site, 0) + carried.pilot.processors
+        for lifecycle in self._lifecycles.values():
+            if lifecycle.held is None and lifecycle.pilot.start is None and lifecycle.pilot.site:
+                site = lifecycle.pilot.site
+                asked[site] = asked.get(site, 0) + lifecycle.pilot.processors
         return asked
 
     @property
@@ -304,79 +307,79 @@ class PilotProvisioner:
 
         Processors that are being given back do not count: their workers were told to leave.
         """
-        return bool(self._carried) and all(
+        return bool(self._lifecycles) and all(
             c.held is not None and not c.held.workers and not c.over.is_set()
-            for c in self._carried.values()
+            for c in self._lifecycles.values()
         )
 
     # One pilot.
 
-    def _carry(self, pilot: Pilot, origin: float) -> _PilotLifecycle:
-        carried = _PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
-        self._carried[pilot.name] = carried
-        carried.task = asyncio.create_task(self._carry_through(carried, origin))
-        return carried
+    def _start_lifecycle(self, pilot: Pilot, origin: float) -> _PilotLifecycle:
+        lifecycle = _PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
+        self._lifecycles[pilot.name] = lifecycle
+        lifecycle.task = asyncio.create_task(self._run_lifecycle(lifecycle, origin))
+        return lifecycle
 
-    async def _carry_through(self, carried: _PilotLifecycle, origin: float) -> None:
-        pilot = carried.pilot
+    async def _run_lifecycle(self, lifecycle: _PilotLifecycle, origin: float) -> None:
+        pilot = lifecycle.pilot
         failed = False
         try:
             if pilot.start is not None:
                 lead = self._lead.get(pilot.site, 0.0)
-                await self._over_by(carried, max(origin, origin + pilot.start - lead))
+                await self._over_by(lifecycle, max(origin, origin + pilot.start - lead))
                 if pilot.booked:
-                    await self._room(carried)
-            if not carried.over.is_set():
-                await self._hold(carried, origin)
+                    await self._room(lifecycle)
+            if not lifecycle.over.is_set():
+                await self._hold(lifecycle, origin)
         except BursarError as error:
-            if carried.awaited and not carried.begun.done():
-                carried.begun.set_exception(error)
+            if lifecycle.awaited and not lifecycle.begun.done():
+                lifecycle.begun.set_exception(error)
             else:
                 failed = True
-                self._watch.gone(carried.pilot, _loss(error), str(error))
+                self._watch.pilot_ended(lifecycle.pilot, _loss(error), str(error))
                 self._on_fault(error, pilot)
         except Exception as error:  # ours, or a site's
             self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
             raise
         finally:
-            if not carried.begun.done():
-                carried.begun.set_result(None)
-            del self._carried[pilot.name]
+            if not lifecycle.begun.done():
+                lifecycle.begun.set_result(None)
+            del self._lifecycles[pilot.name]
             self._crowded.set()
-            self._close(carried, origin)
+            self._close(lifecycle, origin)
         if failed:
             return
-        self._watch.gone(carried.pilot, *(carried.lost or ("ended", "")))
-        if carried.lost is not None and carried.lost[0] == "lost":
-            self._say(f"{carried.pilot.site}: {carried.lost[1]}")
+        self._watch.pilot_ended(lifecycle.pilot, *(lifecycle.lost or ("ended", "")))
+        if lifecycle.lost is not None and lifecycle.lost[0] == "lost":
+            self._notify(f"{lifecycle.pilot.site}: {lifecycle.lost[1]}")
         if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
             self._on_left_over(pilot)
 
-    async def _room(self, carried: _PilotLifecycle) -> None:
+    async def _room(self, lifecycle: _PilotLifecycle) -> None:
         """Waits while our own pilots that last longer than thought hold what was booked."""
-        pilot = carried.pilot
+        pilot = lifecycle.pilot
         most = self._sites[pilot.site].facts.processors
-        while not carried.over.is_set():
-            others = [c for c in self._carried.values() if c is not carried]
+        while not lifecycle.over.is_set():
+            others = [c for c in self._lifecycles.values() if c is not lifecycle]
             busy = [c for c in others if c.since or c.has_room]
             held = sum(c.pilot.processors for c in busy if c.pilot.site == pilot.site)
             if held + pilot.processors <= most:
-                carried.has_room = True
+                lifecycle.has_room = True
                 return
             self._crowded.clear()
-            gone = asyncio.ensure_future(self._crowded.wait())
-            over = asyncio.ensure_future(carried.over.wait())
-            await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
+            crowded = asyncio.ensure_future(self._crowded.wait())
+            over = asyncio.ensure_future(lifecycle.over.wait())
+            await asyncio.wait({crowded, over}, return_when=asyncio.FIRST_COMPLETED)
+            crowded.cancel()
             over.cancel()
 
-    async def _hold(self, carried: _PilotLifecycle, origin: float) -> None:
+    async def _hold(self, lifecycle: _PilotLifecycle, origin: float) -> None:
         """Holds the processors until their time is over, or their work."""
-        pilot = carried.pilot
+        pilot = lifecycle.pilot
         if pilot.works:
             due = origin + (pilot.start or 0.0)
-            asking = asyncio.ensure_future(self._ask(carried, due))
-            done = asyncio.ensure_future(carried.over.wait())
+            asking = asyncio.ensure_future(self._ask(lifecycle, due))
+            done = asyncio.ensure_future(lifecycle.over.wait())
             try:
                 await asyncio.wait({asking, done}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -384,78 +387,78 @@ class PilotProvisioner:
                 if not asking.done():
                     asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                carried.held = await asking
-            if carried.held is None:
+                lifecycle.held = await asking
+            if lifecycle.held is None:
                 return
-        if not carried.begun.done():
-            carried.begun.set_result(None)
+        if not lifecycle.begun.done():
+            lifecycle.begun.set_result(None)
         lost: asyncio.Future[tuple[AllocationLoss, str]] | None = None
         try:
-            since = carried.since if pilot.start is None else origin + pilot.start
-            if carried.held is not None:
-                if carried.since > since + _LATE and not carried.is_late:
-                    since = carried.since
-                lost = asyncio.ensure_future(carried.held.lost())
-                lost.add_done_callback(lambda _: carried.finish())
-                self._watch.began(carried.pilot, since)
-            carried.more = EXTENSION * carried.pilot.duration
-            self._ends_at(carried, since + carried.pilot.duration)
-            while not carried.over.is_set():
-                await self._over_by(carried, carried.until + GRACE)
-                if carried.over.is_set() or self._dispatcher.now() < carried.until:
+            since = lifecycle.since if pilot.start is None else origin + pilot.start
+            if lifecycle.held is not None:
+                if lifecycle.since > since + _LATE and not lifecycle.is_late:
+                    since = lifecycle.since
+                lost = asyncio.ensure_future(lifecycle.held.lost())
+                lost.add_done_callback(lambda _: lifecycle.finish())
+                self._watch.began(lifecycle.pilot, since)
+            lifecycle.more = EXTENSION * lifecycle.pilot.duration
+            self._ends_at(lifecycle, since + lifecycle.pilot.duration)
+            while not lifecycle.over.is_set():
+                await self._over_by(lifecycle, lifecycle.until + GRACE)
+                if lifecycle.over.is_set() or self._dispatcher.now() < lifecycle.until:
                     continue
-                if not await self._goes_on(carried):
+                if not await self._goes_on(lifecycle):
                     await self._dispatcher.vacate(pilot.name, "its processors' time is over")
                     break
             if lost is not None and lost.done():
-                carried.lost = lost.result()
+                lifecycle.lost = lost.result()
         finally:
             if lost is not None:
                 lost.cancel()
-            if carried.held is not None:
+            if lifecycle.held is not None:
                 self._dispatcher.dismiss(pilot.name)
-                await carried.held.release()
+                await lifecycle.held.release()
 
-    async def _goes_on(self, carried: _PilotLifecycle) -> bool:
+    async def _goes_on(self, lifecycle: _PilotLifecycle) -> bool:
         """Whether an extensible pilot has something to do beyond its end, and the money for it."""
-        name, now = carried.pilot.name, self._dispatcher.now()
-        if not carried.pilot.extensible:
+        name, now = lifecycle.pilot.name, self._dispatcher.now()
+        if not lifecycle.pilot.extensible:
             return False
         if not self._dispatcher.left(name):
             # The outcomes of its tasks are about to be reported; it may get other tasks.
-            await self._over_by(carried, now + _NEXT)
+            await self._over_by(lifecycle, now + _NEXT)
             return True
-        if self._end_at(carried, now + carried.more) is None:
-            carried.more *= 2
+        if self._end_at(lifecycle, now + lifecycle.more) is None:
+            lifecycle.more *= 2
             return True
         # Not as long, but as far as the money goes.
         seconds = self._guard.affordable(name) * (1 - _CLOSE) if name in self._guard.leases else 0.0
-        return seconds > _NEXT and self._end_at(carried, now + seconds) is None
+        return seconds > _NEXT and self._end_at(lifecycle, now + seconds) is None
 
-    def _end_at(self, carried: _PilotLifecycle, until: float) -> Refusal | None:
+    def _end_at(self, lifecycle: _PilotLifecycle, until: float) -> Refusal | None:
         """Move the end of a pilot and of its lease; return why that is refused, or None."""
-        if carried.pilot.name in self._guard.leases:
-            lease = self._guard.end_at(carried.pilot.name, until, self._dispatcher.now())
+        if lifecycle.pilot.name in self._guard.leases:
+            lease = self._guard.end_at(lifecycle.pilot.name, until, self._dispatcher.now())
             if isinstance(lease, Refusal):
                 return lease
             self._write(lease)
-        self._ends_at(carried, until)
-        carried.news.set()
+        self._ends_at(lifecycle, until)
+        lifecycle.changed.set()
         return None
 
-    def _ends_at(self, carried: _PilotLifecycle, until: float) -> None:
+    def _ends_at(self, lifecycle: _PilotLifecycle, until: float) -> None:
         """A pilot is to end then; it gets no task that would be cut off."""
-        carried.until = until
-        pilot = carried.pilot
+        lifecycle.until = until
+        pilot = lifecycle.pilot
         if pilot.works and not pilot.extensible:
             speed = self._sites[pilot.site].facts.speed
             self._dispatcher.ends(pilot.name, None if math.isinf(until) else until, speed)
 
-    async def _ask(self, carried: _PilotLifecycle, due: float) -> HeldProcessors:
-        if self._route is not None and not carried.pilot.site:
-            carried.pilot = self._route(carried.pilot)
-        pilot = carried.pilot
-        carried.is_asked = True
+    async def _ask(self, lifecycle: _PilotLifecycle, due: float) -> HeldProcessors:
+        if self._route is not None and not lifecycle.pilot.site:
+            lifecycle.pilot = self._route(lifecycle.pilot)
+        pilot = lifecycle.pilot
+        lifecycle.is_asked = True
         if self._settlements.unwatched(pilot.site):
             await self._set_aside(pilot)
         return await self._sites[pilot.site].acquire(
@@ -463,51 +466,51 @@ class PilotProvisioner:
             self._endpoint,
             rigid=self._rigid,
             begin=lambda processors=None, seconds=None: self._begin(
-                carried, processors, seconds, due
+                lifecycle, processors, seconds, due
             ),
-            on_event=self._say,
+            on_event=self._notify,
         )
 
     def _begin(
-        self, carried: _PilotLifecycle, processors: int | None, seconds: float | None, due: float
+        self, lifecycle: _PilotLifecycle, processors: int | None, seconds: float | None, due: float
     ) -> None:
         """The processors are there; from now on they are paid."""
-        carried.since = now = self._dispatcher.now()
-        pilot = carried.pilot
+        lifecycle.since = now = self._dispatcher.now()
+        pilot = lifecycle.pilot
         if processors is not None and processors != pilot.processors:
-            carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
+            lifecycle.pilot = pilot = replace(pilot, processors=processors, own=processors)
         if seconds is not None and seconds < pilot.duration:
-            carried.pilot = pilot = replace(pilot, duration=seconds)
-        self._ends_at(carried, now + pilot.duration)  # before a worker is there
+            lifecycle.pilot = pilot = replace(pilot, duration=seconds)
+        self._ends_at(lifecycle, now + pilot.duration)  # before a worker is there
         if pilot.start is None:
             self._open(pilot, now)
-        elif now > due + _LATE and not carried.is_late:
+        elif now > due + _LATE and not lifecycle.is_late:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
             self._open(pilot, now)
         if seconds is None or seconds <= pilot.duration or pilot.whole:
             return
-        if self._end_at(carried, now + seconds) is None:
-            carried.pilot = replace(pilot, duration=seconds)
+        if self._end_at(lifecycle, now + seconds) is None:
+            lifecycle.pilot = replace(pilot, duration=seconds)
 
-    async def _over_by(self, carried: _PilotLifecycle, moment: float) -> None:
+    async def _over_by(self, lifecycle: _PilotLifecycle, moment: float) -> None:
         """Wait until a pilot's end changes or it is not needed any more, or until a time."""
-        if not carried.over.is_set():
-            carried.news.clear()
+        if not lifecycle.over.is_set():
+            lifecycle.changed.clear()
         if math.isinf(moment):
-            await carried.news.wait()
+            await lifecycle.changed.wait()
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(moment - self._dispatcher.now()):
-                await carried.news.wait()
+                await lifecycle.changed.wait()
 
-    async def _end(self, carried: Sequence[_PilotLifecycle]) -> None:
-        for one in carried:
+    async def _end(self, lifecycle: Sequence[_PilotLifecycle]) -> None:
+        for one in lifecycle:
             one.finish()
-        tasks = [one.task for one in carried if one.task is not None]
+        tasks = [one.task for one in lifecycle if one.task is not None]
         for problem in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(problem, SiteError):
-                self._say(str(problem))
+                self._notify(str(problem))
             elif isinstance(problem, BaseException):
                 raise problem
 
@@ -542,14 +545,14 @@ class PilotProvisioner:
             self._open(pilot, self._dispatcher.now(), asked=True)
         await self._dispatcher.written()
 
-    def _close(self, carried: _PilotLifecycle, origin: float) -> None:
-        pilot = carried.pilot
+    def _close(self, lifecycle: _PilotLifecycle, origin: float) -> None:
+        pilot = lifecycle.pilot
         if pilot.name not in self._guard.leases:
             return
         if pilot.whole:
             self._write(self._guard.close(pilot.name, origin + pilot.end))
         elif (
-            carried.is_asked
+            lifecycle.is_asked
             and not pilot.booked  # from its begin on, used or not
             and self._settlements.keeps_count(pilot.site)
         ):

@@ -153,16 +153,16 @@ class PoolController(PilotObserver):
         self._on_error = on_error
         self._asked: dict[str, _PendingAllocation] = {}
         self._task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def begin(self, provision: PilotProvisioner) -> None:
         """Decides from now on."""
         self._provision = provision
         self._task = asyncio.create_task(self._decide_on())
 
-    def hurry(self) -> None:
+    def review_soon(self) -> None:
         """Decide again soon, because the inputs of the decision have changed."""
-        self._news.set()
+        self._changed.set()
 
     async def end(self) -> None:
         """Stop deciding."""
@@ -172,9 +172,9 @@ class PoolController(PilotObserver):
                 await self._task
             self._task = None
             scores = {name: self._pool.waits.score(name) for name in self._sites}
-            said = {name: [s.given, s.held] for name, s in scores.items() if s.given}
-            if said:
-                self._note(BOUNDS, msgspec.json.encode(said).decode())
+            figures = {name: [s.given, s.held] for name, s in scores.items() if s.given}
+            if figures:
+                self._note(BOUNDS, msgspec.json.encode(figures).decode())
 
     def waiting(self) -> dict[str, int]:
         """Processors that each site was asked for and has not given."""
@@ -197,16 +197,16 @@ class PoolController(PilotObserver):
         entry.until = since + pilot.duration
         self._pool.began(pilot.name, now)
         self._write(entry, "began")
-        self._news.set()
+        self._changed.set()
 
-    def gone(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
         """Note that a pilot has ended or was never granted."""
         entry = self._asked.pop(pilot.name, None)
         if entry is None:
             return
-        self._pool.gone(pilot.name, self._dispatcher.now(), loss, reason)
+        self._pool.ended(pilot.name, self._dispatcher.now(), loss, reason)
         self._write(entry, loss, reason)
-        self._news.set()
+        self._changed.set()
 
     # Deciding.
 
@@ -222,7 +222,7 @@ class PoolController(PilotObserver):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._news.clear()
+            self._changed.clear()
             view = self._view()
             decisions = self._pool.decide(view)
             self._request([d for d in decisions if isinstance(d, AllocationRequest)], view.now)
@@ -235,16 +235,16 @@ class PoolController(PilotObserver):
                 return
             await asyncio.sleep(PAUSE)
             until = min(loop.time() + CALM, loop.time() + self._pool.wake - view.now)
-            heard = asyncio.ensure_future(self._news.wait())
+            woken = asyncio.ensure_future(self._changed.wait())
             changed = asyncio.ensure_future(self._dispatcher.change())
             try:
                 await asyncio.wait(
-                    {heard, changed},
+                    {woken, changed},
                     timeout=max(0.0, until - loop.time()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             finally:
-                heard.cancel()
+                woken.cancel()
                 changed.cancel()
 
     def _request(self, asks: Sequence[AllocationRequest], now: float) -> None:
@@ -328,7 +328,7 @@ class PoolController(PilotObserver):
 
     def _write(self, entry: _PendingAllocation, step: str, reason: str = "") -> None:
         pilot = entry.pilot
-        said = AllocationStep(
+        record = AllocationStep(
             name=pilot.name,
             site=pilot.site,
             step=step,
@@ -338,4 +338,4 @@ class PoolController(PilotObserver):
             bundle=entry.ask.bundle,
             race=entry.ask.race,
         )
-        self._note(ASKED, msgspec.json.encode(said).decode())
+        self._note(ASKED, msgspec.json.encode(record).decode())

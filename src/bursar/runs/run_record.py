@@ -115,7 +115,7 @@ class RunRecord:
         return {pilot: sites[pilot] for pilot in self.recorded if pilot in sites}
 
     @cached_property
-    def lives(self) -> list[RunIncarnation]:
+    def incarnations(self) -> list[RunIncarnation]:
         """Begin and end of each incarnation."""
         return incarnations_of(self.journal.events)
 
@@ -150,14 +150,14 @@ class RunRecord:
         For a run of several incarnations, the sum over them: the time between does
         not count. None when nothing has run.
         """
-        lives = self.lives
-        if not lives or not self.journal.records:
+        incarnations = self.incarnations
+        if not incarnations or not self.journal.records:
             return None
-        begins = [begin for begin, _ in lives]
+        begins = [begin for begin, _ in incarnations]
         last = begins.copy()
         for record in self.journal.records:
-            life = max(0, bisect_right(begins, record.outcome.end) - 1)
-            last[life] = max(last[life], record.outcome.end)
+            incarnation = max(0, bisect_right(begins, record.outcome.end) - 1)
+            last[incarnation] = max(last[incarnation], record.outcome.end)
         return sum(last) - sum(begins)
 
 
@@ -257,9 +257,9 @@ def summarise(record: RunRecord) -> dict[str, Any]:
 def is_late(record: RunRecord) -> bool:
     """Whether the last task ended after the deadline, counted from the run's creation."""
     deadline = record.campaign.goal.deadline
-    if deadline is None or not record.lives:
+    if deadline is None or not record.incarnations:
         return False
-    first = record.lives[0][0]
+    first = record.incarnations[0][0]
     last = max((r.outcome.end for r in record.journal.records), default=first)
     return last - first > deadline * (1 + _CLOSE)
 

@@ -56,7 +56,7 @@ def report_to(path: Path, record: RunRecord) -> None:
             records=record.journal.records,
             transfers=record.journal.transfers,
             leases=record.leases,
-            lives=record.lives,
+            incarnations=record.incarnations,
             events=record.journal.events,
             bill=bill_of(record),
         ),

@@ -50,14 +50,14 @@ class LeaseSettlements:
         *,
         now: Callable[[], float],
         note: Callable[[str, str, Sequence[Transfer]], None],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         on_settled: Callable[[], None],
     ) -> None:
         self._sites = sites
         self._guard = guard
         self._now = now
         self._note = note
-        self._say = say
+        self._notify = notify
         self._on_settled = on_settled
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._site_of: dict[str, str] = {}
@@ -102,7 +102,7 @@ class LeaseSettlements:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=min(SOON, patience))
         if self._tasks and patience > SOON:
-            self._say(
+            self._notify(
                 f"waits up to {patience:g} s until {self._where()} says what "
                 f"{_leases(len(self._tasks))} came to"
             )
@@ -124,7 +124,7 @@ class LeaseSettlements:
         await asyncio.gather(*left, return_exceptions=True)
         unsettled = self._guard.unsettled
         if unsettled:
-            self._say(
+            self._notify(
                 f"{where or 'a site'} did not say what {_leases(len(unsettled))} came to "
                 f"({', '.join(unsettled)}): the money stays set aside; bursar run --resume settles"
             )
@@ -140,7 +140,7 @@ class LeaseSettlements:
         self._tasks.pop(lease, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._say(f"{lease} is not settled: {error}")
+            self._notify(f"{lease} is not settled: {error}")
 
     async def _settle(self, lease: Lease, watched: float | None) -> None:
         site = self._sites[lease.site]

@@ -59,7 +59,7 @@ class SimulatedDataStaging:
         left = len(missing)
         problems: list[str] = []
 
-        def came(problem: str) -> None:
+        def on_copied(problem: str) -> None:
             nonlocal left
             left -= 1
             if problem:
@@ -70,7 +70,7 @@ class SimulatedDataStaging:
         if not missing:
             asyncio.get_running_loop().call_soon(done, "")
         for name in missing:
-            self._fetch(name, site, came)
+            self._fetch(name, site, on_copied)
 
     def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
         """Record that a task's registered outputs are at its site."""
@@ -83,21 +83,21 @@ class SimulatedDataStaging:
     def release(self, task: int) -> None:
         """Do nothing: files that were brought stay."""
 
-    def _fetch(self, name: str, site: str, came: Callable[[str], None]) -> None:
+    def _fetch(self, name: str, site: str, on_copied: Callable[[str], None]) -> None:
         waiting = self._coming.get((name, site))
         if waiting is not None:
-            waiting.append(came)
+            waiting.append(on_copied)
             return
-        self._coming[name, site] = [came]
+        self._coming[name, site] = [on_copied]
         loop = asyncio.get_running_loop()
         network = self._on(loop)
         copies = self._copies.get(name, {})
         linked = [copy for copy in copies.values() if site in self._links(copy.site)]
         if not copies:
-            loop.call_soon(self._came, name, site, None, f"{name}: no copy of it is known")
+            loop.call_soon(self._on_copied, name, site, None, f"{name}: no copy of it is known")
         elif len(linked) < len(copies):  # one is at a site that shares its files with this one
             copy = next(copy for copy in copies.values() if copy not in linked)
-            loop.call_soon(self._came, name, site, copy, "")
+            loop.call_soon(self._on_copied, name, site, copy, "")
         else:
 
             def seconds(copy: Replica) -> float:
@@ -128,15 +128,15 @@ class SimulatedDataStaging:
     ) -> None:
         line.under_way -= 1
         self._send(line, site, network)
-        self._came(name, site, copy, "")
+        self._on_copied(name, site, copy, "")
 
-    def _came(self, name: str, site: str, copy: Replica | None, problem: str) -> None:
+    def _on_copied(self, name: str, site: str, copy: Replica | None, problem: str) -> None:
         if copy is not None:
             self._copies[name][site] = Replica(
                 name=name, site=site, url=copy.url, size=copy.size, checksum=copy.checksum
             )
-        for came in self._coming.pop((name, site)):
-            came(problem)
+        for on_copied in self._coming.pop((name, site)):
+            on_copied(problem)
 
     def _links(self, site: str) -> Mapping[str, object]:
         facts = self._sites.get(site)

@@ -132,8 +132,8 @@ class ExecutionModel:
             stretch = float(np.random.default_rng([chance.seed, task]).standard_normal())
             variance = math.log1p(chance.spread**2)
             seconds *= math.exp(math.sqrt(variance) * stretch - variance / 2)
-        fate, part = np.random.default_rng([chance.seed, task, number]).random(2).tolist()
-        return (seconds * part, False) if fate < chance.failures else (seconds, True)
+        draw, part = np.random.default_rng([chance.seed, task, number]).random(2).tolist()
+        return (seconds * part, False) if draw < chance.failures else (seconds, True)
 
     def succeeded(self, task: int, site: str, moment: float) -> None:
         """Record where and when a task's outputs were made."""

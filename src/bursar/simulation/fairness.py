@@ -219,7 +219,7 @@ def recompute_rates(
     capacity: FloatArray,
     stale: BoolArray,
     pace: FloatArray,
-    carried: FloatArray,
+    transferred: FloatArray,
     since: FloatArray,
     due: FloatArray,
     ends: FloatArray,
@@ -254,13 +254,13 @@ def recompute_rates(
     mark_component(lanes, hops, depth, weight, chosen)
     for i in range(lanes):
         if chosen[i]:
-            carried[i] = min(due[i], carried[i] + pace[i] * (now - since[i]))
+            transferred[i] = min(due[i], transferred[i] + pace[i] * (now - since[i]))
             since[i] = now
     fill_progressively(lanes, hops, depth, weight, ceiling, capacity, chosen, pace)
     first = -1
     for i in range(lanes):
         if chosen[i]:
-            ends[i] = now + (due[i] - carried[i]) / pace[i] if pace[i] > 0.0 else np.inf
+            ends[i] = now + (due[i] - transferred[i]) / pace[i] if pace[i] > 0.0 else np.inf
         if ends[i] < np.inf and (first < 0 or ends[i] < ends[first]):
             first = i
     return first

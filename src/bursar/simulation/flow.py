@@ -38,8 +38,19 @@ class Flow:
     """
 
     __slots__ = (
-        "begins", "carried", "done", "ended", "lane", "limit", "number", "sent", "size",
-        "source", "start", "target", "weight",
+        "begins",
+        "done",
+        "ended",
+        "lane",
+        "limit",
+        "number",
+        "sent",
+        "size",
+        "source",
+        "start",
+        "target",
+        "transferred",
+        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +77,7 @@ class Flow:
         self.begins: asyncio.Handle | None = None
         self.lane: FlowLane | None = None
         self.start = 0.0
-        self.carried = 0.0
+        self.transferred = 0.0
 
     def __repr__(self) -> str:
         return f"Flow({self.number}, {self.source!r}, {self.target!r}, {self.size:g})"

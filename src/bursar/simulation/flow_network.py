@@ -45,10 +45,10 @@ class FlowNetwork:
         self._loop = loop
         self._latest = loop.time()
         self._numbers = itertools.count(1)
-        self._carried = 0.0  # by flows that have ended
-        self._untold: deque[Flow] = deque()  # that have ended, and nobody knows
+        self._transferred = 0.0  # by flows that have ended
+        self._unreported: deque[Flow] = deque()  # that have ended, and nobody knows
         self._dirty = False  # rates are to be found anew
-        self._telling = False
+        self._reporting = False
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next = math.inf  # when it calls
@@ -121,17 +121,17 @@ class FlowNetwork:
         has ended stays as it is.
         """
         flow.done = _ignore_cancelled
-        carried = self.carried(flow)
+        transferred = self.transferred(flow)
         if flow.ended is not None:
-            return carried
+            return transferred
         if flow.begins is not None:
             flow.begins.cancel()
         now = self._now()
         if flow.lane is not None:
             self._lanes.leave(flow, now)
             self._change_rates()
-        self._close(flow, now, carried)
-        return carried
+        self._close(flow, now, transferred)
+        return transferred
 
     def rate(self, flow: Flow) -> float:
         """Return a flow's bytes per second now; 0 before its first byte and after its last."""
@@ -140,17 +140,17 @@ class FlowNetwork:
         self._settle()
         return self._lanes.pace(flow.lane) * flow.weight
 
-    def carried(self, flow: Flow) -> float:
+    def transferred(self, flow: Flow) -> float:
         """Return the bytes of a flow that have arrived."""
         if flow.lane is None:
-            return flow.carried
+            return flow.transferred
         gone = self._lanes.progress(flow.lane, self._now()) - flow.start
         return min(flow.size, max(0.0, gone) * flow.weight)
 
     @property
-    def total_carried(self) -> float:
+    def total_transferred(self) -> float:
         """Bytes of all flows that have arrived, also of those that were cancelled."""
-        return self._carried + math.fsum(map(self.carried, self._lanes.flows()))
+        return self._transferred + math.fsum(map(self.transferred, self._lanes.flows()))
 
     @property
     def sending(self) -> int:
@@ -212,7 +212,7 @@ class FlowNetwork:
         flow.begins = None
         if flow.size == 0 or (flow.limit == math.inf and not self._is_finite(route)):
             self._close(flow, self._now(), flow.size)
-            self._untold.append(flow)
+            self._unreported.append(flow)
             self._touch()
             return
         key = (flow.source, flow.target, flow.weight, flow.limit)
@@ -230,23 +230,23 @@ class FlowNetwork:
             return
         for flow in self._lanes.end(moment):
             self._close(flow, self._latest, flow.size)
-            self._untold.append(flow)
+            self._unreported.append(flow)
         self._dirty = True
-        self._tell()
+        self._report_ended()
 
-    def _tell(self) -> None:
+    def _report_ended(self) -> None:
         """Tells of the flows that have ended; who is told may send more, or cancel."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        self._telling = True
+        self._reporting = True
         try:
-            while self._untold:
-                flow = self._untold.popleft()
+            while self._unreported:
+                flow = self._unreported.popleft()
                 flow.done(flow)
         finally:
-            self._telling = False
-            if self._untold:  # what was called has failed; the others are told all the same
+            self._reporting = False
+            if self._unreported:  # what was called has failed; the others are told all the same
                 self._touch()
             self._settle()
 
@@ -256,10 +256,10 @@ class FlowNetwork:
         self._dirty = True
         self._settle()
 
-    def _close(self, flow: Flow, now: float, carried: float) -> None:
+    def _close(self, flow: Flow, now: float, transferred: float) -> None:
         flow.ended = now
-        flow.carried = carried
-        self._carried += carried
+        flow.transferred = transferred
+        self._transferred += transferred
 
     def _change_rates(self) -> None:
         self._dirty = True
@@ -267,8 +267,8 @@ class FlowNetwork:
 
     def _touch(self) -> None:
         """All that happens at a moment is told, and rates are found, once."""
-        if self._soon is None and not self._telling:
-            self._soon = self._loop.call_soon(self._tell)
+        if self._soon is None and not self._reporting:
+            self._soon = self._loop.call_soon(self._report_ended)
 
     def _settle(self) -> None:
         """Finds the rates after what has happened, and when a flow ends next."""

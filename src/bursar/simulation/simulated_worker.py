@@ -97,9 +97,9 @@ class SimulatedWorker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process jobs and orders."""
         for body in self._frames.feed(data):
-            self._heard(self._decode(body))
+            self._on_message(self._decode(body))
 
-    def _heard(self, message: FromServer) -> None:
+    def _on_message(self, message: FromServer) -> None:
         match message:
             case JobAssignment(jobs):
                 self._queue.extend(self._decode_job(job) for job in jobs)
@@ -117,7 +117,7 @@ class SimulatedWorker(asyncio.Protocol):
         returned = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         if self._done:
             self._flush()  # what ended before goes first
-        self._say(ReturnedJobs([(job.task, job.attempt) for job in returned]))
+        self._report(ReturnedJobs([(job.task, job.attempt) for job in returned]))
 
     def _look_at_waiting(self) -> None:
         """Return all jobs that wait when none has begun for as long as a real worker waits."""
@@ -156,7 +156,7 @@ class SimulatedWorker(asyncio.Protocol):
         succeeded = status is Status.SUCCEEDED
         if succeeded:
             self._world.succeeded(job.task, self._site, end)
-        self._tell(
+        self._report_outcome(
             Outcome(
                 task=job.task,
                 attempt=job.attempt,
@@ -175,16 +175,16 @@ class SimulatedWorker(asyncio.Protocol):
         waiting = [job for job in self._queue if tasks is None or job.task in tasks]
         self._queue = deque(job for job in self._queue if job not in waiting)
         for job in waiting:
-            self._tell(_cancelled(job, now, now, reason))
+            self._report_outcome(_cancelled(job, now, now, reason))
         for job, start, timer in list(self._running.values()):
             if tasks is None or job.task in tasks:
                 timer.cancel()
                 del self._running[job.task]
                 self._free += job.processors
-                self._tell(_cancelled(job, min(start, now), now, reason))
+                self._report_outcome(_cancelled(job, min(start, now), now, reason))
         self._fill()
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _report_outcome(self, outcome: Outcome) -> None:
         """What ends at one moment goes into one frame."""
         if not self._done:
             self._loop.call_soon(self._flush)
@@ -193,9 +193,9 @@ class SimulatedWorker(asyncio.Protocol):
     def _flush(self) -> None:
         outcomes, self._done = self._done, []
         if outcomes:
-            self._say(OutcomeReport(outcomes))
+            self._report(OutcomeReport(outcomes))
 
-    def _say(self, message: OutcomeReport | ReturnedJobs) -> None:
+    def _report(self, message: OutcomeReport | ReturnedJobs) -> None:
         if self._transport is not None:
             self._transport.write(frame(message))
 

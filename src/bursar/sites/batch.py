@@ -112,9 +112,9 @@ class BatchSite:
             self._usage,
             ready=self._make_ready,
             clock=clock,
-            say=self._say,
+            notify=self._notify,
         )
-        self._watch = JobWatch(self._manager, self._say)
+        self._watch = JobWatch(self._manager, self._notify)
         self._pilots: dict[str, BatchPilot] = {}  # by name
         self._bundles: SubmissionBundles[BatchPilot] = SubmissionBundles(self._hand_in)
         self._jobs: dict[str, str] = {}  # to their pilots, of all that there were
@@ -129,17 +129,19 @@ class BatchSite:
             job_name=self._job_name,
             longest=lambda: self._queue.longest,
             clock=clock,
-            say=self._say,
+            notify=self._notify,
         )
         self._tasks: set[asyncio.Task[None]] = set()  # that end by themselves
-        self._endings = JobEndings(self._manager, self._record, start=self._go_on, say=self._say)
+        self._endings = JobEndings(
+            self._manager, self._record, start=self._go_on, notify=self._notify
+        )
 
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site."""
         return self._facts
 
-    def _say(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         """Tell the caller that last requested a pilot, in one line."""
         self._on_event(f"{self._facts.name}: {message}")
 
@@ -156,8 +158,8 @@ class BatchSite:
             with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
                 await self._make_ready()
         watching = [
-            asyncio.create_task(self._lasting(self._watch.run)),
-            asyncio.create_task(self._lasting(self._keep_fresh)),
+            asyncio.create_task(self._insist(self._watch.run)),
+            asyncio.create_task(self._insist(self._keep_fresh)),
         ]
         try:
             yield
@@ -168,7 +170,10 @@ class BatchSite:
             await (self._leave() if self._lasts else self._close())
 
     async def adopt(
-        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+        self,
+        pilots: Sequence[Pilot],
+        endpoints: Mapping[str, Endpoint],
+        notify: Callable[[str], None],
     ) -> dict[str, "HeldPilot"]:
         """
         Take over pilots of an earlier process of the run whose jobs are still there; return them by
@@ -181,19 +186,19 @@ class BatchSite:
         say
             Told, in one line for people, of what becomes of them.
         """
-        self._on_event = say
+        self._on_event = notify
         jobs = {pilot: job for job, pilot in self._record.read().jobs.items()}
         held: dict[str, HeldPilot] = {}
         for pilot in pilots:
-            door = endpoints[pilot.name].door
-            if pilot.name not in jobs or door is None:
+            admission = endpoints[pilot.name].admission
+            if pilot.name not in jobs or admission is None:
                 continue
             entry = BatchPilot.adopted(
-                pilot, say, credential=f"{self._folder}/{pilot.name}.json", job=jobs[pilot.name]
+                pilot, notify, credential=f"{self._folder}/{pilot.name}.json", job=jobs[pilot.name]
             )
             self._pilots[pilot.name] = entry
-            self._watch.add(entry.job, lambda report, entry=entry: self._hear(entry, report))  # type: ignore[misc]
-            held[pilot.name] = HeldPilot(entry, partial(self._release, entry, door))
+            self._watch.add(entry.job, lambda report, entry=entry: self._on_report(entry, report))  # type: ignore[misc]
+            held[pilot.name] = HeldPilot(entry, partial(self._release, entry, admission))
         return held
 
     async def end_others(self, pilots: Collection[str]) -> None:
@@ -213,15 +218,15 @@ class BatchSite:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _lasting(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a background task; its failure reaches the pilots that rely on it."""
         try:
             await work()
         except Exception as error:
-            told = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
-            self._say(f"is not watched any more: {type(error).__name__}: {error}")
+            failure = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
+            self._notify(f"is not watched any more: {type(error).__name__}: {error}")
             for entry in list(self._pilots.values()):
-                entry.fail(told)
+                entry.fail(failure)
             raise
 
     async def _make_ready(self) -> None:
@@ -321,8 +326,8 @@ class BatchSite:
 
         Pilots of one bundle are one submission.
         """
-        door = endpoint.door
-        if door is None:
+        admission = endpoint.admission
+        if admission is None:
             raise SiteError(f"{self._facts.name}: nobody listens for pilots from elsewhere")
         entry = BatchPilot(
             pilot,
@@ -334,22 +339,22 @@ class BatchSite:
         self._pilots[pilot.name] = entry
         self._on_event = on_event
         try:
-            await self._hand_over(entry, door)
+            await self._hand_over(entry, admission)
             await entry.begun
         except BaseException as error:
-            door.revoke(pilot.name)
+            admission.revoke(pilot.name)
             await self._give_up(entry)
             if isinstance(error, SiteError):
                 raise self._in_its_name(error) from None
             raise
-        return HeldPilot(entry, partial(self._release, entry, door))
+        return HeldPilot(entry, partial(self._release, entry, admission))
 
-    async def _hand_over(self, entry: BatchPilot, door: PilotAdmission) -> None:
+    async def _hand_over(self, entry: BatchPilot, admission: PilotAdmission) -> None:
         """Write the pilot's credential at the site, and wait until its job is in the queue."""
         pilot = entry.pilot
         bundle = pilot.bundle if pilot.copies > 1 else ""
         if bundle:
-            self._bundles.comes(bundle, pilot.copies)
+            self._bundles.arrive(bundle, pilot.copies)
         try:
             await self._make_ready()
             terms = pilot_terms(
@@ -359,12 +364,12 @@ class BatchSite:
                 on_join=lambda: self._joined(entry),
                 on_leave=lambda: self._watch.doubt(entry.job),
             )
-            secret = await door.credential(terms)
+            secret = await admission.credential(terms)
             await self._shell.make_folder(self._folder)
             await self._shell.write(entry.credential, secret)
         except BaseException:
             if bundle:
-                self._bundles.stays_away(bundle)
+                self._bundles.withdraw(bundle)
             raise
         if bundle:
             self._bundles.ready(bundle, entry)
@@ -392,7 +397,7 @@ class BatchSite:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, SiteError):  # that is told elsewhere
-            self._say(f"{type(error).__name__}: {error}")
+            self._notify(f"{type(error).__name__}: {error}")
 
     async def _submit(self, entries: Sequence[BatchPilot]) -> None:
         wanted = [entry for entry in entries if not entry.submitted.done()]
@@ -450,17 +455,17 @@ class BatchSite:
             if entry.submitted.cancelled():
                 self._endings.end_soon([job])
                 continue
-            self._watch.add(job, lambda report, entry=entry: self._hear(entry, report))  # type: ignore[misc]
+            self._watch.add(job, lambda report, entry=entry: self._on_report(entry, report))  # type: ignore[misc]
             entry.submitted.set_result(None)
         self._wanted.set()
 
     # What becomes of them.
 
-    def _hear(self, entry: BatchPilot, report: JobReport) -> None:
+    def _on_report(self, entry: BatchPilot, report: JobReport) -> None:
         """Handle a change in what is known of a pilot's job."""
         self._wanted.set()
         if not self._lasts:  # whose pilots are not settled lease by lease
-            self._settlement.heard(report)
+            self._settlement.record_report(report)
         what = f"{entry.pilot.name} (job {report.id})"
         match report.state:
             case "running":
@@ -479,11 +484,11 @@ class BatchSite:
             case "ended":
                 loss: AllocationLoss = "ended" if report.how in ("completed", "timeout") else "lost"
                 reason = f", {report.reason}" if report.reason else ""
-                said = f"{what} has ended: {report.how}{reason}"
+                message = f"{what} has ended: {report.how}{reason}"
                 if report.how == "failed":
-                    self._go_on(self._lose_with_reason(entry, loss, said))
+                    self._go_on(self._lose_with_reason(entry, loss, message))
                 else:
-                    self._lose(entry, loss, said)
+                    self._lose(entry, loss, message)
 
     def _joined(self, entry: BatchPilot) -> None:
         """Note that a worker has reported, maybe before the scheduler says that the job runs."""
@@ -491,7 +496,7 @@ class BatchSite:
         if pilot.least_processors is None and pilot.least_duration is None:
             self._began(entry, None)
         else:
-            self._watch.hurry()  # how much it got, the scheduler has to say
+            self._watch.poll_soon()  # how much it got, the scheduler has to say
 
     def _began(self, entry: BatchPilot, report: JobReport | None) -> None:
         """Note that the pilot has its processors."""
@@ -506,10 +511,10 @@ class BatchSite:
             return
         entry.begun.set_result(None)
 
-    async def _lose_with_reason(self, entry: BatchPilot, loss: AllocationLoss, said: str) -> None:
+    async def _lose_with_reason(self, entry: BatchPilot, loss: AllocationLoss, reason: str) -> None:
         """Report the end of a job with its program's words; the scheduler knows a status only."""
         words = await read_complaint(self._shell, entry.credential)
-        self._lose(entry, loss, f'{said}; it said "{words}"' if words else said)
+        self._lose(entry, loss, f'{reason}; it said "{words}"' if words else reason)
 
     def _lose(self, entry: BatchPilot, loss: AllocationLoss, reason: str) -> None:
         if entry.job:
@@ -519,8 +524,8 @@ class BatchSite:
         elif not entry.lost.done():
             entry.lost.set_result((loss, reason))
 
-    async def _release(self, entry: BatchPilot, door: PilotAdmission) -> None:
-        door.revoke(entry.pilot.name)
+    async def _release(self, entry: BatchPilot, admission: PilotAdmission) -> None:
+        admission.revoke(entry.pilot.name)
         await self._give_up(entry)
 
     async def _give_up(self, entry: BatchPilot) -> None:
@@ -553,8 +558,8 @@ class BatchSite:
         jobs |= await self._settlement.adopt(left)
         if jobs:
             # What waits when it is cancelled has never run, even if nothing is kept of it.
-            for report in (await self._manager.look(list(jobs))).values():
-                self._settlement.heard(report)
+            for report in (await self._manager.poll(list(jobs))).values():
+                self._settlement.record_report(report)
             await self._manager.cancel(list(jobs))
         await self._windows.release_earlier(left.windows)
         if self._lasts:
@@ -582,13 +587,13 @@ class BatchSite:
                     task.cancel()
                 await asyncio.wait(late)
         await self._windows.release_all()
-        found, are_known = await self._endings.find_unanswered()
+        found, all_found = await self._endings.find_unanswered()
         self._jobs.update(dict.fromkeys(found, ""))
         left = await self._endings.see_gone(list(self._jobs))
         if left:
-            self._say(f"jobs {', '.join(left)} may still be there")
+            self._notify(f"jobs {', '.join(left)} may still be there")
         elif (
-            are_known
+            all_found
             and not self._windows
             and not self._settlement.is_owed
             and (self._is_ready or not self._record.read())

@@ -53,7 +53,7 @@ class BatchPilot:
 
     pilot: Pilot
     begin: PilotBeginListener
-    say: Callable[[str], None]
+    notify: Callable[[str], None]
     together: bool
     credential: str
     job: str = ""
@@ -67,13 +67,13 @@ class BatchPilot:
 
     @classmethod
     def adopted(
-        cls, pilot: Pilot, say: Callable[[str], None], *, credential: str, job: str
+        cls, pilot: Pilot, notify: Callable[[str], None], *, credential: str, job: str
     ) -> "BatchPilot":
         """Return the state of a pilot that an earlier process of the run requested."""
         entry = cls(
             pilot,
             lambda processors=None, seconds=None: None,
-            say,
+            notify,
             together=False,
             credential=credential,
             job=job,

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class _SubmissionBundle(Generic[T]):
     def __init__(self, copies: int) -> None:
         self.copies = copies
-        self.come = 0  # so far
+        self.arrived = 0  # so far
         self.on_way = 0  # of these, not ready yet
         self.ready: list[T] = []
         self.is_late = False
@@ -33,9 +33,9 @@ class SubmissionBundles(Generic[T]):
         self._hand_in = hand_in
         self._bundles: dict[str, _SubmissionBundle[T]] = {}
 
-    def comes(self, name: str, copies: int) -> None:
+    def arrive(self, name: str, copies: int) -> None:
         """
-        Announce a pilot of a bundle; :meth:`ready` or :meth:`stays_away` must follow.
+        Announce a pilot of a bundle; :meth:`ready` or :meth:`withdraw` must follow.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class SubmissionBundles(Generic[T]):
         if bundle is None:
             bundle = self._bundles[name] = _SubmissionBundle(copies)
             asyncio.get_running_loop().call_later(TOGETHER, self._waited, name, bundle)
-        bundle.come += 1
+        bundle.arrived += 1
         bundle.on_way += 1
 
     def ready(self, name: str, one: T) -> None:
@@ -55,21 +55,21 @@ class SubmissionBundles(Generic[T]):
         bundle.ready.append(one)
         self._arrived(name, bundle)
 
-    def stays_away(self, name: str) -> None:
+    def withdraw(self, name: str) -> None:
         """Withdraw an announced pilot."""
         self._arrived(name, self._bundles[name])
 
     def _arrived(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
         bundle.on_way -= 1
-        self._look(name, bundle)
+        self._submit_if_complete(name, bundle)
 
     def _waited(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
         bundle.is_late = True
         if self._bundles.get(name) is bundle:
-            self._look(name, bundle)
+            self._submit_if_complete(name, bundle)
 
-    def _look(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
-        if bundle.on_way or not (bundle.is_late or bundle.come >= bundle.copies):
+    def _submit_if_complete(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
+        if bundle.on_way or not (bundle.is_late or bundle.arrived >= bundle.copies):
             return
         del self._bundles[name]
         if bundle.ready:

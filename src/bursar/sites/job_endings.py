@@ -37,12 +37,12 @@ class JobEndings:
         record: PilotJobJournal,
         *,
         start: Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._manager = manager
         self._record = record
         self._start = start
-        self._say = say
+        self._notify = notify
         self._to_end: set[str] = set()  # jobs
         self._not_ended: set[str] = set()  # jobs of which the scheduler could not be told
         self._ending: asyncio.Task[None] | None = None
@@ -90,7 +90,7 @@ class JobEndings:
             except SiteError as error:
                 # Nobody lets their workers in any more, and those that are there leave.
                 if not self._not_ended.issuperset(jobs):
-                    self._say(f"jobs {', '.join(jobs)} are to be ended later: {error}")
+                    self._notify(f"jobs {', '.join(jobs)} are to be ended later: {error}")
                 self._not_ended.update(jobs)
 
     # Requests whose answer was lost: they may have become jobs, or become them yet.
@@ -133,7 +133,7 @@ class JobEndings:
             for name in names:
                 found += await self._manager.named(name)
         except SiteError as error:
-            self._say(str(error))
+            self._notify(str(error))
             return found, False
         return found, True
 
@@ -147,17 +147,17 @@ class JobEndings:
         told = ""
         while left and loop.time() < give_up:
             try:
-                reports = await self._manager.look(left)
+                reports = await self._manager.poll(left)
                 left = [job for job in left if reports[job].state in ("pending", "held", "running")]
                 if left:
                     await self._manager.cancel(left)
             except SiteError as error:
                 if not error.transient:
-                    self._say(str(error))
+                    self._notify(str(error))
                     return left
                 if not told:  # a scheduler that is started again comes back in seconds
                     told = str(error)
-                    self._say(f"{told}; asked again for {PARTING:g} s")
+                    self._notify(f"{told}; asked again for {PARTING:g} s")
                 await asyncio.sleep(1.0)
             if left:
                 await asyncio.sleep(0.2)

@@ -93,14 +93,14 @@ class JobSettlement:
         *,
         ready: Callable[[], Awaitable[None]],
         clock: Callable[[], float],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._manager = manager
         self._record = record
         self._usage = usage
         self._ready = ready
         self._clock = clock
-        self._say = say
+        self._notify = notify
         self._owed: dict[str, _UnsettledLease] = {}
         self._asking: asyncio.Task[None] | None = None
         self._pause = _SOONEST
@@ -110,7 +110,7 @@ class JobSettlement:
         self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
         self._under_way: set[str] = set()  # names of this process's requests
         self._unanswered: set[str] = set()  # of these, such as failed
-        self.told: set[str] = set()
+        self.notified: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
         self.is_owed = False
         """Whether a caller stopped waiting before a lease was settled."""
@@ -129,7 +129,7 @@ class JobSettlement:
         finally:
             self._owed.pop(lease.id, None)
 
-    def heard(self, report: JobReport) -> None:
+    def record_report(self, report: JobReport) -> None:
         """Keeps when a job began, which its scheduler may forget."""
         known = self._began.get(report.id)
         if report.state == "running" and report.began is not None and report.began != known:
@@ -176,7 +176,7 @@ class JobSettlement:
         for name, handed in left.requests.items():
             found = [job for job in await self._manager.named(name) if job not in left.jobs]
             if found and handed.at:
-                reports = await self._manager.look(found)
+                reports = await self._manager.poll(found)
                 oldest = handed.at - _SKEW
                 found = [job for job in found if (reports[job].ended or oldest) >= oldest]
             if not found:
@@ -191,17 +191,17 @@ class JobSettlement:
     # Asking.
 
     async def _ask_on(self) -> None:
-        told = False
+        notified = False
         try:
             while self._owed:
                 try:
                     await self._ready()
                     await self._ask()
-                    told = False
+                    notified = False
                 except SiteError as error:
-                    if not told:
-                        self._say(f"{error}; asked again until its jobs are settled")
-                    told = True
+                    if not notified:
+                        self._notify(f"{error}; asked again until its jobs are settled")
+                    notified = True
                 await asyncio.sleep(self._pause)
                 self._pause = min(self._pause * _SLOWER, _LATEST)
         except Exception as error:
@@ -217,10 +217,12 @@ class JobSettlement:
         doubtful = [owed for owed in waiting if owed.lease.id not in jobs]
         if doubtful and left.requests:
             # Before the scheduler is asked: what a command does in between is seen there.
-            gone = {name for name, handed in left.requests.items() if not self._may_come(handed)}
+            never_arriving = {
+                name for name, handed in left.requests.items() if not self._may_arrive(handed)
+            }
             found = await self.adopt(left)
             jobs |= {pilot: job for job, pilot in found.items()}
-            self._judge_requests(left, gone)
+            self._judge_requests(left, never_arriving)
         known = [owed for owed in waiting if owed.lease.id in jobs]
         for owed in doubtful:
             if owed.lease.id not in jobs and not _is_awaited(owed.lease.id, self._record.read()):
@@ -228,9 +230,9 @@ class JobSettlement:
         if not known:
             return
         ids = [jobs[owed.lease.id] for owed in known]
-        reports = await self._manager.look(ids)
+        reports = await self._manager.poll(ids)
         for job in ids:
-            self.heard(reports[job])
+            self.record_report(reports[job])
         there = [job for job in ids if reports[job].state in _THERE]
         await self._cancel(there)
         over = [job for job in ids if reports[job].state == "ended"]
@@ -240,15 +242,15 @@ class JobSettlement:
             job = jobs[owed.lease.id]
             self._settle(owed, job, reports[job], usage.get(job), left.stints.get(job, []))
 
-    def _may_come(self, handed: SubmittedRequest) -> bool:
+    def _may_arrive(self, handed: SubmittedRequest) -> bool:
         """Whether a request of a killed process may still become a job."""
         if handed.at and self._clock() - handed.at > LATE:
             return False
         return handed.host != socket.gethostname() or is_submitting(handed.at)
 
-    def _judge_requests(self, left: RecoveredJobs, gone: Collection[str]) -> None:
+    def _judge_requests(self, left: RecoveredJobs, never_arriving: Collection[str]) -> None:
         """Requests that have not become jobs, and will not any more, are written off."""
-        written_off = (self._unanswered | set(gone)) - self._under_way
+        written_off = (self._unanswered | set(never_arriving)) - self._under_way
         for name in self._record.read().requests:
             if name in left.requests and name in written_off:
                 self._record.refused(name)
@@ -320,7 +322,7 @@ class JobSettlement:
         # Moments of different clocks may be compared here. What the journal has seen to be held
         # was told by one, and is not taken back by another.
         seconds = max(_seen(owed), min(ends) - began)
-        self._say(
+        self._notify(
             f"no record of {lease.id} is left: it is paid for the {seconds:.0f} s that it may "
             "have held at the most"
         )
@@ -337,7 +339,7 @@ class JobSettlement:
         )
         with contextlib.suppress(OSError), self._usage.open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
-        self.told.add(job)
+        self.notified.add(job)
 
     async def keep_usage(self, pilots: Mapping[str, str]) -> None:
         """
@@ -348,13 +350,13 @@ class JobSettlement:
         pilots
             Pilots by the ids of their jobs.
         """
-        jobs = [job for job in pilots if job not in self.told]
+        jobs = [job for job in pilots if job not in self.notified]
         if not jobs:
             return
         try:
             said = await self._manager.usage(jobs)
         except SiteError as error:
-            self._say(f"no record of what was used: {error}")
+            self._notify(f"no record of what was used: {error}")
             return
         with contextlib.suppress(OSError), self._usage.open("ab") as file:
             for job, used in said.items():

@@ -42,14 +42,14 @@ class JobWatch:
         Called with a line for people when the scheduler cannot be asked, and when it can again.
     """
 
-    def __init__(self, manager: ResourceManager, say: Callable[[str], None]) -> None:
+    def __init__(self, manager: ResourceManager, notify: Callable[[str], None]) -> None:
         self._manager = manager
-        self._say = say
-        self._heard: dict[str, JobReport | None] = {}
-        self._hear: dict[str, JobReportListener] = {}
+        self._notify = notify
+        self._reports: dict[str, JobReport | None] = {}
+        self._listeners: dict[str, JobReportListener] = {}
         self._unknown_since: dict[str, float] = {}
         self._pause = SOONEST
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._urgent = asyncio.Event()
         self._doubtful: dict[str, int] = {}  # jobs that lost a worker: urgent looks left
         self._owed = 0.0
@@ -58,25 +58,25 @@ class JobWatch:
     @property
     def jobs(self) -> tuple[str, ...]:
         """Ids of the watched jobs."""
-        return tuple(self._hear)
+        return tuple(self._listeners)
 
-    def add(self, job: str, hear: JobReportListener) -> None:
+    def add(self, job: str, listener: JobReportListener) -> None:
         """Watches a job until it is dropped."""
-        self._hear[job] = hear
-        self._heard[job] = None
-        self.hurry()
+        self._listeners[job] = listener
+        self._reports[job] = None
+        self.poll_soon()
 
     def drop(self, job: str) -> None:
         """Stop watching a job."""
-        self._hear.pop(job, None)
-        self._heard.pop(job, None)
+        self._listeners.pop(job, None)
+        self._reports.pop(job, None)
         self._unknown_since.pop(job, None)
         self._settle(job)
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Expects a change soon: the next looks follow each other as closely as courtesy allows."""
         self._pause = SOONEST
-        self._news.set()
+        self._changed.set()
 
     def doubt(self, job: str) -> None:
         """
@@ -90,21 +90,21 @@ class JobWatch:
         job
             Identity of the job; one that is not watched is ignored.
         """
-        if job in self._hear:
+        if job in self._listeners:
             self._doubtful[job] = _URGENT_LOOKS
             self._urgent.set()
-            self.hurry()
+            self.poll_soon()
 
     async def run(self) -> None:
         """Looks again and again, for ever."""
         loop = asyncio.get_running_loop()
         while True:
-            if not self._hear:
-                self._news.clear()
-                await self._news.wait()
-            self._news.clear()
+            if not self._listeners:
+                self._changed.clear()
+                await self._changed.wait()
+            self._changed.clear()
             began = loop.time()
-            await self.look()
+            await self.poll()
             # A slow scheduler is not asked more than a tenth of the time, but for losses.
             least = min(max(SOONEST, _SHARE * (loop.time() - began)), _MOST)
             pause = max(self._pause, least)
@@ -127,7 +127,7 @@ class JobWatch:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(courteous + pause - least):
-                await self._news.wait()
+                await self._changed.wait()
         self._owed = max(0.0, self._owed - (loop.time() - courteous))
 
     def _settle(self, job: str) -> None:
@@ -136,26 +136,26 @@ class JobWatch:
         if not self._doubtful:
             self._urgent.clear()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Asks once, and tells what has changed."""
-        jobs = list(self._hear)
+        jobs = list(self._listeners)
         if not jobs:
             return
         try:
-            reports = await self._manager.look(jobs)
+            reports = await self._manager.poll(jobs)
         except SiteError as error:
             self._unknown_since.clear()  # who is not asked cannot forget
             if not self._silent:
                 self._silent = True
-                self._say(f"{error}; asked again until it answers")
+                self._notify(f"{error}; asked again until it answers")
             return
         if self._silent:
             self._silent = False
-            self._say("the scheduler answers again")
+            self._notify("the scheduler answers again")
         now = asyncio.get_running_loop().time()
         for job in jobs:
             report = reports.get(job) or JobReport(id=job, state="unknown")
-            if job in self._hear:
+            if job in self._listeners:
                 self._take(job, report, now)
         for job, looks in list(self._doubtful.items()):
             self._doubtful[job] = looks - 1
@@ -175,7 +175,7 @@ class JobWatch:
             )
         else:
             self._unknown_since.pop(job, None)
-        if report != self._heard[job]:
-            self._heard[job] = report
+        if report != self._reports[job]:
+            self._reports[job] = report
             self._pause = SOONEST
-            self._hear[job](report)
+            self._listeners[job](report)

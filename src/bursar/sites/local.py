@@ -65,7 +65,7 @@ class ProcessorClaims(Protocol):
     """Record of the processors that all runs use; see :class:`bursar.sites.owners.OwnersBook`."""
 
     async def take(
-        self, site: SiteFacts, name: str, processors: int, say: Callable[[str], None]
+        self, site: SiteFacts, name: str, processors: int, notify: Callable[[str], None]
     ) -> None:
         """Hold processors of a site under a name; wait until they are free."""
 
@@ -149,11 +149,11 @@ class LocalSite:
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
-    async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
+    async def take(self, pilots: Sequence[Pilot], notify: Callable[[str], None]) -> None:
         """Hold the most that the pilots of a plan have at a time; see :class:`SharedSite`."""
         if self._places is not None:
             most = most_at_once(pilots)
-            await self._places.take(self._facts, PLAN, min(most, self._facts.processors), say)
+            await self._places.take(self._facts, PLAN, min(most, self._facts.processors), notify)
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """Gives back what a plan held, if there are no pilots; else there is nothing to do."""
@@ -201,7 +201,10 @@ class LocalSite:
         return held
 
     async def adopt(
-        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+        self,
+        pilots: Sequence[Pilot],
+        endpoints: Mapping[str, Endpoint],
+        notify: Callable[[str], None],
     ) -> "dict[str, HeldWorkers]":
         """
         Processors of an earlier process, by the names of their pilots: all that can be had again.
@@ -220,10 +223,10 @@ class LocalSite:
         for pilot in pilots:
             try:
                 held[pilot.name] = await self.acquire(
-                    pilot, endpoints[pilot.name], rigid=True, begin=_begun, on_event=say
+                    pilot, endpoints[pilot.name], rigid=True, begin=_begun, on_event=notify
                 )
             except SiteError as error:
-                say(str(error))
+                notify(str(error))
         return held
 
     async def end_others(self, pilots: Collection[str]) -> None:

@@ -177,7 +177,7 @@ class OwnersBook:
     # Processors in use.
 
     async def take(
-        self, site: SiteFacts, name: str, processors: int, say: Callable[[str], None]
+        self, site: SiteFacts, name: str, processors: int, notify: Callable[[str], None]
     ) -> None:
         """
         Hold processors of a site under a name; wait until they are free.
@@ -187,12 +187,12 @@ class OwnersBook:
         say
             Told, in one line for people, that there is something to wait for.
         """
-        told = False
+        notified = False
         try:
             while not self._took(site, name, processors):
-                if not told:
-                    told = True
-                    say(self._why_not(site, processors))
+                if not notified:
+                    notified = True
+                    notify(self._why_not(site, processors))
                 await asyncio.sleep(_LOOK)
         except asyncio.CancelledError:
             with self._writing() as db:

@@ -110,7 +110,7 @@ class MeteringSite(Protocol):
 class SharedSite(Protocol):
     """A site whose processors are shared with other runs on this machine."""
 
-    async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
+    async def take(self, pilots: Sequence[Pilot], notify: Callable[[str], None]) -> None:
         """
         Hold processors for all pilots of a plan, once so many are free.
 

@@ -43,7 +43,7 @@ class JobExecutor(Protocol):
     def welcome(self, welcome: Welcome) -> None:
         """Take in where the run's files lie; called before the first job."""
 
-    def carry(self, jobs: Sequence[WireJob]) -> None:
+    def execute(self, jobs: Sequence[WireJob]) -> None:
         """Jobs to run, in this order; each is answered by one outcome, by ``report``."""
 
     def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
@@ -74,7 +74,7 @@ class ProxyWorker(asyncio.Protocol):
     def __init__(
         self,
         endpoint: Endpoint,
-        carrier: JobExecutor,
+        executor: JobExecutor,
         *,
         name: str,
         site: str,
@@ -83,7 +83,7 @@ class ProxyWorker(asyncio.Protocol):
         on_end: Callable[[], None],
     ) -> None:
         self._endpoint = endpoint
-        self._carrier = carrier
+        self._executor = executor
         self._hello = Hello(
             endpoint.token, name, site, processors, lease, host=socket.gethostname()
         )
@@ -120,20 +120,20 @@ class ProxyWorker(asyncio.Protocol):
         for outcome in outcomes:
             bulk = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value)
             if piece and size + bulk > BATCH_SIZE:
-                self._say(OutcomeReport(piece))
+                self._report(OutcomeReport(piece))
                 piece, size = [], 0
             piece.append(outcome)
             size += bulk
         if piece:
-            self._say(OutcomeReport(piece))
+            self._report(OutcomeReport(piece))
 
     def hand_back(self, jobs: Sequence[WireJob]) -> None:
         """Return jobs to the dispatcher that have not gone on and will not, the last first."""
-        self._say(ReturnedJobs([(job.task, job.attempt) for job in jobs]))
+        self._report(ReturnedJobs([(job.task, job.attempt) for job in jobs]))
 
     def must_leave(self) -> None:
         """The processors are going: it takes nothing more, and leaves once it has nothing."""
-        self._say(LeaveRequest(must=True))
+        self._report(LeaveRequest(must=True))
 
     def close(self) -> None:
         """Hangs up; what is not reported counts as lost."""
@@ -155,26 +155,26 @@ class ProxyWorker(asyncio.Protocol):
         """Handle messages of the dispatcher."""
         try:
             for body in self._frames.feed(data):
-                self._heard(self._decode(body))
+                self._on_message(self._decode(body))
         except NONSENSE:
             self.close()  # it is none
 
-    def _heard(self, message: FromServer) -> None:
+    def _on_message(self, message: FromServer) -> None:
         match message:
             case JobAssignment(jobs):
-                self._carrier.carry([self._decode_job(job) for job in jobs])
+                self._executor.execute([self._decode_job(job) for job in jobs])
             case CancelTasks(tasks, grace, reason):
-                self._carrier.cancel(tasks or None, grace, reason)
+                self._executor.cancel(tasks or None, grace, reason)
             case Welcome():
-                self._carrier.welcome(message)
+                self._executor.welcome(message)
             case LeaveOrder():
                 self.close()
             case JobRecall(count):
-                self.hand_back(self._carrier.give_back(count))
+                self.hand_back(self._executor.give_back(count))
             case OutcomeAck():
                 pass  # without the dispatcher it has no purpose
 
-    def _say(self, message: FromWorker) -> None:
+    def _report(self, message: FromWorker) -> None:
         if self.is_open:
             assert self._transport is not None
             self._transport.write(frame(message))

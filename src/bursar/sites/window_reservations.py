@@ -43,14 +43,14 @@ class WindowReservations:
         job_name: Callable[[str], str],
         longest: Callable[[], float],
         clock: Callable[[], float],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._manager = manager
         self._record = record
         self._job_name = job_name
         self._longest = longest
         self._clock = clock
-        self._say = say
+        self._notify = notify
         self._due: dict[str, float] = {}  # pilots with a start, seconds since the epoch
         self._reserved: set[str] = set()  # names of reservations
         self._may_reserve = manager.abilities.reservations
@@ -114,7 +114,7 @@ class WindowReservations:
                 if error.transient:
                     raise
                 self._may_reserve = False
-                self._say(f"no reservations ({error}): pilots are handed in ahead")
+                self._notify(f"no reservations ({error}): pilots are handed in ahead")
         return math.inf if self._manager.abilities.begin else 0.0
 
     async def _reserve(self, pilot: Pilot) -> None:
@@ -140,7 +140,7 @@ class WindowReservations:
         try:
             await self._manager.unreserve(name)
         except SiteError as error:
-            self._say(f"{error}; tried again at the end")  # where it does not end before
+            self._notify(f"{error}; tried again at the end")  # where it does not end before
             return
         self._reserved.discard(name)
         self._record.keeps_no_more(name)

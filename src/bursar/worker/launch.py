@@ -71,7 +71,7 @@ class Endpoint:
     address: tuple[str, int]
     token: str
     run: str
-    door: PilotAdmission | None = None
+    admission: PilotAdmission | None = None
 
 
 class WorkerProcess(Protocol):

@@ -39,13 +39,13 @@ def test_the_version_changes_when_something_does_and_only_then() -> None:
     clock = Clock()
     directory = InformationIndex(clock=clock, expiry=10.0)
     seen = [directory.version]
-    for at, news in ((0.0, said("a")), (1.0, said("b", 1.0)), (2.0, said("a", 2.0))):
+    for at, events in ((0.0, said("a")), (1.0, said("b", 1.0)), (2.0, said("a", 2.0))):
         clock.now = at
-        directory.publish(news)
+        directory.publish(events)
         directory.read()
         seen.append(directory.version)
-        directory.publish(news)
-        directory.publish(replace(news, at=news.at - 0.5))
+        directory.publish(events)
+        directory.publish(replace(events, at=events.at - 0.5))
         assert directory.version == seen[-1]
     clock.now = 11.0
     assert directory.version == seen[-1]

@@ -200,7 +200,7 @@ def test_a_site_tells_at_intervals_and_when_much_has_changed() -> None:
             for moment, free in ((10, 95), (13, 80), (13.1, 60), (13.9, 40), (14.9, 40)):
                 await asyncio.sleep(moment - now())
                 site.free = free
-                publisher.look()
+                publisher.poll()
             await asyncio.sleep(200 - now())
         assert site.heard == [
             (0.5, 100),
@@ -248,7 +248,7 @@ def test_an_index_that_does_not_listen_is_given_up_for_this_time() -> None:
 def test_news_is_what_differs_by_more_than_a_share() -> None:
     async def main() -> None:
         before = status("a", 100, traversal_time=50.0, waiting=0)
-        for changes, news in (
+        for changes, events in (
             ({}, False),
             ({"free_processors": 90}, False),
             ({"free_processors": 89}, True),
@@ -264,7 +264,7 @@ def test_news_is_what_differs_by_more_than_a_share() -> None:
             assert (
                 is_significant_change(before, after, 0.1)
                 is is_significant_change(after, before, 0.1)
-                is news
+                is events
             ), changes
 
     run(main)

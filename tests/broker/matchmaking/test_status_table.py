@@ -25,7 +25,7 @@ def board() -> SiteStatusTable:
 
 
 def columns(found: SiteStatusTable) -> list[tuple[float, ...]]:
-    return [tuple(float(value) for value in row) for row in zip(*found.said, strict=True)]
+    return [tuple(float(value) for value in row) for row in zip(*found.published, strict=True)]
 
 
 def test_nothing_is_known_at_first() -> None:
@@ -56,7 +56,7 @@ def test_columns_hold_what_each_site_said_last() -> None:
 def test_what_is_no_wait_is_an_unknown_one(wait: float | None) -> None:
     found = board()
     found.put(0, status("a", wait, 3))
-    assert math.isnan(found.said.wait[0])
+    assert math.isnan(found.published.wait[0])
 
 
 def test_a_site_is_open_while_it_is_in_production() -> None:
@@ -189,4 +189,4 @@ def test_a_table_that_is_made_late_has_what_was_said_before() -> None:
     found = board()
     found.put(1, status("b", waiting=4))
     assert row(found, "waiting") == [UNDEFINED, 4]
-    assert np.isnan(found.said.wait[0])
+    assert np.isnan(found.published.wait[0])

@@ -40,7 +40,7 @@ def sold(auctioneer: Auctioneer, values: list[int]) -> Outcome:
     exchange = MessageExchange([owner, *buyers])
     opened = owner.auction(auctioneer, NOW)
     assert not isinstance(opened, Refusal)
-    exchange.carry(opened, NOW)
+    exchange.deliver(opened, NOW)
     while not auctioneer.is_over:
         exchange.tick(owner.next_tick())
     bought = [(i, a) for i, buyer in enumerate(buyers) for a in buyer.agreements]
@@ -61,7 +61,7 @@ def bought(auctioneer: Auctioneer, values: list[int]) -> Outcome:
         for name, value in zip(auctioneer.parties, values, strict=True)
     ]
     exchange = MessageExchange([buyer, *owners])
-    exchange.carry(buyer.auction(auctioneer, NOW), NOW)
+    exchange.deliver(buyer.auction(auctioneer, NOW), NOW)
     while not auctioneer.is_over:
         exchange.tick(buyer.next_tick())
     deals = [(i, a) for i, owner in enumerate(owners) for a in owner.agreements]
@@ -285,8 +285,8 @@ def test_what_is_auctioned_cannot_be_sold_elsewhere_until_it_is_over() -> None:
     owner.auction(sealed([0], 10), NOW)
     exchange = MessageExchange([owner, ann := manager()])
 
-    exchange.carry(ann.ask("d", ["uni"], SAME_TIME, NOW), NOW)
+    exchange.deliver(ann.ask("d", ["uni"], SAME_TIME, NOW), NOW)
     assert ann.quotes("d", NOW) == ()
     owner.tick(NOW + 60)
-    exchange.carry(ann.ask("e", ["uni"], SAME_TIME, NOW + 60), NOW + 60)
+    exchange.deliver(ann.ask("e", ["uni"], SAME_TIME, NOW + 60), NOW + 60)
     assert len(ann.quotes("e", NOW + 60)) == 1

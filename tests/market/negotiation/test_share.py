@@ -42,7 +42,7 @@ def test_each_pays_its_bid_and_who_gets_nothing_pays_nothing() -> None:
         buyer.join("lot", "uni", value * UNITS)
     exchange = MessageExchange([owner, *buyers])
     auctioneer = ShareAuctioneer("uni", "lot", ["p0", "p1", "p2"], WANTED, closes=NOW + 60)
-    exchange.carry(owner.auction(auctioneer, NOW), NOW)
+    exchange.deliver(owner.auction(auctioneer, NOW), NOW)
 
     exchange.tick(NOW + 60)
 

@@ -22,7 +22,7 @@ def test_the_cheapest_owner_within_the_limit_gets_it_and_all_know(
     owners = [server(f"u{i}", base=price) for i, price in enumerate(prices)]
     exchange = MessageExchange([ann := manager(), *owners])
 
-    exchange.carry(
+    exchange.deliver(
         ann.call("d", [o.name for o in owners], WANTED, CLOSES, NOW, limit=limit * UNITS), NOW
     )
     exchange.tick(CLOSES)
@@ -48,10 +48,10 @@ def test_an_award_its_owner_cannot_keep_goes_to_the_next() -> None:
     exchange = MessageExchange([ann, bob, cheap, dear])
     narrow = type(WANTED)(processors=4, seconds=100.0, earliest=5_000.0, latest=5_100.0)
     called = ann.call("d", ["cheap", "dear", "nobody"], narrow, CLOSES, NOW)
-    exchange.carry(called, NOW)  # waits for the one who never answers
+    exchange.deliver(called, NOW)  # waits for the one who never answers
 
-    exchange.carry(bob.ask("b", ["cheap"], narrow, NOW), NOW)
-    exchange.carry(bob.accept(bob.quotes("b", NOW)[0], NOW), NOW)
+    exchange.deliver(bob.ask("b", ["cheap"], narrow, NOW), NOW)
+    exchange.deliver(bob.accept(bob.quotes("b", NOW)[0], NOW), NOW)
     exchange.tick(CLOSES)
 
     (agreement,) = ann.agreements
@@ -63,11 +63,11 @@ def test_quotes_that_set_processors_aside_are_always_kept() -> None:
     ann, bob = manager("ann"), manager("bob")
     exchange = MessageExchange([ann, bob, owner])
     narrow = type(WANTED)(processors=4, seconds=100.0, earliest=5_000.0, latest=5_100.0)
-    exchange.carry(ann.ask("d", ["cheap"], narrow, NOW), NOW)
+    exchange.deliver(ann.ask("d", ["cheap"], narrow, NOW), NOW)
 
-    exchange.carry(bob.ask("b", ["cheap"], narrow, NOW), NOW)
+    exchange.deliver(bob.ask("b", ["cheap"], narrow, NOW), NOW)
     assert bob.quotes("b", NOW) == ()
-    exchange.carry(ann.accept(ann.quotes("d", NOW)[0], NOW + 599), NOW + 599)
+    exchange.deliver(ann.accept(ann.quotes("d", NOW)[0], NOW + 599), NOW + 599)
 
     assert len(ann.agreements) == 1
 
@@ -130,7 +130,7 @@ def test_only_the_winner_can_call_an_agreement_off() -> None:
     assert buyer.receive(Cancel(**HEAD, number=1), NOW) == ()
     assert buyer.state == "called"
 
-    exchange.carry(ann.call("e", ["cheap", "dear"], WANTED, CLOSES, NOW), NOW)
+    exchange.deliver(ann.call("e", ["cheap", "dear"], WANTED, CLOSES, NOW), NOW)
     assert ann.states("e") == {"cheap": "agreed", "dear": "agreed"}
     for name, state in (("dear", "agreed"), ("cheap", "cancelled")):
         number = max(m.number for m in exchange.delivered if m.sender == name) + 1

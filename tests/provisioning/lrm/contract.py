@@ -73,7 +73,7 @@ class Ground:
         wanted = list(ids)
         end = self.now() + PATIENCE
         while True:
-            reports = dict(await self.manager.look(wanted))
+            reports = dict(await self.manager.poll(wanted))
             if all(is_so(report) for report in reports.values()):
                 return reports
             assert self.now() < end, f"after {PATIENCE} s: {reports}"
@@ -147,7 +147,7 @@ async def a_job_of_an_array_is_cancelled_alone(ground: Ground) -> None:
     await ground.wait(ids, is_running)
     await ground.manager.cancel([ids[1]])
     assert (await ground.wait([ids[1]], has_ended))[ids[1]].how == "cancelled"
-    others = await ground.manager.look([ids[0], ids[2]])
+    others = await ground.manager.poll([ids[0], ids[2]])
     assert all(is_running(report) for report in others.values())
     await ground.manager.cancel(ids)
     await ground.wait(ids, has_ended)
@@ -161,7 +161,7 @@ async def what_does_not_fit_waits(ground: Ground) -> None:
         for name in ("first", "second")
     ]
     await ground.wait([first], is_running)
-    waiting = (await ground.manager.look([second]))[second]
+    waiting = (await ground.manager.poll([second]))[second]
     assert waiting.state == "pending"
     assert waiting.began is None
     assert waiting.reason
@@ -223,7 +223,7 @@ async def a_job_waits_for_its_moment(ground: Ground) -> None:
         pytest.skip("no begins")
     begin = ground.now() + 3
     (id,) = await ground.manager.submit(ground.request("later", begin=begin))
-    assert (await ground.manager.look([id]))[id].state == "pending"
+    assert (await ground.manager.poll([id]))[id].state == "pending"
     began = (await ground.wait([id], is_running))[id].began
     assert began is not None
     assert began >= math.floor(begin) - 1e-6
@@ -235,14 +235,14 @@ async def an_unknown_job_is_unknown(ground: Ground) -> None:
     """Of a job that nobody knows it is not said that it ended; others are answered."""
     (id,) = await ground.manager.submit(ground.request("known"))
     absent = str(int(id) + 4000) if id.isdecimal() else f"{id}4000"
-    reports = await ground.manager.look([absent, id])
+    reports = await ground.manager.poll([absent, id])
     assert reports[absent].state == "unknown"
     assert reports[absent].how is None
     assert reports[absent].reason
     assert reports[id].state in ("pending", "running")
-    assert (await ground.manager.look([absent]))[absent].state == "unknown"
+    assert (await ground.manager.poll([absent]))[absent].state == "unknown"
     assert absent not in await ground.manager.usage([absent])
-    assert await ground.manager.look([]) == {}
+    assert await ground.manager.poll([]) == {}
     await ground.manager.cancel([id])
     await ground.wait([id], has_ended)
 
@@ -255,7 +255,7 @@ async def one_command_tells_of_all(ground: Ground) -> None:
     if ground.manager.abilities.arrays:
         ids += await ground.manager.submit(ground.request("polls", copies=50))
     before = ground.commands()
-    reports = await ground.manager.look(ids)
+    reports = await ground.manager.poll(ids)
     assert ground.commands() - before == 1
     assert list(reports) == ids
     assert all(report.state in ("pending", "running") for report in reports.values())
@@ -279,7 +279,7 @@ async def a_start_is_estimated(ground: Ground) -> None:
     later = await ground.manager.expected_start(wide)
     assert later is not None
     assert later >= running.until - 2
-    assert list(await ground.manager.look([id])) == [id]  # nothing was submitted by asking
+    assert list(await ground.manager.poll([id])) == [id]  # nothing was submitted by asking
     assert len([job for job in (await ground.manager.queue()).jobs if job.own]) == 1
     await ground.manager.cancel([id])
     await ground.wait([id], has_ended)
@@ -317,7 +317,7 @@ async def silence_is_not_an_answer(ground: Ground) -> None:
     await ground.wait([id], is_running)
     with ground.unreachable():
         answers = await asyncio.gather(
-            ground.manager.look([id]),
+            ground.manager.poll([id]),
             ground.manager.queue(),
             ground.manager.cancel([id]),
             ground.manager.submit(ground.request("unheard")),

@@ -15,7 +15,7 @@ def test_each_manager_has_its_adapter(name: Manager) -> None:
     """With every method of the interface, and without asking anybody anything."""
     manager = manager_of(BatchScheduler(manager=name))
     assert type(manager).__module__.split(".")[3] == name
-    for method in ("submit", "cancel", "look", "queue", "expected_start", "reserve", "usage"):
+    for method in ("submit", "cancel", "poll", "queue", "expected_start", "reserve", "usage"):
         assert callable(getattr(manager, method))
     assert manager.abilities.begin
 

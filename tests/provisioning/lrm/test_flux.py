@@ -36,7 +36,7 @@ def manager(answers: dict[str, CommandResult] = ANSWERS, **site: object) -> tupl
 
 
 def look(*ids: int, answers: dict[str, CommandResult] = ANSWERS) -> dict[int, JobReport]:
-    found = asyncio.run(manager(answers)[0].look([str(id) for id in ids]))
+    found = asyncio.run(manager(answers)[0].poll([str(id) for id in ids]))
     return {int(id): report for id, report in found.items()}
 
 
@@ -75,7 +75,7 @@ def test_every_state_and_end_is_told() -> None:
 def test_one_command_tells_of_all() -> None:
     """Those that ended too."""
     flux, shell = manager()
-    asyncio.run(flux.look([str(id) for id in range(FIRST, FIRST + 500)]))
+    asyncio.run(flux.poll([str(id) for id in range(FIRST, FIRST + 500)]))
     assert shell.commands == 1
 
 

@@ -273,7 +273,7 @@ def test_jobs_outlive_the_queue_master(cluster: Cluster, tmp_path: Path) -> None
         return id
 
     async def look(id: str) -> JobReport:
-        return (await ground.manager.look([id]))[id]
+        return (await ground.manager.poll([id]))[id]
 
     id = asyncio.run(begin())
     cluster.stop_controller()
@@ -320,7 +320,7 @@ def test_it_comes_down_without_a_trace(tmp_path: Path) -> None:
 
 def look_at(answers: dict[str, CommandResult], *ids: str) -> dict[str, JobReport]:
     manager = GridEngine(BatchScheduler(manager="gridengine"), Recorded(answers))
-    return dict(asyncio.run(manager.look(ids)))
+    return dict(asyncio.run(manager.poll(ids)))
 
 
 def listed(text: str = QSTAT, accounting: str = QACCT) -> dict[str, CommandResult]:

@@ -36,7 +36,7 @@ def manager(answers: dict[str, CommandResult] = ANSWERS, **site: object) -> tupl
 
 
 def look(*ids: str, answers: dict[str, CommandResult] = ANSWERS) -> dict[str, JobReport]:
-    return dict(asyncio.run(manager(answers)[0].look(ids)))
+    return dict(asyncio.run(manager(answers)[0].poll(ids)))
 
 
 def _with(text: str) -> dict[str, CommandResult]:
@@ -71,7 +71,7 @@ def test_every_state_and_end_is_told() -> None:
 def test_jobs_that_bjobs_forgot_are_looked_up() -> None:
     """In the accounting, by one command more; what is not there either is unknown."""
     lsf, shell = manager()
-    reports = asyncio.run(lsf.look(["806290", "700001", "700002[7]", "999"]))
+    reports = asyncio.run(lsf.poll(["806290", "700001", "700002[7]", "999"]))
     assert shell.commands == 2
     assert reports["700001"].how == "completed"
     assert reports["700002[7]"].how == "timeout"
@@ -82,7 +82,7 @@ def test_jobs_that_bjobs_forgot_are_looked_up() -> None:
 def test_one_command_tells_of_all() -> None:
     """As long as all are listed."""
     lsf, shell = manager()
-    asyncio.run(lsf.look(["806290", "806291", "806293[1]", "806293[2]"]))
+    asyncio.run(lsf.poll(["806290", "806291", "806293[1]", "806293[2]"]))
     assert shell.commands == 1
 
 

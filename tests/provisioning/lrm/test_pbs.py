@@ -44,7 +44,7 @@ def manager(answers: dict[str, CommandResult] = OPEN, **site: object) -> tuple[P
 
 
 def look(*ids: str, answers: dict[str, CommandResult] = OPEN) -> dict[str, JobReport]:
-    return dict(asyncio.run(manager(answers)[0].look(ids)))
+    return dict(asyncio.run(manager(answers)[0].poll(ids)))
 
 
 def test_every_state_and_end_of_openpbs_is_told() -> None:
@@ -87,9 +87,9 @@ def test_torques_text_is_read_like_json() -> None:
 def test_one_command_tells_of_all_and_of_those_that_are_gone() -> None:
     """The version is asked once; then a poll is one qstat, history included."""
     pbs, shell = manager()
-    asyncio.run(pbs.look(["1008.calc0"]))
+    asyncio.run(pbs.poll(["1008.calc0"]))
     before = shell.commands
-    asyncio.run(pbs.look([f"{n}.calc0" for n in range(1000, 1500)]))
+    asyncio.run(pbs.poll([f"{n}.calc0" for n in range(1000, 1500)]))
     assert shell.commands == before + 1
     command = shell.asked[-1][0]
     assert command[:6] == ("qstat", "-f", "-F", "json", "-t", "-x")
@@ -109,9 +109,9 @@ def test_a_server_without_history_is_asked_without_it() -> None:
     refusal = CommandResult(1, "", "qstat: PBS is not configured to maintain job history\n")
     answers = {**OPEN, "qstat -f -F json -t -x": refusal}
     pbs, shell = manager(answers)
-    assert asyncio.run(pbs.look(["1008.calc0"]))["1008.calc0"].state == "running"
+    assert asyncio.run(pbs.poll(["1008.calc0"]))["1008.calc0"].state == "running"
     before = shell.commands
-    asyncio.run(pbs.look(["1008.calc0"]))
+    asyncio.run(pbs.poll(["1008.calc0"]))
     assert shell.commands == before + 1
 
 

@@ -28,7 +28,7 @@ async def ground_of(folder: Path, check: Callable[[Ground], Awaitable[None]]) ->
 
         setattr(manager, name, outer)
 
-    for name in ("submit", "cancel", "look"):
+    for name in ("submit", "cancel", "poll"):
         counting(name)
     try:
         await check(Ground(manager=manager, processors=4, folder=folder, commands=lambda: calls))
@@ -56,7 +56,7 @@ def test_nothing_of_a_job_is_left_when_it_ends(tmp_path: Path) -> None:
         while not file.exists() or len(file.read_text().split()) < 2:
             await asyncio.sleep(0.02)
         await manager.cancel([id])
-        assert (await manager.look([id]))[id].how == "cancelled"
+        assert (await manager.poll([id]))[id].how == "cancelled"
         await manager.close()
         return [int(word) for word in file.read_text().split()]
 
@@ -84,7 +84,7 @@ def test_jobs_start_in_their_order(tmp_path: Path) -> None:
         (first,) = await manager.submit(ground.request("first"))
         (wide,) = await manager.submit(ground.request("wide", processors=2))
         (narrow,) = await manager.submit(ground.request("narrow"))
-        reports = await manager.look([first, wide, narrow])
+        reports = await manager.poll([first, wide, narrow])
         assert [r.state for r in reports.values()] == ["running", "pending", "pending"]
         until = reports[first].until
         assert until is not None
@@ -93,7 +93,7 @@ def test_jobs_start_in_their_order(tmp_path: Path) -> None:
         await manager.cancel([first, wide])
         await ground.wait([narrow], is_running)
         await manager.close()
-        assert has_ended((await manager.look([narrow]))[narrow])
+        assert has_ended((await manager.poll([narrow]))[narrow])
 
     asyncio.run(run())
 

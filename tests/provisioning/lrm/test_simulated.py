@@ -128,10 +128,10 @@ def test_processors_come_by_the_timetable() -> None:
         assert (await manager.queue()).free == 47
         many = JobRequest(**{**_fields(REQUEST), "copies": 48, "seconds": 600.0})
         ids = await manager.submit(many)
-        reports = await manager.look(ids)
+        reports = await manager.poll(ids)
         assert [r.state for r in reports.values()].count("running") == 47
         await asyncio.sleep(170)
-        assert (await manager.look(ids))[ids[-1]].began == 160.0
+        assert (await manager.poll(ids))[ids[-1]].began == 160.0
         wide = JobRequest(**{**_fields(REQUEST), "processors": 49})
         with pytest.raises(SiteError, match="48 processors"):
             await manager.submit(wide)
@@ -154,7 +154,7 @@ def test_a_clock_far_from_the_loops_misses_nothing() -> None:
         for number in range(200):
             request = JobRequest(**{**_fields(REQUEST), "seconds": 10 + number / 7})
             ids += await manager.submit(request)
-        while any(r.state != "ended" for r in (await manager.look(ids)).values()):
+        while any(r.state != "ended" for r in (await manager.poll(ids)).values()):
             await asyncio.sleep(100 / 3)
         for id, used in (await manager.usage(ids)).items():
             assert used.how == "timeout"
@@ -186,9 +186,9 @@ def test_jobs_of_the_trace_come_first() -> None:
             (False, False),
             (True, False),
         ]
-        assert (await manager.look([id]))[id].expected == pytest.approx(110.0)
+        assert (await manager.poll([id]))[id].expected == pytest.approx(110.0)
         await asyncio.sleep(70)
-        assert (await manager.look([id]))[id].began == pytest.approx(110.0)
+        assert (await manager.poll([id]))[id].began == pytest.approx(110.0)
 
     run(go())
 
@@ -201,7 +201,7 @@ def test_a_range_of_nodes_takes_what_is_free_at_its_start() -> None:
         await manager.submit(JobRequest(**{**_fields(REQUEST), "processors": 2}))
         flexible = JobRequest(**{**_fields(REQUEST), "processors": 2, "nodes": (1, 4)})
         (id,) = await manager.submit(flexible)
-        report = (await manager.look([id]))[id]
+        report = (await manager.poll([id]))[id]
         assert report.state == "running"
         assert report.processors == 6
         assert (await manager.queue()).free == 0
@@ -221,7 +221,7 @@ def test_a_time_is_cut_so_that_the_job_fits_before_what_is_kept() -> None:
         )
         flexible = JobRequest(**{**_fields(REQUEST), "seconds": 300.0, "least_seconds": 50.0})
         (id,) = await manager.submit(flexible)
-        report = (await manager.look([id]))[id]
+        report = (await manager.poll([id]))[id]
         assert report.state == "running"
         assert report.until is not None
         assert 99 < report.until <= 100
@@ -241,15 +241,15 @@ def test_a_job_in_a_window_of_its_own_starts_with_it_and_ends_with_it() -> None:
             )
         )
         (stranger,) = await manager.submit(JobRequest(**{**_fields(REQUEST), "reservation": "no"}))
-        assert (await manager.look([stranger]))[stranger].how == "rejected"
+        assert (await manager.poll([stranger]))[stranger].how == "rejected"
         await asyncio.sleep(99)
         (outside,) = await manager.submit(JobRequest(**{**_fields(REQUEST), "processors": 2}))
         await asyncio.sleep(2)
-        reports = await manager.look([inside, outside])
+        reports = await manager.poll([inside, outside])
         assert reports[inside].began == 100.0
         assert reports[outside].state == "pending"
         await asyncio.sleep(50)
-        reports = await manager.look([inside, outside])
+        reports = await manager.poll([inside, outside])
         assert (reports[inside].how, reports[inside].ended) == ("timeout", 150.0)
         assert reports[outside].began == 150.0
 

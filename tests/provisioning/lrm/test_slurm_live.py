@@ -145,7 +145,7 @@ def test_what_is_held_says_by_whom(slurm: SlurmCluster, tmp_path: Path) -> None:
     async def check(ground: Ground) -> None:
         (id,) = await ground.manager.submit(ground.request("kept", begin=time.time() + 300))
         slurm.run("scontrol", "hold", id)
-        report = (await ground.manager.look([id]))[id]
+        report = (await ground.manager.poll([id]))[id]
         assert report.state == "held"
         assert "JobHeldAdmin" in report.reason
         assert [job.held for job in (await ground.manager.queue()).jobs] == [True]
@@ -231,7 +231,7 @@ def test_a_range_of_nodes_starts_with_what_is_free(slurm: SlurmCluster, tmp_path
             await ground.manager.shrink(id, ["nowhere"])
         await ground.manager.shrink(id, report.nodes[:1])
         assert (await ground.manager.queue()).free == 11
-        smaller = (await ground.manager.look([id]))[id]
+        smaller = (await ground.manager.poll([id]))[id]
         assert (smaller.state, smaller.processors) == ("running", 4)
         assert smaller.nodes == report.nodes[:1]
         assert not list(tmp_path.glob("slurm_job_*"))
@@ -266,7 +266,7 @@ def test_many_jobs_are_looked_at_by_one_command(slurm: SlurmCluster, tmp_path: P
         ids = await ground.manager.submit(ground.request("many", copies=500))
         await ground.wait(ids[:1], is_running)
         before = ground.commands()
-        reports = await ground.manager.look(ids)
+        reports = await ground.manager.poll(ids)
         assert ground.commands() - before == 1
         states = [report.state for report in reports.values()]
         assert states.count("running") <= 16
@@ -385,9 +385,9 @@ def test_a_job_that_is_listed_no_more_is_looked_up(slurm: SlurmCluster, tmp_path
         (running,) = await ground.manager.submit(ground.request("runs"))
         await ground.wait([running], is_running)
         (tmp_path / "forget").touch()
-        await ground.manager.look(ids)  # learns that there is no accounting here
+        await ground.manager.poll(ids)  # learns that there is no accounting here
         before = ground.commands()
-        reports = await ground.manager.look([*ids, running])
+        reports = await ground.manager.poll([*ids, running])
         assert ground.commands() - before == 2
         for id in ids:
             assert reports[id].how == known[id].how
@@ -398,7 +398,7 @@ def test_a_job_that_is_listed_no_more_is_looked_up(slurm: SlurmCluster, tmp_path
         usage = await ground.manager.usage(ids)
         assert usage[ids[0]].processors == 3
         (tmp_path / "forget").unlink()
-        assert (await ground.manager.look([running]))[running].state == "running"
+        assert (await ground.manager.poll([running]))[running].state == "running"
 
     on(slurm, tmp_path, check, path)
 
@@ -474,7 +474,7 @@ def test_over_its_limit_a_job_has_timed_out(frail: tuple[SlurmCluster, str]) -> 
     async def check() -> None:
         manager = Slurm(BatchScheduler(manager="slurm", environment=cluster.environment))
         end = time.monotonic() + LIMIT
-        while not has_ended(report := (await manager.look([id]))[id]):
+        while not has_ended(report := (await manager.poll([id]))[id]):
             assert time.monotonic() < end
             await asyncio.sleep(0.2)
         assert report.how == "timeout"

@@ -464,7 +464,7 @@ def test_nonsense_is_no_answer(tmp_path: Path) -> None:
     """What is not to be read is nobody's end."""
     manager = fake(tmp_path, squeue="echo MOTD: welcome", sbatch="echo slurm-wlm 23.02.7")
     with pytest.raises(SiteError, match=r"23\.02\.7.*welcome") as error:
-        asyncio.run(manager.look(["1"]))
+        asyncio.run(manager.poll(["1"]))
     assert error.value.transient
     manager = fake(tmp_path, sinfo="echo hello", squeue="exit 0", scontrol="exit 0")
     with pytest.raises(SiteError, match="hello") as error:
@@ -480,9 +480,9 @@ def test_a_cancelled_job_has_ended_although_its_node_does_not_answer(tmp_path: P
 
     async def main() -> None:
         assert await manager.submit(REQUEST) == ["7"]
-        assert (await manager.look(["7"]))["7"].state == "running"
+        assert (await manager.poll(["7"]))["7"].state == "running"
         await manager.cancel(["7"])
-        reports = await manager.look(["7", "8"])
+        reports = await manager.poll(["7", "8"])
         assert (reports["7"].state, reports["7"].how) == ("ended", "cancelled")
         assert reports["7"].ended == 1022.0
         assert reports["8"].state == "running"
@@ -507,7 +507,7 @@ def test_a_job_that_was_put_back_is_charged_for_each_time_that_it_ran(tmp_path: 
 
     async def main() -> None:
         await manager.submit(REQUEST)
-        assert (await manager.look(["7"]))["7"].state == "running"
+        assert (await manager.poll(["7"]))["7"].state == "running"
         gone.touch()
         usage = (await manager.usage(["7"]))["7"]
         assert (usage.processors, usage.seconds, usage.is_whole) == (16, 12.0, True)
@@ -528,7 +528,7 @@ def test_records_that_do_not_answer_leave_a_job_unknown(tmp_path: Path) -> None:
         squeue='echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1',
         sacct='echo "sacct: error: Unable to connect to database" >&2; exit 1',
     )
-    report = asyncio.run(manager.look(["7"]))["7"]
+    report = asyncio.run(manager.poll(["7"]))["7"]
     assert report.state == "unknown"
     assert "database" in report.reason
 
@@ -536,7 +536,7 @@ def test_records_that_do_not_answer_leave_a_job_unknown(tmp_path: Path) -> None:
 def test_with_accounting_a_job_is_looked_up_there(tmp_path: Path) -> None:
     """By one command more, whatever has become of it."""
     manager = fake(tmp_path, squeue="exit 0", sacct=f"cat {RECORDED}/sacct.txt")
-    reports = asyncio.run(manager.look(["200", "203_0", "999"]))
+    reports = asyncio.run(manager.poll(["200", "203_0", "999"]))
     assert [r.how for r in reports.values()] == ["completed", "timeout", None]
     assert reports["999"].state == "unknown"
     assert manager.shell.commands == 2
@@ -549,7 +549,7 @@ def test_with_accounting_a_job_is_looked_up_there(tmp_path: Path) -> None:
 def test_a_record_that_was_never_closed_is_no_job(tmp_path: Path) -> None:
     """A controller that lost its state knows no such job: the records say that it runs for ever."""
     manager = fake(tmp_path, squeue="exit 0", sacct=f"cat {RECORDED}/sacct.txt")
-    reports = asyncio.run(manager.look(["205", "203_3"]))
+    reports = asyncio.run(manager.poll(["205", "203_3"]))
     assert [r.state for r in reports.values()] == ["unknown", "unknown"]
     assert "running by the records" in reports["205"].reason
 
@@ -589,7 +589,7 @@ def test_a_refused_cancel_is_told(tmp_path: Path) -> None:
     # Cancelled without complaint, but there never was such a job.
     manager = fake(tmp_path, scancel="exit 0", squeue="exit 0", sacct="exit 0")
     asyncio.run(manager.cancel(["1"]))
-    assert asyncio.run(manager.look(["1"]))["1"].state == "unknown"
+    assert asyncio.run(manager.poll(["1"]))["1"].state == "unknown"
     with pytest.raises(InputError):
         asyncio.run(manager.cancel(["--user=root"]))
 
@@ -598,7 +598,7 @@ def test_ten_thousand_jobs_are_one_command(tmp_path: Path) -> None:
     """Too many for a command line: then all of the user's are listed."""
     manager = fake(tmp_path, squeue='echo "job|50000|50000|RUNNING|1|2|1|n1|None"', sacct="exit 0")
     ids = [str(number) for number in range(50_000, 60_000)]
-    reports = asyncio.run(manager.look(ids))
+    reports = asyncio.run(manager.poll(ids))
     assert reports["50000"].state == "running"
     assert reports["50001"].state == "unknown"
     assert manager.shell.commands == 2

@@ -177,7 +177,7 @@ class World:
         self.journal = FakeJournal()
         self.billing = FakeDesk()
         self.homes = NoHomes()
-        self.bench = Bench()
+        self.sidecar = Bench()
         self.told: dict[str, int] = {}  # outcomes of each worker that are durable
         self._start()
 
@@ -195,7 +195,7 @@ class World:
             )
             self.journal.restore(self.chance)
             await self.engine.open()
-            self.engine.attach(self.bench)
+            self.engine.attach(self.sidecar)
 
         self.run(start())
 
@@ -257,7 +257,7 @@ class World:
 
     def join(self, name: str, processors: int = 1, pool: str = "shared") -> list[int]:
         """A worker comes, or comes back with what it has."""
-        jobs = self.bench.jobs.setdefault(name, {})
+        jobs = self.sidecar.jobs.setdefault(name, {})
         holds = [(job.task, job.attempt) for job in jobs.values()]
 
         async def join() -> list[int]:
@@ -269,7 +269,7 @@ class World:
 
     def lose(self, name: str) -> None:
         """A worker is gone for good."""
-        self.bench.jobs.pop(name)
+        self.sidecar.jobs.pop(name)
         self.do(lambda: self.engine.dispatching.leave(name))
 
     def settle(self) -> None:
@@ -292,7 +292,7 @@ class World:
         self, worker: str, number: int, status: Status = Status.SUCCEEDED, **more: Any
     ) -> Outcome:
         """A worker's task ends, and it says so."""
-        job = self.bench.jobs[worker].pop(number)
+        job = self.sidecar.jobs[worker].pop(number)
         outcome = outcome_of(job, status, self.now, **more)
         self.say(worker, [outcome])
         return outcome

@@ -39,7 +39,7 @@ def test_a_task_goes_to_a_worker_and_its_result_to_the_client(world: World) -> N
     submitted = world.submit(handle, [spec])
     assert (submitted.first, submitted.count, submitted.repeated) == (0, 1, False)
     world.join("w")
-    (job,) = world.bench.jobs["w"].values()
+    (job,) = world.sidecar.jobs["w"].values()
     assert job.steps == (Exec(("echo", "hi")),)
     assert (job.environment, job.limit, job.processors) == ({"A": "b"}, 7.0, 1)
     assert job.home == str(world.engine.home("ann", handle))
@@ -115,7 +115,7 @@ def test_steps_places_and_envelopes_reach_the_worker() -> None:
         ],
     )
     world.join("w", 3)
-    first, second, third = world.bench.jobs["w"].values()
+    first, second, third = world.sidecar.jobs["w"].values()
     home = str(world.engine.home("ann", handle))
     assert (first.steps, first.directory, first.home) == (steps, "", home)
     assert (second.directory, second.inputs, second.home) == ("/data/run", ("x",), home)
@@ -247,7 +247,7 @@ def test_a_lost_worker_costs_a_try_only_where_the_task_can_have_run(world: World
     world.submit(handle, [api.TaskSpec(command=("x",), tries=2)] * 2)
     for life in range(2):
         world.join(f"w{life}")
-        assert [n & 0xFF for n in world.bench.jobs[f"w{life}"]] == [0]
+        assert [n & 0xFF for n in world.sidecar.jobs[f"w{life}"]] == [0]
         world.lose(f"w{life}")
     (result,) = world.results(handle)
     assert (result["task"], result["state"], result["attempt"]) == (0, "failed", 2)
@@ -255,7 +255,7 @@ def test_a_lost_worker_costs_a_try_only_where_the_task_can_have_run(world: World
     world.restart()
     world.settle()
     world.join("w2")
-    (job,) = world.bench.jobs["w2"].values()
+    (job,) = world.sidecar.jobs["w2"].values()
     assert job.task & 0xFF == 1
     assert world.engine.counters.retried == 0
 
@@ -284,7 +284,7 @@ def test_an_outcome_counts_once_and_only_from_who_was_given_the_task(world: Worl
     world.submit(handle, 2)
     world.join("w", 2)
     world.join("v")
-    first, second = world.bench.jobs["w"].values()
+    first, second = world.sidecar.jobs["w"].values()
     world.say("v", [outcome_of(first, Status.FAILED, 0.0)])
     world.say("w", [outcome_of(msgspec.structs.replace(first, attempt=1), Status.FAILED, 0.0)])
     assert world.results(handle) == []
@@ -306,7 +306,7 @@ def test_a_worker_is_told_only_when_its_outcome_is_durable(world: World) -> None
     handle = world.create()
     world.submit(handle, 1)
     world.join("w")
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     world.journal.is_full = True
     world.say("w", [outcome_of(job, Status.SUCCEEDED, 0.0)])
     assert world.told == {}
@@ -326,15 +326,15 @@ def test_tasks_of_an_earlier_life_wait_for_their_workers(world: World) -> None:
     handle = world.create()
     world.submit(handle, 2)
     world.join("w")
-    (job,) = world.bench.jobs["w"].values()
+    (job,) = world.sidecar.jobs["w"].values()
     world.restart()
     world.join("v", 2)
-    assert world.bench.jobs["v"] == {}
+    assert world.sidecar.jobs["v"] == {}
     world.submit(handle, 1)
-    assert [n & 0xFF for n in world.bench.jobs["v"]] == [2]
+    assert [n & 0xFF for n in world.sidecar.jobs["v"]] == [2]
     assert world.join("w") == []  # goes on with what it has
     world.settle()
-    assert [n & 0xFF for n in world.bench.jobs["v"]] == [2, 1]
+    assert [n & 0xFF for n in world.sidecar.jobs["v"]] == [2, 1]
     world.end("w", job.task)
     assert [r["task"] for r in world.results(handle)] == [0]
 
@@ -346,11 +346,11 @@ def test_a_worker_that_comes_back_too_late_is_told_to_end_what_others_have(world
     handle = world.create()
     world.submit(handle, 1)
     world.join("w")
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     world.restart()
     world.settle()
     world.join("v")
-    (again,) = world.bench.jobs["v"].values()
+    (again,) = world.sidecar.jobs["v"].values()
     assert again.task == job.task
     assert again.attempt != job.attempt
     assert world.join("w") == [job.task]
@@ -367,10 +367,10 @@ def test_jobs_that_were_lost_on_the_way_are_given_again(world: World) -> None:
     handle = world.create()
     world.submit(handle, [api.TaskSpec(command=("x",), tries=1)] * 2)
     world.join("w", 2)
-    first, second = list(world.bench.jobs["w"])
-    del world.bench.jobs["w"][second]
+    first, second = list(world.sidecar.jobs["w"])
+    del world.sidecar.jobs["w"][second]
     assert world.join("w", 2) == []
-    assert set(world.bench.jobs["w"]) == {first, second}
+    assert set(world.sidecar.jobs["w"]) == {first, second}
     assert world.results(handle) == []
 
 
@@ -381,10 +381,10 @@ def test_cancelled_tasks_end_at_once_or_are_killed(world: World) -> None:
     handle = world.create()
     world.submit(handle, 4)
     world.join("w")
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     cancelled = world.run(world.engine.cancel("ann", handle, [0, 2]))
     assert cancelled.count == 2
-    assert world.bench.stopped == {"w": {job.task}}
+    assert world.sidecar.stopped == {"w": {job.task}}
     assert [(r["task"], r["state"]) for r in world.results(handle)] == [(2, "cancelled")]
     world.restart()
     assert world.join("w") == [job.task]
@@ -392,7 +392,7 @@ def test_cancelled_tasks_end_at_once_or_are_killed(world: World) -> None:
     assert [r["task"] for r in world.results(handle)] == [2, 0]
     world.settle()
     assert world.run(world.engine.cancel("ann", handle, None)).count == 2
-    world.bench.jobs["w"].clear()
+    world.sidecar.jobs["w"].clear()
     world.lose("w")
     assert {r["state"] for r in world.results(handle)} == {"cancelled"}
     assert world.info(handle).counts.cancelled == 4
@@ -411,7 +411,7 @@ def test_who_cancels_says_how_long_a_task_has_to_end(world: World) -> None:
     assert world.run(world.engine.cancel("ann", handle, [1], 60.0)).count == 1
     assert world.run(world.engine.cancel("ann", handle, [1])).count == 0
     assert world.run(world.engine.cancel("ann", handle, None, 0.0)).count == 0
-    assert world.bench.graces == [GRACE, 60.0, 0.0]
+    assert world.sidecar.graces == [GRACE, 60.0, 0.0]
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -422,9 +422,9 @@ def test_a_result_says_whether_only_the_worker_was_lost(world: World, lost: bool
     handle = world.create()
     world.submit(handle, [api.TaskSpec(command=("true",), tries=1)])
     world.join("w")
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     if lost:
-        world.bench.jobs["w"].clear()
+        world.sidecar.jobs["w"].clear()
         world.lose("w")
     else:
         world.end("w", job.task, Status.FAILED, exit_code=None, reason="a file was lost")
@@ -453,7 +453,7 @@ def test_who_destroys_what_runs_pays_for_it(world: World) -> None:
     handle = world.create()
     world.submit(handle, [api.TaskSpec(command=("true",), processors=2)])
     world.join("w", 2)
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     world.now += 5.0
     world.run(world.engine.destroy("ann", handle))
     world.end("w", job.task, Status.CANCELLED, start=world.now - 3.0, end=world.now)
@@ -468,9 +468,9 @@ def test_nothing_is_left_of_what_was_destroyed(world: World) -> None:
     handle = world.create()
     world.submit(handle, 3)
     world.join("w")
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     world.run(world.engine.destroy("ann", handle))
-    assert world.bench.stopped == {"w": {job.task}}
+    assert world.sidecar.stopped == {"w": {job.task}}
     assert len(world.homes.made) == 1  # until nothing runs in it
     with pytest.raises(ServiceError, match="no such instance"):
         world.results(handle)
@@ -482,7 +482,7 @@ def test_nothing_is_left_of_what_was_destroyed(world: World) -> None:
     world.join("w")
     other = world.create()
     world.submit(other, 1)
-    (new,) = world.bench.jobs["w"].values()
+    (new,) = world.sidecar.jobs["w"].values()
     assert new.task >> 32 != job.task >> 32
 
 
@@ -496,7 +496,7 @@ def test_nothing_is_killed_before_its_instance_is_gone_for_good(world: World) ->
     world.journal.is_full = True
     with pytest.raises(ServiceError, match="not even that"):
         world.run(world.engine.destroy("ann", handle))
-    assert world.bench.stopped == {}
+    assert world.sidecar.stopped == {}
     assert world.homes.made
     world.journal.is_full = False
     world.restart()
@@ -524,7 +524,7 @@ def test_results_that_the_client_has_are_forgotten_for_good(world: World) -> Non
     handle = world.create()
     world.submit(handle, 6)
     world.join("w", 6)
-    for number in list(world.bench.jobs["w"]):
+    for number in list(world.sidecar.jobs["w"]):
         world.end("w", number)
     for through in (1, 2, 4, 4, 3):
         world.run(world.engine.forget("ann", handle, through))
@@ -549,7 +549,7 @@ def test_the_records_of_an_instance_stay_few(world: World) -> None:
     most = 0
     for _ in range(40):
         world.submit(handle, 50)
-        for number in list(world.bench.jobs["w"]):
+        for number in list(world.sidecar.jobs["w"]):
             world.end("w", number)
         world.run(world.engine.forget("ann", handle, 10**9))
         most = max(most, len(world.journal.records))
@@ -566,7 +566,7 @@ def test_a_submission_shrinks_as_its_tasks_end(world: World) -> None:
     tasks = [api.TaskSpec(command=("x" * 1000,))] * 100
     world.submit(handle, tasks, key="k")
     world.join("w", 100)
-    for number in list(world.bench.jobs["w"])[:90]:
+    for number in list(world.sidecar.jobs["w"])[:90]:
         world.end("w", number)
     world.run(world.engine.forget("ann", handle, 90))
     assert world.journal.size < 40_000
@@ -585,7 +585,7 @@ def test_compaction_keeps_the_state(world: World) -> None:
     handle = world.create(label="kept")
     world.submit(handle, 5, key="k")
     world.join("w", 2)
-    world.end("w", next(iter(world.bench.jobs["w"])))
+    world.end("w", next(iter(world.sidecar.jobs["w"])))
     world.journal.compact()
     world.run(world.journal.durable())
     before = world.info(handle)
@@ -607,7 +607,7 @@ def test_old_results_are_read_from_the_journal() -> None:
     handle = world.create()
     world.submit(handle, 10)
     world.join("w", 10)
-    for number in list(world.bench.jobs["w"]):
+    for number in list(world.sidecar.jobs["w"]):
         world.end("w", number, stdout=b"\xff", stderr=b"text")
     world.journal.compact()
     results = world.results(handle)
@@ -631,7 +631,7 @@ def test_a_long_poll_ends_with_the_first_result(world: World) -> None:
     async def poll() -> int:
         asking = asyncio.ensure_future(world.engine.results("ann", handle, 0, 10, 60.0))
         await asyncio.sleep(0)
-        (job,) = world.bench.jobs["w"].values()
+        (job,) = world.sidecar.jobs["w"].values()
         outcome = outcome_of(job, Status.SUCCEEDED, 0.0)
         world.engine.dispatching.outcomes("w", [outcome], lambda: None)
         return len((await asking).lines)
@@ -696,7 +696,7 @@ def test_quotas_hold() -> None:
     with pytest.raises(ServiceError, match="larger than the user's quota"):
         world.submit(handle, [api.TaskSpec(command=("x" * 3000,))])
     world.join("w", 5)
-    for number in list(world.bench.jobs["w"]):
+    for number in list(world.sidecar.jobs["w"]):
         world.end("w", number)
     with pytest.raises(ServiceError, match="bytes of results"):
         world.submit(handle, 1)
@@ -759,7 +759,7 @@ def test_a_full_disk_refuses_new_work_and_keeps_the_old(world: World) -> None:
         world.submit(handle, 1)
     with pytest.raises(ServiceError, match="full"):
         world.create()
-    (number,) = world.bench.jobs["w"]
+    (number,) = world.sidecar.jobs["w"]
     world.end("w", number)
     assert len(world.results(handle)) == 1
     assert world.info(handle).counts.total == 1
@@ -797,16 +797,16 @@ def test_a_draining_service_takes_nothing_and_finishes_what_runs(world: World) -
         with pytest.raises(ServiceError) as refused:
             world.run(work)
         assert (refused.value.kind, refused.value.status) == ("draining", 503)
-    (number,) = world.bench.jobs["w"]
+    (number,) = world.sidecar.jobs["w"]
     world.end("w", number)
-    assert world.bench.jobs["w"] == {}
+    assert world.sidecar.jobs["w"] == {}
     assert len(world.results(handle)) == 1
     assert world.engine.running == 0
     world.run(world.engine.close())
     world.restart()
     world.settle()
     world.join("w")
-    assert len(world.bench.jobs["w"]) == 1
+    assert len(world.sidecar.jobs["w"]) == 1
 
 
 def test_a_task_that_is_wider_than_its_agreement_is_refused(world: World) -> None:
@@ -839,20 +839,20 @@ def test_what_nobody_pays_for_does_not_run(world: World) -> None:
     handle = world.create(agreement="a1")
     world.submit(handle, [api.TaskSpec(command=("x",), limit=50.0)])
     world.join("w", pool="a1")
-    assert world.bench.jobs["w"] == {}
+    assert world.sidecar.jobs["w"] == {}
     assert world.info(handle).note == "it begins in an hour"
     del world.billing.refused["a1"]
     world.billing.seconds["a1"] = 20.0
     world.tick()
-    (job,) = list(world.bench.jobs["w"].values())
+    (job,) = list(world.sidecar.jobs["w"].values())
     assert job.limit == 20.0
     world.billing.refused["a1"] = Refusal("it is over", final=True)
     world.tick()
-    assert world.bench.stopped == {"w": {job.task}}
+    assert world.sidecar.stopped == {"w": {job.task}}
     world.end("w", job.task, Status.TIMED_OUT)
     info = world.info(handle)
     assert (info.counts.waiting, info.note) == (1, "it is over")
-    assert world.bench.jobs["w"] == {}
+    assert world.sidecar.jobs["w"] == {}
     assert world.engine.demand()["a1"].tasks == 0
     assert world.engine.demand()["a1"].later == 1
     assert world.billing.charged == []
@@ -867,7 +867,7 @@ def test_its_own_limit_ends_a_task(world: World) -> None:
     handle = world.create()
     world.submit(handle, [api.TaskSpec(command=("x",), limit=5.0)])
     world.join("w")
-    (number,) = world.bench.jobs["w"]
+    (number,) = world.sidecar.jobs["w"]
     world.end("w", number, Status.TIMED_OUT, exit_code=-15, end=world.now + 5.0)
     (result,) = world.results(handle)
     assert (result["state"], result["exit_code"]) == ("timed-out", -15)
@@ -880,7 +880,7 @@ def test_shared_processors_are_charged_once_for_each_result(world: World) -> Non
     handle = world.create()
     world.submit(handle, [api.TaskSpec(command=("x",), processors=2)] * 2)
     world.join("w", 4)
-    first, second = list(world.bench.jobs["w"].values())
+    first, second = list(world.sidecar.jobs["w"].values())
     world.now += 10.0
     outcome = outcome_of(first, Status.SUCCEEDED, 1000.0, end=1003.0)
     world.say("w", [outcome, outcome])
@@ -909,7 +909,7 @@ def test_times_are_held_against_the_services_own_clock(
     handle = world.create()
     world.submit(handle, [api.TaskSpec(command=("x",), processors=2)])
     world.join("w", 2)
-    (job,) = world.bench.jobs["w"].values()
+    (job,) = world.sidecar.jobs["w"].values()
     world.now += 10.0
     world.say("w", [outcome_of(job, Status.SUCCEEDED, start, end=end)])
     (result,) = world.results(handle)
@@ -927,7 +927,7 @@ def test_an_instance_goes_when_its_time_is_over(world: World) -> None:
     world.tick()
     assert world.info(handle).expires is None
     world.join("w")
-    world.end("w", next(iter(world.bench.jobs["w"])))
+    world.end("w", next(iter(world.sidecar.jobs["w"])))
     assert world.info(handle).expires == world.now + 100.0
     world.run(world.engine.forget("ann", handle, 1))
     world.restart()
@@ -962,7 +962,7 @@ def test_keys_are_forgotten_in_time(world: World) -> None:
     handle = world.create(key="i")
     world.submit(handle, 1, key="s")
     world.join("w")
-    world.end("w", next(iter(world.bench.jobs["w"])))
+    world.end("w", next(iter(world.sidecar.jobs["w"])))
     records = len(world.journal.records)
     world.now += 2 * 86400.0
     world.tick()
@@ -979,7 +979,7 @@ def test_numbers_that_make_no_sense_are_put_right(world: World) -> None:
     world.submit(handle, 3)
     world.join("w", 3)
     nan, inf = float("nan"), float("inf")
-    for number in list(world.bench.jobs["w"]):
+    for number in list(world.sidecar.jobs["w"]):
         more = {"start": nan, "end": inf, "user_seconds": -inf, "stdout_size": -4}
         world.end("w", number, **more)
     for result in world.results(handle):
@@ -994,7 +994,7 @@ def test_long_streams_are_found_by_name(world: World) -> None:
     handle = world.create()
     world.submit(handle, 2)
     world.join("w", 2)
-    first, second = list(world.bench.jobs["w"].values())
+    first, second = list(world.sidecar.jobs["w"].values())
     world.end("w", first.task, stdout_size=10**6)
     world.end("w", second.task, stdout=b"x", stdout_size=1)
     expected = f"{first.folder}.{first.attempt}.stdout"

@@ -50,7 +50,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.world.bench.jobs = {name: {} for name in WORKERS}
+        self.world.sidecar.jobs = {name: {} for name in WORKERS}
 
     def teardown(self) -> None:
         try:
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
     def forget(self, handle: str, through: int) -> None:
         if handle not in self.users:
             return
-        self.look(handle)
+        self.poll(handle)
         self.world.run(self.world.engine.forget(self.users[handle], handle, through))
         last = self.world.info(handle, self.users[handle]).results
         self.forgotten[handle] = max(self.forgotten[handle], min(through, last))
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(sorted(WORKERS)))
     def join(self, name: str) -> None:
         """It comes, or comes back with all it has, and repeats what is not durable."""
-        jobs = self.world.bench.jobs[name]
+        jobs = self.world.sidecar.jobs[name]
         holds = [(j.task, j.attempt) for j in jobs.values()]
         holds += [(o.task, o.attempt) for o in self.unrecorded[name]]
         unwanted = self._join(name, holds)
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
     def end(self, data: st.DataObject, status: Status, heard: bool) -> None:
         """A task ends; what the worker says of it may be lost, and is said again later."""
         name = data.draw(st.sampled_from(sorted(self.present)))
-        jobs = self.world.bench.jobs[name]
+        jobs = self.world.sidecar.jobs[name]
         if not jobs:
             return
         job = jobs.pop(data.draw(st.sampled_from(sorted(jobs))))
@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         """A worker is gone with all it had."""
         name = data.draw(st.sampled_from(sorted(self.present)))
         self.present.discard(name)
-        self.world.bench.jobs[name].clear()
+        self.world.sidecar.jobs[name].clear()
         self.unrecorded[name].clear()
         self.world.do(lambda: self.world.engine.dispatching.leave(name))
 
@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
     def give_back(self, data: st.DataObject) -> None:
         """A worker gives back what it has not begun."""
         name = data.draw(st.sampled_from(sorted(self.present)))
-        jobs = self.world.bench.jobs[name]
+        jobs = self.world.sidecar.jobs[name]
         some = [jobs.pop(number) for number in sorted(jobs)[:1]]
         self.world.do(
             lambda: self.world.engine.dispatching.returned(
@@ -214,8 +214,8 @@ class Machine(RuleBasedStateMachine):
     def obey(self) -> None:
         """Workers kill what they were told to stop."""
         for name in sorted(self.present):
-            jobs = self.world.bench.jobs[name]
-            doomed = self.world.bench.stopped.pop(name, set())
+            jobs = self.world.sidecar.jobs[name]
+            doomed = self.world.sidecar.stopped.pop(name, set())
             self._say(
                 name,
                 [
@@ -230,7 +230,7 @@ class Machine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.world.restart()
         self.present.clear()
-        self.world.bench.stopped.clear()
+        self.world.sidecar.stopped.clear()
 
     @rule()
     def settle(self) -> None:
@@ -256,16 +256,16 @@ class Machine(RuleBasedStateMachine):
             seat = seats[name]
             assert seat.used == sum(claim.processors for claim in seat.claims.values())
             assert seat.used <= seat.processors
-            assert set(seat.claims) <= self.world.bench.jobs[name].keys() | {
+            assert set(seat.claims) <= self.world.sidecar.jobs[name].keys() | {
                 o.task for o in self.unrecorded[name]
             }
 
     @invariant()
     def results_are_final(self) -> None:
         for handle in self.users:
-            self.look(handle)
+            self.poll(handle)
 
-    def look(self, handle: str) -> None:
+    def poll(self, handle: str) -> None:
         """What was once a result is that for ever, each task has one at the most."""
         user = self.users[handle]
         info = self.world.info(handle, user)
@@ -293,7 +293,7 @@ class Machine(RuleBasedStateMachine):
                 if name not in self.present:
                     self.join(name)
             for name in sorted(WORKERS):
-                jobs = self.world.bench.jobs[name]
+                jobs = self.world.sidecar.jobs[name]
                 self._say(name, list(self.unrecorded[name]))
                 self._say(
                     name,
@@ -306,7 +306,7 @@ class Machine(RuleBasedStateMachine):
                 break
         for handle in sorted(self.users):
             assert self._unfinished(handle) == 0
-            self.look(handle)
+            self.poll(handle)
         for handle, task in self.cancelled:
             if handle in self.users:
                 assert (handle, task) in self.ended

@@ -195,7 +195,7 @@ class Carried(RuleBasedStateMachine):
         self.wanted: dict[str, WorkerDemand] = {}
         self.demand: dict[str, ProcessorDemand] = {}
 
-    def look(self) -> list[OpenLease | CloseLease]:
+    def poll(self) -> list[OpenLease | CloseLease]:
         decisions = self.rules.decide(
             ProvisioningView(
                 now=self.now,
@@ -262,12 +262,12 @@ class Carried(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 2.0, 61.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.look()
+        self.poll()
 
     @invariant()
     def never_more_than_there_are(self) -> None:
         """Not even while some are on their way out."""
-        self.look()
+        self.poll()
         assert sum(x.processors for x in self.leases.values()) <= self.SIZE
         for pool, wanted in self.wanted.items():
             held = [x for x in self.leases.values() if x.pool == pool and not x.leaving]
@@ -280,7 +280,7 @@ class Carried(RuleBasedStateMachine):
             for name, one in list(self.leases.items()):
                 if one.leaving and (one.stopped or not one.busy):
                     del self.leases[name]
-            if not self.look() and not any(
+            if not self.poll() and not any(
                 x.leaving and (x.stopped or not x.busy) for x in self.leases.values()
             ):
                 break

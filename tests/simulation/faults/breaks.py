@@ -460,13 +460,13 @@ def _jobs_are_not_cancelled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_end_of_a_job_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    real = BatchSite._hear
+    real = BatchSite._on_report
 
     def hear(self: BatchSite, entry: Any, report: JobReport) -> None:
         if report.state != "ended":
             real(self, entry, report)
 
-    patch.setattr(BatchSite, "_hear", hear)
+    patch.setattr(BatchSite, "_on_report", hear)
 
 
 def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:

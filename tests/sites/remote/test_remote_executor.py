@@ -57,19 +57,21 @@ def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> N
         session = Session(knows_grace)
         told: list[Outcome] = []
         lost: list[str] = []
-        carrier = RemoteJobExecutor(
+        executor = RemoteJobExecutor(
             cast(AsyncSession, session),
             InstanceFileIndex(),
             report=told.extend,
             on_lost=lost.append,
         )
-        carrier.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
-        carrier.carry([WireJob(task=1, attempt=1, processors=1, limit=0.0, folder="1", steps=())])
+        executor.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
+        executor.execute(
+            [WireJob(task=1, attempt=1, processors=1, limit=0.0, folder="1", steps=())]
+        )
         await session.submitted.wait()
         await asyncio.sleep(0)  # it has its number
-        carrier.cancel([1], 7.5, "not wanted")
+        executor.cancel([1], 7.5, "not wanted")
         assert await session.cancelled.get() == ([0], 7.5 if knows_grace else None)
-        await carrier.stop()
+        await executor.stop()
         assert told == []
         assert lost == []
 
@@ -88,14 +90,14 @@ def test_a_file_that_goes_meanwhile_fails_its_job_alone(monkeypatch: pytest.Monk
         monkeypatch.setattr(RemoteInstanceFiles, "send", send)
         session = Session(knows_grace=True)
         told: list[Outcome] = []
-        carrier = RemoteJobExecutor(
+        executor = RemoteJobExecutor(
             cast(AsyncSession, session),
             InstanceFileIndex(),
             report=told.extend,
             on_lost=pytest.fail,
         )
-        carrier.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
-        carrier.carry(
+        executor.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
+        executor.execute(
             [
                 WireJob(task=task, attempt=1, processors=1, limit=0.0, folder="", steps=())
                 for task in (1, 2, 3)
@@ -103,7 +105,7 @@ def test_a_file_that_goes_meanwhile_fails_its_job_alone(monkeypatch: pytest.Monk
         )
         async with asyncio.timeout(10.0):
             await session.submitted.wait()
-        await carrier.stop()
+        await executor.stop()
         assert [(outcome.task, outcome.status) for outcome in told] == [(2, Status.FAILED)]
 
     asyncio.run(work())

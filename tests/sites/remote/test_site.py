@@ -387,8 +387,8 @@ def test_a_service_that_comes_back_says_what_the_bill_should(
         state="over",
         charged=charged,
     )
-    settling.told_later(bought, info)
-    settling.told_later(bought, info)
+    settling.settle_later(bought, info)
+    settling.settle_later(bought, info)
     assert len(told) == said
     assert all("answers again, and charged" in line and "bill says 10" in line for line in told)
 

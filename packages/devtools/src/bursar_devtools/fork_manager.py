@@ -129,7 +129,7 @@ class ForkManager:
             await asyncio.wait(ending)
         self._start_what_can()
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Report where jobs stand."""
         expected = self._starts()
         return {id: self._report(id, expected) for id in ids}

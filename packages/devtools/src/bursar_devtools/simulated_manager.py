@@ -309,7 +309,7 @@ class SimulatedResourceManager:
                 self._stop(job, "cancelled")
         self._go_on()
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Return the states of jobs."""
         self._asked()
         self._go_on()

@@ -40,29 +40,29 @@ class StatusEntries:
 
     def merge(self, statuses: Iterable[SiteStatus]) -> None:
         """Several said something; it is one change, if any."""
-        known = self._statuses
+        stored = self._statuses
         changed = False
         for status in statuses:
-            old = known.get(status.site)
+            old = stored.get(status.site)
             if old is not None and (
                 status is old or status.at < old.at or (status.at == old.at and status == old)
             ):
                 continue
             if not changed:
                 changed = True
-                known = self._changing()
-            known[status.site] = status
+                stored = self._changing()
+            stored[status.site] = status
             self._oldest = min(self._oldest, status.at)
 
     def drop_expired(self, now: float) -> None:
         """Remove statuses that are too old."""
         if now - self._oldest <= self._expiry:
             return
-        gone = [s.site for s in self._statuses.values() if now - s.at > self._expiry]
-        if gone:
-            known = self._changing()
-            for site in gone:
-                del known[site]
+        expired = [s.site for s in self._statuses.values() if now - s.at > self._expiry]
+        if expired:
+            stored = self._changing()
+            for site in expired:
+                del stored[site]
         self._oldest = min((s.at for s in self._statuses.values()), default=math.inf)
 
     def _changing(self) -> dict[str, SiteStatus]:

@@ -123,7 +123,7 @@ def publish_message(status: SiteStatus, now: float) -> Publish:
     )
 
 
-def status_of(said: Publish, now: float) -> SiteStatus:
+def status_of(reading: Publish, now: float) -> SiteStatus:
     """
     Convert a received message to a status, unvalidated.
 
@@ -133,15 +133,15 @@ def status_of(said: Publish, now: float) -> SiteStatus:
         Seconds on the receiver's clock. What the way takes is not counted.
     """
     return SiteStatus(
-        site=said.site,
-        at=now - said.age,
-        free_processors=said.free_processors,
-        running=said.running,
-        waiting=said.waiting,
-        traversal_time=said.traversal_time,
-        free_memory=said.free_memory,
-        state=said.state,
-        attributes=said.attributes,
+        site=reading.site,
+        at=now - reading.age,
+        free_processors=reading.free_processors,
+        running=reading.running,
+        waiting=reading.waiting,
+        traversal_time=reading.traversal_time,
+        free_memory=reading.free_memory,
+        state=reading.state,
+        attributes=reading.attributes,
     )
 
 
@@ -168,11 +168,11 @@ def encode(message: IndexMessage) -> bytes:
     InputError
         When it is a status with a number that JSON does not have.
     """
-    for said in _statuses(message):
-        wait = said.traversal_time
+    for reading in _statuses(message):
+        wait = reading.traversal_time
         if wait is not None and not math.isfinite(wait):
             raise InputError(f"expected a finite number, got {wait:g}", where="traversal_time")
-        for name, value in said.attributes.items():
+        for name, value in reading.attributes.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"expected a finite number, got {value:g}", where=name)
     return msgspec.json.encode(message)

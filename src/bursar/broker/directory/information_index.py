@@ -24,10 +24,10 @@ class InformationIndex:
     The last statuses of sites, on one level of a hierarchy of such indexes.
 
     Statuses come in three ways. Sites publish them (:meth:`publish`); a poller asks sites and
-    passes on the answers (:meth:`heard`); or the index asks sources and the indexes below itself,
-    in rounds (:meth:`refresh`). Between two rounds what it knows stays as it is: the interval
-    is the *time to live* of its values (Cavalieri et al. 2003, section 2.1: "published values
-    remain unchanged till the expiration of their TTL"). What an index takes from below keeps
+    passes on the answers (:meth:`receive_status`); or the index asks sources and the indexes
+    below itself, in rounds (:meth:`refresh`). Between two rounds the values stay as they are: the
+    interval is their *time to live* (Cavalieri et al. 2003, section 2.1: "published values remain
+    unchanged till the expiration of their TTL"). What an index takes from below keeps
     the moment at which the site said it, so that the ages add up: "the higher is the
     destination the older is the information". A site that answers at once is seen on a level
     with an age of at least the delays up to there, and at most these and the intervals.
@@ -117,11 +117,11 @@ class InformationIndex:
         site = getattr(status, "site", None)
         if not isinstance(site, str) or not site:
             return Refusal("names no site", final=False)
-        return self.heard(site, status)
+        return self.receive_status(site, status)
 
-    def heard(self, site: str, said: object) -> Refusal | None:
+    def receive_status(self, site: str, reading: object) -> Refusal | None:
         """Take in a site's answer, of whatever type; None: it is accepted."""
-        status = self._checked(site, said, self._clock())
+        status = self._checked(site, reading, self._clock())
         if isinstance(status, Refusal):
             return status
         self._entries.put(status)
@@ -182,37 +182,37 @@ class InformationIndex:
         self._next = self._soonest()
 
     def _ask(self, now: float) -> None:
-        heard = [
+        received = [
             status
             for site, source in self._sources.items()
             if (status := self._answer(site, source, now)) is not None
         ]
         for index in self._below:
             index._settle(now)
-            heard.extend(index._entries.knowledge.statuses.values())
-        self._coming.append((now + self._delay, heard))
+            received.extend(index._entries.knowledge.statuses.values())
+        self._coming.append((now + self._delay, received))
         self._settle(now)  # nobody may look for a long time
 
     def _answer(self, site: str, source: Source, now: float) -> SiteStatus | None:
         try:
-            said = source()
+            reading = source()
         except SiteError as error:
             self.failed(site, str(error))
             return None
-        if said is None:
+        if reading is None:
             self.failed(site, "does not answer")
             return None
-        status = self._checked(site, said, now)
+        status = self._checked(site, reading, now)
         return None if isinstance(status, Refusal) else status
 
-    def _checked(self, site: str, said: object, now: float) -> SiteStatus | Refusal:
+    def _checked(self, site: str, reading: object, now: float) -> SiteStatus | Refusal:
         """Status that a site said, if valid; otherwise a refusal."""
         has = None
         if self._processors is not None:
             has = self._processors.get(site)
             if has is None:
                 return Refusal("there is no such site", final=True)
-        status = validate_status(said, site=site, now=now, processors=has)
+        status = validate_status(reading, site=site, now=now, processors=has)
         if isinstance(status, Refusal):
             self.failed(site, status.reason)
         else:

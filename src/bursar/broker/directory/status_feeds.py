@@ -107,15 +107,15 @@ class StatusPoller:
     async def _ask(self, site: str) -> None:
         try:
             async with asyncio.timeout(self._patience):
-                said = self._sites[site]()
-                if inspect.isawaitable(said):
-                    said = await said
+                status = self._sites[site]()
+                if inspect.isawaitable(status):
+                    status = await status
         except TimeoutError:
             self._directory.failed(site, f"does not answer within {self._patience:g} s")
         except Exception as error:  # whatever it is, others go on
             self._directory.failed(site, _shown(error))
         else:
-            self._directory.heard(site, said)
+            self._directory.receive_status(site, status)
 
 
 class StatusPublisher:
@@ -168,9 +168,9 @@ class StatusPublisher:
         self._threshold = threshold
         self._patience = patience
         self._on_fault = on_fault
-        self._told: SiteStatus | None = None  # or being told
+        self._published: SiteStatus | None = None  # or being told
         self._is_failing = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "StatusPublisher":
@@ -182,30 +182,32 @@ class StatusPublisher:
         """Stop sending."""
         await _stop(self._tasks)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Something has happened at the site: if that is news, it is sent."""
-        if self._told is None or is_significant_change(self._told, self._status(), self._threshold):
-            self._news.set()
+        if self._published is None or is_significant_change(
+            self._published, self._status(), self._threshold
+        ):
+            self._changed.set()
 
     async def _go_on(self) -> None:
         least = min(self._least, self._every)
         while True:
-            self._news.clear()
-            await self._tell()
+            self._changed.clear()
+            await self._publish()
             await asyncio.sleep(least)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every - least):
-                    await self._news.wait()
+                    await self._changed.wait()
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         try:
             async with asyncio.timeout(self._patience):
-                self._told = self._status()
-                sent = self._send(self._told)
+                self._published = self._status()
+                sent = self._send(self._published)
                 if inspect.isawaitable(sent):
                     await sent
         except Exception as error:
-            self._told = None
+            self._published = None
             if not self._is_failing and self._on_fault is not None:
                 self._on_fault(_shown(error))
             self._is_failing = True

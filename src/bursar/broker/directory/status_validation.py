@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def validate_status(
-    said: object, *, site: str, now: float, processors: int | None = None
+    status: object, *, site: str, now: float, processors: int | None = None
 ) -> SiteStatus | Refusal:
     """
     Return the status that a site reported if it can be true, else a refusal.
@@ -42,44 +42,44 @@ def validate_status(
         Status as said; or what is wrong with it: another type, a number that is none, negative or
         out of range, another site's name, a moment to come.
     """
-    if not isinstance(said, SiteStatus):
-        what = "nothing" if said is None else f"a {type(said).__name__}"
+    if not isinstance(status, SiteStatus):
+        what = "nothing" if status is None else f"a {type(status).__name__}"
         return Refusal(f"said {what}, where a status is expected", final=False)
     problem = (
-        _of_identity(said, site, now)
-        or _of_numbers(said, processors)
-        or (said.attributes and _of_attributes(said.attributes))
+        _of_identity(status, site, now)
+        or _of_numbers(status, processors)
+        or (status.attributes and _of_attributes(status.attributes))
     )
-    return Refusal(problem, final=False) if problem else said
+    return Refusal(problem, final=False) if problem else status
 
 
-def _of_identity(said: SiteStatus, site: str, now: float) -> str:
-    if said.site != site:
-        return f"speaks for {_shown(said.site)}"
-    if not _is_finite(said.at):
-        return f"names no moment, but {_shown(said.at)}"
-    if said.at > now:
-        return f"speaks of a time {said.at - now:g} s ahead"
-    if not isinstance(said.state, str) or len(said.state) > LONGEST:
-        return f"state: expected a text, got {_shown(said.state)}"
+def _of_identity(status: SiteStatus, site: str, now: float) -> str:
+    if status.site != site:
+        return f"speaks for {_shown(status.site)}"
+    if not _is_finite(status.at):
+        return f"names no moment, but {_shown(status.at)}"
+    if status.at > now:
+        return f"speaks of a time {status.at - now:g} s ahead"
+    if not isinstance(status.state, str) or len(status.state) > LONGEST:
+        return f"state: expected a text, got {_shown(status.state)}"
     return ""
 
 
-def _of_numbers(said: SiteStatus, processors: int | None) -> str:
+def _of_numbers(status: SiteStatus, processors: int | None) -> str:
     for name, count in (
-        ("free_processors", said.free_processors),
-        ("running", said.running),
-        ("waiting", said.waiting),
+        ("free_processors", status.free_processors),
+        ("running", status.running),
+        ("waiting", status.waiting),
     ):
         if not _is_count(count):
             return f"{name}: expected a count, got {_shown(count)}"
-    if processors is not None and said.free_processors > processors:
-        return f"free_processors: it has {processors}, got {said.free_processors}"
-    wait = said.traversal_time
+    if processors is not None and status.free_processors > processors:
+        return f"free_processors: it has {processors}, got {status.free_processors}"
+    wait = status.traversal_time
     if wait is not None and not (_is_finite(wait) and wait >= 0):
         return f"traversal_time: expected seconds, got {_shown(wait)}"
-    if said.free_memory is not None and not _is_count(said.free_memory):
-        return f"free_memory: expected bytes, got {_shown(said.free_memory)}"
+    if status.free_memory is not None and not _is_count(status.free_memory):
+        return f"free_memory: expected bytes, got {_shown(status.free_memory)}"
     return ""
 
 

@@ -115,17 +115,17 @@ class ResourceBroker:
         as_published: bool = False,
     ) -> None:
         rule_of(choice)  # says what is wrong
-        self._roster = SiteRegistry(sites)
+        self._registry = SiteRegistry(sites)
         self._maker = Matchmaker(
-            self._roster,
+            self._registry,
             index,
             files=files,
             direct=direct,
             attributes=attributes or {},
             clock=clock,
         )
-        self._flying = InFlightJobs(sites)
-        self._scales = SiteScorer(self._maker, self._flying, as_published=as_published)
+        self._in_flight = InFlightJobs(sites)
+        self._scales = SiteScorer(self._maker, self._in_flight, as_published=as_published)
         self._files = files
         self._weights = weights or RankWeights()
         self._choice = choice
@@ -136,7 +136,7 @@ class ResourceBroker:
     @property
     def in_flight(self) -> int:
         """Jobs that were sent and have not ended."""
-        return len(self._flying)
+        return len(self._in_flight)
 
     @property
     def evaluations(self) -> int:
@@ -170,12 +170,12 @@ class ResourceBroker:
         place = pick(rule, weighing.scores, self._rng)
         terms = weighing.terms(place)
         return SiteMatch(
-            site=self._roster.names[weighing.sites[place]],
+            site=self._registry.names[weighing.sites[place]],
             rank=terms.rank,
             terms=terms,
             matched=len(matched.sites),
             notes=self._notes(matched, terms),
-            _weighed=_MatchRecord(self._roster, rule, matched, weighing),
+            _weighed=_MatchRecord(self._registry, rule, matched, weighing),
         )
 
     def explain(self, job: BrokerJob) -> MatchExplanation:
@@ -189,7 +189,7 @@ class ResourceBroker:
         """
         rule, matched = self._rule(job), self._match(job)
         weighing = self._weigh(job, matched, rule)
-        usual, now = self._flying.usual, self._clock()
+        usual, now = self._in_flight.usual, self._clock()
         found = explain_match(self._maker, job, matched, weighing, rule, usual, now)
         if job.matching.site is None:
             return found
@@ -212,9 +212,9 @@ class ResourceBroker:
         if job.data and self._files is not None:
             seconds = float(self._files.transfer_times(job.data, (site,))[0])
             due = now + seconds if seconds > 0 else now
-        self._flying.send(
+        self._in_flight.send(
             job.number,
-            self._roster.number[site],
+            self._registry.number[site],
             processors=job.processors,
             runtime=job.runtime,
             now=now,
@@ -223,11 +223,11 @@ class ResourceBroker:
 
     def arrived(self, number: int) -> None:
         """A job is in the queue of its site. Of a job that was not sent nothing is noted."""
-        self._flying.arrive(number, self._clock())
+        self._in_flight.arrive(number, self._clock())
 
     def began(self, number: int) -> None:
         """Note that a job runs."""
-        self._flying.begin(number, self._clock())
+        self._in_flight.begin(number, self._clock())
 
     def ended(self, number: int, *, well: bool = True) -> None:
         """
@@ -242,19 +242,19 @@ class ResourceBroker:
             began does not, in any case.
         """
         if well:
-            self._flying.end(number, self._clock())
+            self._in_flight.end(number, self._clock())
         else:
-            self._flying.drop(number)
+            self._in_flight.drop(number)
 
     def _rule(self, job: BrokerJob) -> str:
         return job.matching.choice or self._choice
 
     def _match(self, job: BrokerJob) -> MatchedSites:
         matched = self._maker.match(job)
-        known = self._maker.known
+        known = self._maker.statuses
         if known.tick != self._seen:
             self._seen = known.tick
-            self._flying.forget_counted(known.said.at)
+            self._in_flight.forget_counted(known.published.at)
         return matched
 
     def _weigh(self, job: BrokerJob, matched: MatchedSites, rule: str) -> RankColumns:
@@ -268,21 +268,21 @@ class ResourceBroker:
 
     def _named(self, job: BrokerJob, name: str) -> SiteMatch | Refusal:
         """A job that names its site is not matched; but it must be there, and hold the job."""
-        i = self._roster.number.get(name)
+        i = self._registry.number.get(name)
         if i is None:
-            hint = spelling_hint(name, self._roster.names)
+            hint = spelling_hint(name, self._registry.names)
             return Refusal(f'there is no site "{name}"' + (f"; {hint}" if hint else ""), final=True)
-        has = int(self._roster.processors[i])
+        has = int(self._registry.processors[i])
         if has < job.processors:
             what = f'the site "{name}" has {has} processors, the job holds {job.processors}'
             return Refusal(what, final=True)
         return SiteMatch(site=name, rank=None, terms=None, matched=1)
 
     def _notes(self, matched: MatchedSites, terms: RankTerms) -> tuple[str, ...]:
-        if not matched.mute and terms.rank is not None:
+        if not matched.silent and terms.rank is not None:
             return ()
-        notes = [f"{self._roster.names[i]} {why}" for i, why in matched.mute.items()]
-        if matched.mute and not matched.fresh:
+        notes = [f"{self._registry.names[i]} {why}" for i, why in matched.silent.items()]
+        if matched.silent and not matched.fresh:
             notes.append("no site answers: the index has to do")
         if terms.rank is None:
             notes.append("its rank is undefined")
@@ -293,7 +293,7 @@ class ResourceBroker:
 class _MatchRecord:
     """Data of a choice as they were, from which its explanation is made on demand."""
 
-    roster: SiteRegistry
+    registry: SiteRegistry
     rule: str
     matched: MatchedSites
     weighing: RankColumns
@@ -301,15 +301,15 @@ class _MatchRecord:
     def best(self, many: int) -> list[str]:
         weighing = self.weighing
         order = np.argsort(-weighing.scores, kind="stable")[:many]  # nan comes last
-        return [self.roster.names[i] for i in weighing.sites[order]]
+        return [self.registry.names[i] for i in weighing.sites[order]]
 
     def reason_of(self, site: str) -> str:
-        i = self.roster.number.get(site)
+        i = self.registry.number.get(site)
         if i is None:
             return "is no site of this broker"
         places = np.flatnonzero(self.weighing.sites == i)
         if not len(places):
-            return self.matched.mute.get(i, "does not match")
+            return self.matched.silent.get(i, "does not match")
         terms = self.weighing.terms(int(places[0]))
         if self.rule == COMPLETION and self.matched.kind.rank is None:
             return (

@@ -153,15 +153,15 @@ def explain_match(
     now
         Seconds.
     """
-    roster, matching = maker.roster, job.matching
+    registry, matching = maker.registry, job.matching
     chances = probabilities(rule, weighing.scores)
     order = (-weighing.scores).argsort(kind="stable")  # undefined ones come last
     candidates = tuple(
         CandidateSite(
-            site=roster.names[weighing.sites[place]],
+            site=registry.names[weighing.sites[place]],
             probability=float(chances[place]),
             terms=weighing.terms(int(place)),
-            age=now - float(matched.board.said.at[weighing.sites[place]]),
+            age=now - float(matched.statuses.published.at[weighing.sites[place]]),
         )
         for place in order
     )
@@ -173,7 +173,9 @@ def explain_match(
             reasons=tuple(_reasons(maker, job, matched, against, i)),
             age=None if status is None else now - status.at,
         )
-        for i, (name, status) in enumerate(zip(roster.names, maker.known.statuses, strict=True))
+        for i, (name, status) in enumerate(
+            zip(registry.names, maker.statuses.statuses, strict=True)
+        )
         if i not in inside
     )
     return MatchExplanation(
@@ -204,10 +206,10 @@ def _reasons(
             continue
         seen = ""
         if fault.clause is not None:
-            seen = _seen(fault.clause, matched.kind.my, maker.known.ad(site))
+            seen = _seen(fault.clause, matched.kind.my, maker.statuses.ad(site))
         found.append(fault.one + seen)
-    if site in matched.mute:
-        found.append(matched.mute[site])
+    if site in matched.silent:
+        found.append(matched.silent[site])
     if not found:
         name = maker.unreached(job, [site])
         found.append(f'no copy of "{name}" can be brought there')

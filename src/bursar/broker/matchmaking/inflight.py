@@ -166,7 +166,7 @@ class InFlightJobs:
     def waits(
         self,
         now: float,
-        said: PublishedStatus,
+        published: PublishedStatus,
         *,
         processors: int,
         runtime: float | None,
@@ -197,7 +197,7 @@ class InFlightJobs:
         waits, ours = expected_waits(
             now,
             _first(self._columns, many),
-            said,
+            published,
             self.width,
             self.speed,
             self.usual,

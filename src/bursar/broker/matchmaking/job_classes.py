@@ -62,14 +62,14 @@ class _SignificantAttributes:
     __slots__ = ("kinds", "rank", "requirements", "significant")
 
     def __init__(
-        self, matching: Matching, attributes: Mapping[str, Fact], roster: SiteRegistry
+        self, matching: Matching, attributes: Mapping[str, Fact], registry: SiteRegistry
     ) -> None:
         my = job_ad(_complete(matching), attributes)
         self.requirements = _parsed(matching.requirements, "requirements")
         self.rank = _parsed(matching.rank, "rank")
         if self.rank is not None and _is_default(self.rank):
             self.rank = None
-        read = set(roster.asked)
+        read = set(registry.asked)
         for expression in (self.requirements, self.rank):
             if expression is not None:
                 read |= followed(expression, my)
@@ -91,8 +91,8 @@ class JobClassCache:
         Attributes that all jobs have.
     """
 
-    def __init__(self, roster: SiteRegistry, attributes: Mapping[str, Fact]) -> None:
-        self._roster = roster
+    def __init__(self, registry: SiteRegistry, attributes: Mapping[str, Fact]) -> None:
+        self._registry = registry
         self._attributes = attributes
         self._asked: dict[tuple[object, ...], _SignificantAttributes] = {}
         self._made = 0
@@ -116,9 +116,9 @@ class JobClassCache:
         asked = self._asked.get(what)
         if asked is None:
             asked = self._asked[what] = _SignificantAttributes(
-                matching, self._attributes, self._roster
+                matching, self._attributes, self._registry
             )
-        key: tuple[object, ...] = self._roster.size_class(job.processors, job.memory)
+        key: tuple[object, ...] = self._registry.size_class(job.processors, job.memory)
         if asked.significant:
             key += tuple(_ITSELF[name](job) for name in asked.significant)
         kind = asked.kinds.get(key)
@@ -133,7 +133,7 @@ class JobClassCache:
             self._asked.clear()
             self._made = 0
         my = job_ad(job, self._attributes)
-        fits = self._roster.fits(job.processors, job.memory)
+        fits = self._registry.fits(job.processors, job.memory)
         return JobClass(my, asked.requirements, asked.rank, fits)
 
 

@@ -59,9 +59,9 @@ class MatchedSites:
     sites: Numbers
     access: FloatArray | None
     transfer: FloatArray | None
-    board: SiteStatusTable
+    statuses: SiteStatusTable
     fresh: bool
-    mute: Mapping[int, str]
+    silent: Mapping[int, str]
 
 
 class Matchmaker:
@@ -91,7 +91,7 @@ class Matchmaker:
 
     def __init__(
         self,
-        roster: SiteRegistry,
+        registry: SiteRegistry,
         index: IndexReader,
         *,
         files: FileTimes | None,
@@ -99,22 +99,22 @@ class Matchmaker:
         attributes: Mapping[str, Fact],
         clock: Callable[[], float],
     ) -> None:
-        self.roster = roster
-        self.kinds = JobClassCache(roster, attributes)
-        self.known = SiteStatusTable(roster)
+        self.registry = registry
+        self.kinds = JobClassCache(registry, attributes)
+        self.statuses = SiteStatusTable(registry)
         self.evaluations = 0
-        self._asked = SiteStatusTable(roster)
+        self._asked = SiteStatusTable(registry)
         self._index = index
         self._files = files
         self._direct = direct
         self._clock = clock
         self._version: int | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the index, if it has changed."""
         version = self._index.version
         if version != self._version:
-            self.known.learn(self._index.read())
+            self.statuses.learn(self._index.read())
             self._version = version
 
     def match(self, job: BrokerJob) -> MatchedSites:
@@ -126,7 +126,7 @@ class Matchmaker:
         InputError
             When an expression is wrong.
         """
-        self.look()
+        self.poll()
         kind = self.kinds.of(job)
         sites, names = self._satisfying(kind)
         access = transfer = None
@@ -135,19 +135,19 @@ class Matchmaker:
             reached = np.isfinite(transfer)
             if not reached.all():
                 sites, transfer = sites[reached], transfer[reached]
-                names = tuple(self.roster.names[i] for i in sites)
+                names = tuple(self.registry.names[i] for i in sites)
             if len(sites):
                 access = _seconds(self._files.access_times(job.data, names))
-        matched = MatchedSites(kind, sites, access, transfer, self.known, False, {})
+        matched = MatchedSites(kind, sites, access, transfer, self.statuses, False, {})
         if self._direct is not None and len(sites):
             self._ask(self._direct, matched)
         return matched
 
     def expressed(self, matched: MatchedSites) -> FloatArray:
         """Value of the rank expression at the sites that match; nan where it is undefined."""
-        kind, board = matched.kind, matched.board
+        kind, board = matched.kind, matched.statuses
         if kind.rank is None:
-            return 0.0 - board.said.wait[matched.sites]  # no -0
+            return 0.0 - board.published.wait[matched.sites]  # no -0
         values = self._kept(
             kind,
             "values asked" if matched.fresh else "values",
@@ -159,16 +159,16 @@ class Matchmaker:
 
     def holding(self, kind: JobClass) -> Mask:
         """Sites that satisfy what a kind of job requires, and whose own requirements it does."""
-        requirements, roster, known = kind.requirements, self.roster, self.known
-        holds = np.ones(len(roster), dtype=np.bool_)
+        requirements, registry, statuses = kind.requirements, self.registry, self.statuses
+        holds = np.ones(len(registry), dtype=np.bool_)
         if requirements is not None:
-            stamp = known.stamp(kind.requirements_read)
+            stamp = statuses.stamp(kind.requirements_read)
             holds = self._kept(kind, "holds", stamp, lambda: self._holds(kind))
-        return holds & self.taken(kind) if roster.requirements else holds
+        return holds & self.taken(kind) if registry.requirements else holds
 
     def taken(self, kind: JobClass) -> Mask:
         """Sites that take a kind of job by their own requirements."""
-        stamp = self.known.tick if self.roster.asks_by_status else 0
+        stamp = self.statuses.tick if self.registry.asks_by_status else 0
         taken: Mask = self._kept(kind, "taken", stamp, lambda: self._taken(kind))
         return taken
 
@@ -176,7 +176,7 @@ class Matchmaker:
         """The first file of a job that cannot be brought to any of some sites; None: each can."""
         if self._files is None:
             return None
-        names = tuple(self.roster.names[i] for i in sites)
+        names = tuple(self.registry.names[i] for i in sites)
         for name in job.data:
             if not np.isfinite(_seconds(self._files.transfer_times((name,), names))).any():
                 return name
@@ -186,11 +186,11 @@ class Matchmaker:
 
     def _satisfying(self, kind: JobClass) -> tuple[Numbers, tuple[str, ...]]:
         """Sites that satisfy a kind of job by what the index knows, and their names."""
-        known = self.known
+        statuses = self.statuses
         depends = (
-            known.openings,
-            known.stamp(kind.requirements_read) if kind.requirements is not None else 0,
-            known.tick if self.roster.asks_by_status else 0,
+            statuses.openings,
+            statuses.stamp(kind.requirements_read) if kind.requirements is not None else 0,
+            statuses.tick if self.registry.asks_by_status else 0,
         )
         found: tuple[Numbers, tuple[str, ...]] = self._kept(
             kind, "satisfying", depends, lambda: self._satisfying_now(kind)
@@ -198,57 +198,57 @@ class Matchmaker:
         return found
 
     def _satisfying_now(self, kind: JobClass) -> tuple[Numbers, tuple[str, ...]]:
-        sites = np.flatnonzero(self.known.is_open & kind.fits & self.holding(kind))
-        return sites, tuple(self.roster.names[i] for i in sites)
+        sites = np.flatnonzero(self.statuses.is_open & kind.fits & self.holding(kind))
+        return sites, tuple(self.registry.names[i] for i in sites)
 
     def _holds(self, kind: JobClass) -> Mask:
         assert kind.requirements is not None
         self.evaluations += 1
-        table = self.known.table(kind.requirements_read)
+        table = self.statuses.table(kind.requirements_read)
         holds: Mask = table.holds(kind.requirements, kind.my)
         return holds
 
     def _taken(self, kind: JobClass) -> Mask:
-        taken = np.ones(len(self.roster), dtype=np.bool_)
-        for i, expression in self.roster.requirements.items():
-            taken[i] = compiled(expression, self.known.ad(i))(kind.my) is True
+        taken = np.ones(len(self.registry), dtype=np.bool_)
+        for i, expression in self.registry.requirements.items():
+            taken[i] = compiled(expression, self.statuses.ad(i))(kind.my) is True
         return taken
 
     # The second phase.
 
     def _ask(self, direct: DirectSiteQuery, matched: MatchedSites) -> None:
         """Asks each site that is left; where none answers sensibly the index has to do."""
-        mute: dict[int, str] = {}
-        heard = False
+        silent: dict[int, str] = {}
+        answered = False
         for i in matched.sites.tolist():
             status = self._answer(direct, i)
             if isinstance(status, str):
-                mute[i] = status
+                silent[i] = status
                 continue
-            heard = True
+            answered = True
             self._asked.put(i, status)
             if not self._asked.is_open[i]:
-                mute[i] = f"says that it is in state {status.state}"
-        matched.mute = mute
-        if not heard:
+                silent[i] = f"says that it is in state {status.state}"
+        matched.silent = silent
+        if not answered:
             return
-        matched.board, matched.fresh = self._asked, True
-        left = np.array([i not in mute for i in matched.sites.tolist()], dtype=np.bool_)
+        matched.statuses, matched.fresh = self._asked, True
+        left = np.array([i not in silent for i in matched.sites.tolist()], dtype=np.bool_)
         matched.sites = matched.sites[left]
         if matched.transfer is not None and matched.access is not None:
             matched.transfer, matched.access = matched.transfer[left], matched.access[left]
 
     def _answer(self, direct: DirectSiteQuery, site: int) -> SiteStatus | str:
         """Present status of a site, or why its answer is none."""
-        name = self.roster.names[site]
+        name = self.registry.names[site]
         try:
-            said = direct.status(name)
+            answer = direct.status(name)
         except SiteError as error:
             return str(error)
-        if said is None:
+        if answer is None:
             return "does not answer"
-        processors = int(self.roster.processors[site])
-        status = validate_status(said, site=name, now=self._clock(), processors=processors)
+        processors = int(self.registry.processors[site])
+        status = validate_status(answer, site=name, now=self._clock(), processors=processors)
         return f"answers garbage: {status.reason}" if isinstance(status, Refusal) else status
 
     def _values(self, kind: JobClass, board: SiteStatusTable) -> FloatArray:

@@ -52,34 +52,34 @@ def mismatch_reasons(maker: Matchmaker, job: BrokerJob, kind: JobClass) -> Itera
     job, kind
         Whose requirements they are held against.
     """
-    roster, known = maker.roster, maker.known
-    narrow = roster.processors < job.processors
+    registry, statuses = maker.registry, maker.statuses
+    narrow = registry.processors < job.processors
     what = f"fewer than {job.processors} processors"
     yield MismatchReason(sites=narrow, one=f"has {what}", many=f"have {what}", lasts=True)
     what = f"less memory than {(job.memory or 0) / MEGABYTE:.6g} MiB"
-    small = roster.memory < (job.memory or 0)
+    small = registry.memory < (job.memory or 0)
     yield MismatchReason(sites=small, one=f"has {what}", many=f"have {what}", lasts=True)
     for clause in clauses(kind.requirements) if kind.requirements is not None else ():
         read = references(clause, kind.my)
         yield MismatchReason(
-            sites=~known.table(read).holds(clause, kind.my),
+            sites=~statuses.table(read).holds(clause, kind.my),
             one=f"fails {clause}",
             many=f"fail {clause}",
-            lasts=read.isdisjoint(CHANGING_KEYS) and not known.stamp(read),
+            lasts=read.isdisjoint(CHANGING_KEYS) and not statuses.stamp(read),
             clause=clause,
         )
-    if roster.requirements:
+    if registry.requirements:
         yield MismatchReason(
             sites=~maker.taken(kind),
             one="does not take it by its own requirements",
             many="do not take it by their own requirements",
-            lasts=not roster.asks_by_status,
+            lasts=not registry.asks_by_status,
         )
-    is_known = np.isfinite(known.said.at)
+    has_status = np.isfinite(statuses.published.at)
     yield MismatchReason(
-        sites=~is_known, one="is not in the index", many="are not in the index", lasts=False
+        sites=~has_status, one="is not in the index", many="are not in the index", lasts=False
     )
-    closed = is_known & ~known.is_open
+    closed = has_status & ~statuses.is_open
     yield MismatchReason(
         sites=closed, one="is not in production", many="are not in production", lasts=False
     )
@@ -91,20 +91,20 @@ def refusal(maker: Matchmaker, job: BrokerJob, matched: MatchedSites) -> Refusal
 
     It is final where what does not change at the sites is against it.
     """
-    roster = maker.roster
-    if not len(roster):
+    registry = maker.registry
+    if not len(registry):
         return Refusal("there is no site", final=True)
-    if matched.mute:
-        mute = sorted(matched.mute.items())
-        said = "; ".join(f'"{roster.names[i]}" {why}' for i, why in mute[:_MOST_NAMED])
-        more = f"; {len(mute) - _MOST_NAMED} more" if len(mute) > _MOST_NAMED else ""
-        return Refusal(f"no site that matches takes jobs: {said}{more}", final=False)
+    if matched.silent:
+        silent = sorted(matched.silent.items())
+        reasons = "; ".join(f'"{registry.names[i]}" {why}' for i, why in silent[:_MOST_NAMED])
+        more = f"; {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""
+        return Refusal(f"no site that matches takes jobs: {reasons}{more}", final=False)
     found = [fault for fault in mismatch_reasons(maker, job, matched.kind) if fault.sites.any()]
-    left = np.flatnonzero(~_any(found, len(roster)))
+    left = np.flatnonzero(~_any(found, len(registry)))
     if len(left):
         return Refusal(_unreached(maker, job, left.tolist()), final=False)
-    lasting = _any([fault for fault in found if fault.lasts], len(roster))
-    return Refusal(_sentence(found, len(roster)), final=bool(lasting.all()))
+    permanent = _any([fault for fault in found if fault.lasts], len(registry))
+    return Refusal(_sentence(found, len(registry)), final=bool(permanent.all()))
 
 
 def _any(found: list[MismatchReason], sites: int) -> Mask:

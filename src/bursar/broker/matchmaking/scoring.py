@@ -121,10 +121,10 @@ class SiteScorer:
     """
 
     def __init__(
-        self, maker: Matchmaker, flying: InFlightJobs, *, as_published: bool = False
+        self, maker: Matchmaker, in_flight: InFlightJobs, *, as_published: bool = False
     ) -> None:
         self._maker = maker
-        self._flying = flying
+        self._in_flight = in_flight
         self._as_published = as_published
 
     def weigh(
@@ -166,25 +166,25 @@ class SiteScorer:
         nothing = np.zeros(len(sites))
         access = nothing if matched.access is None else matched.access
         transfer = nothing if matched.transfer is None else matched.transfer
-        said = matched.board.said
+        published = matched.statuses.published
         if matched.fresh:
             # They were asked just now: what has arrived by this moment they know.
-            said = said._replace(at=np.nextafter(said.at, np.inf))
+            published = published._replace(at=np.nextafter(published.at, np.inf))
         arrival = None
         if matched.transfer is not None:
-            arrival = np.full(len(self._maker.roster), now)
+            arrival = np.full(len(self._maker.registry), now)
             arrival[sites] += transfer
-        waits, ours = self._flying.waits(
-            now, said, processors=job.processors, runtime=job.runtime, arrival=arrival
+        waits, ours = self._in_flight.waits(
+            now, published, processors=job.processors, runtime=job.runtime, arrival=arrival
         )
-        executions = self._flying.execution(job.runtime)[sites]
+        executions = self._in_flight.execution(job.runtime)[sites]
         completions = np.maximum(transfer, waits[sites]) + access + executions
-        tolls = np.maximum(waits[sites] - transfer, 0.0) * self._flying.toll(now)
+        tolls = np.maximum(waits[sites] - transfer, 0.0) * self._in_flight.toll(now)
         expressions = self._maker.expressed(matched)
         by_rank = rule == COMPLETION and matched.kind.rank is not None
         if by_rank or (rule == STOCHASTIC and not self._as_published):
-            alone, _ = self._flying.waits(
-                now, said, processors=1, runtime=job.runtime, arrival=arrival
+            alone, _ = self._in_flight.waits(
+                now, published, processors=1, runtime=job.runtime, arrival=arrival
             )
             expressions = self._corrected(matched, expressions, ours, alone)
         ranks = rank(expressions, file_rank(access, transfer, weights.beta), weights.alpha)
@@ -225,7 +225,7 @@ class SiteScorer:
         found = expressions.copy()
         rank_of = compiled(kind.rank, kind.my)
         for place, i in enumerate(matched.sites.tolist()):
-            status = matched.board.statuses[i]
+            status = matched.statuses.statuses[i]
             if not ours[i] or status is None:
                 continue
             found[place] = _number(rank_of(self._counting(matched, i, ours[i], alone[i])))
@@ -233,7 +233,7 @@ class SiteScorer:
 
     def _counting(self, matched: MatchedSites, site: int, ours: float, wait: float) -> Ad:
         """A site that counts our own jobs on their way to it."""
-        status = matched.board.statuses[site]
+        status = matched.statuses.statuses[site]
         assert status is not None
         taken = min(int(ours), status.free_processors)
         changed = replace(
@@ -243,7 +243,7 @@ class SiteScorer:
             waiting=status.waiting + int(ours) - taken,
             traversal_time=max(float(wait), status.traversal_time or 0.0),
         )
-        ad = matched.board.ad(site)
+        ad = matched.statuses.ad(site)
         for name, value in changing_attributes(changed).items():
             if name in OF_QUEUE:
                 ad = ad.with_attribute(name, value)

@@ -50,11 +50,11 @@ class SiteStatusTable:
         Changes whenever anything does.
     """
 
-    def __init__(self, roster: SiteRegistry) -> None:
-        sites = len(roster)
-        self._roster = roster
+    def __init__(self, registry: SiteRegistry) -> None:
+        sites = len(registry)
+        self._registry = registry
         self.statuses: list[SiteStatus | None] = [None] * sites
-        self.said = PublishedStatus(
+        self.published = PublishedStatus(
             np.full(sites, -math.inf), np.full(sites, math.nan), np.zeros(sites), np.zeros(sites)
         )
         self.is_open = np.zeros(sites, dtype=np.bool_)
@@ -69,13 +69,13 @@ class SiteStatusTable:
     def learn(self, readings: Mapping[str, StatusReading]) -> None:
         """Replace all statuses by those of an index; a site that it does not know has none."""
         # Ages are not looked at here, and our own index reckons them only where they are.
-        told: Mapping[str, SiteStatus] = (
+        statuses: Mapping[str, SiteStatus] = (
             readings.statuses
             if isinstance(readings, StatusReadings)
             else {name: reading.status for name, reading in readings.items()}
         )
-        for i, (name, old) in enumerate(zip(self._roster.names, self.statuses, strict=True)):
-            status = told.get(name)
+        for i, (name, old) in enumerate(zip(self._registry.names, self.statuses, strict=True)):
+            status = statuses.get(name)
             if status is not old:
                 self.put(i, status)
 
@@ -86,16 +86,16 @@ class SiteStatusTable:
         self.statuses[i] = status
         self.tick += 1
         self._outdated.add(i)
-        said = self.said
+        published = self.published
         if status is None:
-            said.at[i], said.wait[i], said.free[i] = -math.inf, math.nan, 0.0
+            published.at[i], published.wait[i], published.free[i] = -math.inf, math.nan, 0.0
             is_open = False
         else:
             wait = status.traversal_time
-            said.at[i] = status.at
-            said.wait[i] = wait if wait is not None and is_wait(wait) else math.nan
-            said.free[i] = status.free_processors
-            said.waiting[i] = status.waiting
+            published.at[i] = status.at
+            published.wait[i] = wait if wait is not None and is_wait(wait) else math.nan
+            published.free[i] = status.free_processors
+            published.waiting[i] = status.waiting
             is_open = status.state.lower() == OPEN
         if is_open != self.is_open[i]:
             self.is_open[i] = is_open
@@ -140,8 +140,8 @@ class SiteStatusTable:
     def ad(self, i: int) -> Ad:
         """A site as an ad."""
         self._catch_up()
-        ad: dict[str, object] = self._roster.constant[i] | self._changing[i]
-        expression: Expression | None = self._roster.requirements.get(i)
+        ad: dict[str, object] = self._registry.constant[i] | self._changing[i]
+        expression: Expression | None = self._registry.requirements.get(i)
         if expression is not None:
             ad[REQUIREMENTS] = expression
         return Ad(ad)
@@ -164,5 +164,5 @@ class SiteStatusTable:
         assert self._table is not None
         value = self._changing[i].get(name, UNDEFINED)
         if value is UNDEFINED:
-            value = self._roster.constant[i].get(name, UNDEFINED)
+            value = self._registry.constant[i].get(name, UNDEFINED)
         self._table.set(name, i, value)

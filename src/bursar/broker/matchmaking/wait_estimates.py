@@ -63,7 +63,7 @@ class PublishedStatus(NamedTuple):
 def expected_waits(
     now: float,
     own: UncountedJobs,
-    said: PublishedStatus,
+    statuses: PublishedStatus,
     width: FloatArray,
     speed: FloatArray,
     usual: float,
@@ -126,7 +126,7 @@ def expected_waits(
     for j in range(len(own.site)):
         s = own.site[j]
         # Arrival at the very moment of the reading: it may have been made before.
-        if own.arrived[j] < said.at[s] or min(own.due[j], own.arrived[j]) > arrival[s]:
+        if own.arrived[j] < statuses.at[s] or min(own.due[j], own.arrived[j]) > arrival[s]:
             continue
         length = (usual if np.isnan(own.runtime[j]) else own.runtime[j]) / speed[s]
         begin = own.began[j]
@@ -139,21 +139,21 @@ def expected_waits(
     waits = np.empty(sites)
     for s in range(sites):
         length = runtime / speed[s]
-        if said.free[s] > 0 and not said.wait[s] > 0:
-            lacking = ours[s] + processors - said.free[s]
+        if statuses.free[s] > 0 and not statuses.wait[s] > 0:
+            lacking = ours[s] + processors - statuses.free[s]
             if lacking <= 0:
                 waits[s] = 0.0
                 continue
             ahead = lacking * (work[s] + processors * length) / (ours[s] + processors)
-            others = max(0.0, width[s] - said.free[s])
+            others = max(0.0, width[s] - statuses.free[s])
             if ahead <= first[s] * others:
                 waits[s] = ahead / others if others > 0 else 0.0
             else:
                 waits[s] = first[s] + (ahead - first[s] * others) / width[s]
         else:
-            published = said.wait[s]
+            published = statuses.wait[s]
             if np.isnan(published):
-                published = (said.waiting[s] + 1) * usual / speed[s] / width[s]
-            left = max(0.0, published - max(0.0, now - said.at[s]))
+                published = (statuses.waiting[s] + 1) * usual / speed[s] / width[s]
+            left = max(0.0, published - max(0.0, now - statuses.at[s]))
             waits[s] = left + (work[s] + (processors - 1) * length) / width[s]
     return waits, ours

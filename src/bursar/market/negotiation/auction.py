@@ -87,7 +87,7 @@ class Auctioneer(NegotiationSide):
         """Call for bids."""
         self.state = "called"
         return tuple(
-            self._say(
+            self._make(
                 CallForBids,
                 bidder,
                 template=self.lot,
@@ -144,7 +144,7 @@ class Auctioneer(NegotiationSide):
         return ()
 
     def _reject(self, bid: TradeMessage, reason: str) -> tuple[TradeMessage, ...]:
-        return (self._say(RejectBid, bid.sender, reason=reason, of=bid.number),)
+        return (self._make(RejectBid, bid.sender, reason=reason, of=bid.number),)
 
     def _award(
         self, winner: str | None, price: Micros | None, now: float
@@ -160,8 +160,8 @@ class Auctioneer(NegotiationSide):
                 sold = answer
         self.winner, self.price, self.agreement = winner, price, sold
         self.state = "unsold" if winner is None else "sold"
-        told: list[TradeMessage] = [
-            self._say(
+        replies: list[TradeMessage] = [
+            self._make(
                 InformOutcome,
                 bidder,
                 won=bidder == winner,
@@ -171,8 +171,8 @@ class Auctioneer(NegotiationSide):
             for bidder in self.parties
         ]
         if winner is not None and sold is not None:
-            told.append(self._say(Confirm, winner, agreement=sold))
-        return tuple(told)
+            replies.append(self._make(Confirm, winner, agreement=sold))
+        return tuple(replies)
 
     def _confirmed(self, message: Confirm) -> tuple[TradeMessage, ...]:
         agreement = message.agreement

@@ -133,7 +133,7 @@ class BargainingOwner(OwnerSide):
         if self.state != "offered" or now < self._until:
             return ()
         self.state = "ended"
-        return (self._say(Expire, self.customer),)
+        return (self._make(Expire, self.customer),)
 
     def next_tick(self) -> float:
         return self._until if self.state == "offered" else math.inf
@@ -164,7 +164,7 @@ class BargainingOwner(OwnerSide):
             self.state = "ended"
             return self._refuse(message, "is too little")
         kind = _kind(self._concession, self._turn)
-        self._last = self._say(kind, self.customer, amount=own, currency=self.currency)
+        self._last = self._make(kind, self.customer, amount=own, currency=self.currency)
         self._turn += 1
         self.state = "offered"
         return (self._last,)
@@ -209,7 +209,7 @@ class BargainingBuyer(BuyerSide):
         """Makes the first offer."""
         amount = self._concession.offer(0)
         return self._made(
-            self._say(
+            self._make(
                 Offer,
                 self.owner,
                 amount=amount,
@@ -253,14 +253,14 @@ class BargainingBuyer(BuyerSide):
         final = isinstance(message, FinalOffer)
         own = self._concession.reserve if final else self._concession.offer(self._turn)
         if message.amount <= own:
-            accept = self._say(Accept, self.owner, of=message.number)
+            accept = self._make(Accept, self.owner, of=message.number)
             self.state, self._offered, self._waits_for = "accepted", message.amount, accept.number
             return (accept,)
         if final:
             self.state, self.reason = "ended", "the owner's last word is too dear"
             return self._refuse(message, "is too much")
         kind = _kind(self._concession, self._turn)
-        return self._made(self._say(kind, self.owner, amount=own, currency=self.currency))
+        return self._made(self._make(kind, self.owner, amount=own, currency=self.currency))
 
     def _is_deal(self, agreement: Agreement) -> bool:
         terms = agreement.terms

@@ -108,7 +108,7 @@ class Bidder(NegotiationSide):
 
     def _bid(self, amount: Micros) -> tuple[TradeMessage, ...]:
         self._bids.append(amount)
-        return (self._say(Bid, self.auctioneer, amount=amount, currency=self.currency),)
+        return (self._make(Bid, self.auctioneer, amount=amount, currency=self.currency),)
 
     def _outcome(self, outcome: InformOutcome, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(outcome, outcome.currency)
@@ -130,7 +130,7 @@ class Bidder(NegotiationSide):
             self.state = "lost"
             return self._refuse(outcome, sold.reason)
         self.agreement, self.state = sold, "agreed"
-        return (self._say(Confirm, self.auctioneer, agreement=sold),)
+        return (self._make(Confirm, self.auctioneer, agreement=sold),)
 
     def _is_fair(self, amount: Micros | None) -> bool:
         """The price is one that this side has bid, or a better one."""

@@ -154,7 +154,7 @@ class DoubleAuctioneer(NegotiationSide):
         """Calls for bids and asks."""
         self.state = "called"
         return tuple(
-            self._say(
+            self._make(
                 CallForBids,
                 party,
                 template=self.lot,
@@ -184,7 +184,7 @@ class DoubleAuctioneer(NegotiationSide):
     def _outcome(self, party: str) -> TradeMessage:
         assert self.clearing is not None
         trades = tuple(t for t in self.clearing.trades if party in (t.buyer, t.owner))
-        return self._say(
+        return self._make(
             InformOutcome,
             party,
             won=bool(trades),
@@ -199,7 +199,7 @@ class DoubleAuctioneer(NegotiationSide):
             return self._unexpected(message)
         reason = self._fault(message, now)
         if reason:
-            return (self._say(RejectBid, message.sender, reason=reason, of=message.number),)
+            return (self._make(RejectBid, message.sender, reason=reason, of=message.number),)
         assert message.processors is not None
         self._orders[message.sender] = LimitOrder(
             message.sender, message.processors, message.amount

@@ -84,7 +84,7 @@ class DutchAuctioneer(Auctioneer):
             return ()
         self._asked = level
         return tuple(
-            self._say(Ask, bidder, amount=self.price_at(now), currency=self.currency)
+            self._make(Ask, bidder, amount=self.price_at(now), currency=self.currency)
             for bidder in self.parties
         )
 

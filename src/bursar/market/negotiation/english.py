@@ -78,7 +78,7 @@ class EnglishAuctioneer(Auctioneer):
         if not 0 <= self.asked <= LARGEST:  # nothing better can be said
             return self._close(now)
         return tuple(
-            self._say(
+            self._make(
                 Ask,
                 bidder,
                 amount=self.asked,

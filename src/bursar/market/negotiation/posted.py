@@ -50,7 +50,7 @@ class PostedOwner(OwnerSide):
         if self.state != "quoted" or now < self._expires:
             return ()
         self.state = "expired"
-        return (self._say(Expire, self.customer, of=self._number),)
+        return (self._make(Expire, self.customer, of=self._number),)
 
     def next_tick(self) -> float:
         return self._expires if self.state == "quoted" else math.inf
@@ -64,7 +64,7 @@ class PostedOwner(OwnerSide):
             return self._refuse(message, terms.reason)
         expires = now + self.seller.validity
         self.seller.hold(self.deal, self.customer, terms, expires, now)
-        quote = self._say(Quote, self.customer, terms=terms, expires=expires)
+        quote = self._make(Quote, self.customer, terms=terms, expires=expires)
         self._terms, self._number, self._expires = terms, quote.number, expires
         self.state = "quoted"
         return (quote,)
@@ -105,7 +105,7 @@ class PostedBuyer(BuyerSide):
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Ask for a quote."""
-        request = self._say(Request, self.owner, template=self.template)
+        request = self._make(Request, self.owner, template=self.template)
         self.state, self._waits_for = "asked", request.number
         return (request,)
 
@@ -113,7 +113,7 @@ class PostedBuyer(BuyerSide):
         """Accept the quote; do nothing when there is none, or it has expired."""
         if self.state != "quoted" or self.quote is None or now >= self.quote.expires:
             return ()
-        answer = self._say(Accept, self.owner, of=self.quote.number)
+        answer = self._make(Accept, self.owner, of=self.quote.number)
         self.state, self._waits_for = "accepted", answer.number
         return (answer,)
 
@@ -148,6 +148,6 @@ class PostedBuyer(BuyerSide):
             return self._refuse(message, "is not what was asked for")
         if self.limit is not None and message.terms.amount > self.limit:
             self.state, self.reason = "refused", "the quote is above the limit"
-            return (self._say(Reject, self.owner, reason="is too dear", of=message.number),)
+            return (self._make(Reject, self.owner, reason="is too dear", of=message.number),)
         self.state, self.quote = "quoted", message
         return ()

@@ -67,7 +67,7 @@ class OwnerSide(NegotiationSide, ABC):
             return self._refuse(message, sold.reason)
         self.agreement = sold
         self.state = "agreed"
-        return (self._say(Confirm, self.customer, agreement=sold),)
+        return (self._make(Confirm, self.customer, agreement=sold),)
 
     def _cancel(self, message: Cancel, now: float) -> tuple[TradeMessage, ...]:
         if self.state == "agreed" and self.agreement is not None:
@@ -75,7 +75,7 @@ class OwnerSide(NegotiationSide, ABC):
             if refusal is not None:
                 return self._refuse(message, refusal.reason)
         self.state = "cancelled"
-        return (self._say(Cancel, self.customer),)
+        return (self._make(Cancel, self.customer),)
 
 
 class BuyerSide(NegotiationSide, ABC):
@@ -113,7 +113,7 @@ class BuyerSide(NegotiationSide, ABC):
         if self.state in ("cancelling", "cancelled"):
             return ()
         parties = self.parties if self.agreement is None else (self.agreement.owner,)
-        withdrawals = tuple(self._say(Cancel, party) for party in parties)
+        withdrawals = tuple(self._make(Cancel, party) for party in parties)
         self._withdrawn = {message.to: message.number for message in withdrawals}
         self.state = "cancelling"
         return withdrawals

@@ -81,15 +81,15 @@ class ShareAuctioneer(Auctioneer):
     def _close(self, now: float) -> tuple[TradeMessage, ...]:
         self.shared = proportional_shares(self.lot.processors, self._bids)
         self.state = "sold" if any(self.shared.values()) else "unsold"
-        return tuple(m for bidder in self.parties for m in self._tell(bidder, now))
+        return tuple(m for bidder in self.parties for m in self._inform(bidder, now))
 
-    def _tell(self, bidder: str, now: float) -> Iterable[TradeMessage]:
+    def _inform(self, bidder: str, now: float) -> Iterable[TradeMessage]:
         processors, amount = self.shared.get(bidder, 0), self._bids.get(bidder, 0)
         sold: Agreement | Refusal | None = None
         if processors and self.sell is not None:
             sold = self.sell(self.deal, bidder, self._terms(processors, amount), now)
         won = processors > 0 and not isinstance(sold, Refusal)
-        yield self._say(
+        yield self._make(
             InformOutcome,
             bidder,
             won=won,
@@ -99,7 +99,7 @@ class ShareAuctioneer(Auctioneer):
         )
         if isinstance(sold, Agreement):
             self.agreements[bidder] = sold
-            yield self._say(Confirm, bidder, agreement=sold)
+            yield self._make(Confirm, bidder, agreement=sold)
 
     def _terms(self, processors: int, amount: Micros) -> Terms:
         part = DealTemplate(

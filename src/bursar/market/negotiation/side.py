@@ -43,15 +43,15 @@ class NegotiationSide(ABC):
         self.deal = deal
         self.currency = currency
         self.state = "open"
-        self._heard: dict[str, list[TradeMessage]] = {party: [] for party in parties}
+        self._received: dict[str, list[TradeMessage]] = {party: [] for party in parties}
         # What was said to each party, by how many of its messages had been heard.
-        self._said: dict[str, list[list[TradeMessage]]] = {party: [[]] for party in self._heard}
-        self._count = dict.fromkeys(self._heard, 0)
+        self._sent: dict[str, list[list[TradeMessage]]] = {party: [[]] for party in self._received}
+        self._count = dict.fromkeys(self._received, 0)
 
     @property
     def parties(self) -> tuple[str, ...]:
         """The others."""
-        return tuple(self._heard)
+        return tuple(self._received)
 
     def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
@@ -67,11 +67,11 @@ class NegotiationSide(ABC):
         tuple of Message
             What to send.
         """
-        answer = self._known(message)
+        answer = self._repeated_answer(message)
         if answer is not None:
             return answer
-        self._heard[message.sender].append(message)
-        self._said[message.sender].append([])
+        self._received[message.sender].append(message)
+        self._sent[message.sender].append([])
         return self._on(message, now)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
@@ -84,40 +84,40 @@ class NegotiationSide(ABC):
 
     def again(self, party: str) -> tuple[TradeMessage, ...]:
         """What was last said to a party: sent again, it brings back answers that were lost."""
-        return next((tuple(said) for said in reversed(self._said[party]) if said), ())
+        return next((tuple(sent) for sent in reversed(self._sent[party]) if sent), ())
 
     @abstractmethod
     def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """Reacts to a message that is new and in order."""
 
-    def _known(self, message: TradeMessage) -> tuple[TradeMessage, ...] | None:
+    def _repeated_answer(self, message: TradeMessage) -> tuple[TradeMessage, ...] | None:
         """The answer to a message that is not to be taken up; None for one that is."""
-        heard = self._heard.get(message.sender)
-        if heard is None or message.deal != self.deal or message.to != self.me:
+        received = self._received.get(message.sender)
+        if received is None or message.deal != self.deal or message.to != self.me:
             return reject_stray(message, self.me, f"{message.sender} is no party to this deal")
         if message.number == 0:
             return ()
-        if message.number <= len(heard):
-            if heard[message.number - 1] != message:
+        if message.number <= len(received):
+            if received[message.number - 1] != message:
                 return reject_stray(
                     message, self.me, f"number {message.number} was another message"
                 )
-            return tuple(self._said[message.sender][message.number])
-        if message.number > len(heard) + 1:
-            return reject_stray(message, self.me, f"expected number {len(heard) + 1} first")
+            return tuple(self._sent[message.sender][message.number])
+        if message.number > len(received) + 1:
+            return reject_stray(message, self.me, f"expected number {len(received) + 1} first")
         return None
 
-    def _say(self, kind: type[M], to: str, **fields: Any) -> M:
+    def _make(self, kind: type[M], to: str, **fields: Any) -> M:
         self._count[to] += 1
         message = kind(deal=self.deal, sender=self.me, to=to, number=self._count[to], **fields)
-        self._said[to][-1].append(message)
+        self._sent[to][-1].append(message)
         return message
 
     def _refuse(self, message: TradeMessage, reason: str) -> tuple[TradeMessage, ...]:
         """Rejects a message that is in order but cannot be followed; never a rejection."""
         if isinstance(message, Reject):
             return ()
-        return (self._say(Reject, message.sender, reason=reason, of=message.number),)
+        return (self._make(Reject, message.sender, reason=reason, of=message.number),)
 
     def _unexpected(self, message: TradeMessage) -> tuple[TradeMessage, ...]:
         return self._refuse(message, f"a {type(message).__name__} does not fit: {self.state}")

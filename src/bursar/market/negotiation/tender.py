@@ -74,7 +74,9 @@ class TenderBuyer(BuyerSide):
         """Calls for bids."""
         self.state = "called"
         return tuple(
-            self._say(CallForBids, owner, template=self.template, rule="tender", closes=self.closes)
+            self._make(
+                CallForBids, owner, template=self.template, rule="tender", closes=self.closes
+            )
             for owner in self.parties
         )
 
@@ -97,7 +99,7 @@ class TenderBuyer(BuyerSide):
                 return self._next(now)
             case Confirm() if self._is_award(message.sender):
                 answer = self._agree(message)
-                return answer if answer else self._tell_others()
+                return answer if answer else self._reject_others()
             case Cancel():
                 if self.agreement is not None and message.sender == self.agreement.owner:
                     self.state = "cancelled"
@@ -114,7 +116,7 @@ class TenderBuyer(BuyerSide):
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         reason = self._fault(bid, now)
         if reason:
-            return (self._say(RejectBid, bid.sender, reason=reason, of=bid.number),)
+            return (self._make(RejectBid, bid.sender, reason=reason, of=bid.number),)
         self._bids[bid.sender] = bid
         self._waiting.discard(bid.sender)
         return self._settled(now)
@@ -142,18 +144,18 @@ class TenderBuyer(BuyerSide):
             self._awarded = None
         for bid in self.bids:
             if bid.expires is None or now < bid.expires:
-                accept = self._say(Accept, bid.sender, of=bid.number)
+                accept = self._make(Accept, bid.sender, of=bid.number)
                 self.state, self._awarded, self._award = "awarding", bid, accept.number
                 return (accept,)
         self.state = "unmet"
         self.reason = self.reason or "no bid"
-        return self._tell_others()
+        return self._reject_others()
 
-    def _tell_others(self) -> tuple[TradeMessage, ...]:
+    def _reject_others(self) -> tuple[TradeMessage, ...]:
         winner = self._awarded.sender if self._awarded else None
         amount = self._awarded.amount if self._awarded else None
         return tuple(
-            self._say(InformOutcome, owner, won=False, amount=amount, currency=self.currency)
+            self._make(InformOutcome, owner, won=False, amount=amount, currency=self.currency)
             for owner in self.parties
             if owner != winner
         )
@@ -199,7 +201,7 @@ class TenderOwner(OwnerSide):
         # The award comes when the call closes: the bid holds from then on.
         self._expires = call.closes + self.seller.validity
         self.seller.hold(self.deal, self.customer, terms, self._expires, now)
-        bid = self._say(
+        bid = self._make(
             Bid,
             self.customer,
             amount=terms.amount,

@@ -135,13 +135,13 @@ def build_model(
             bill = model.bills[j] = _SlotPayment(bought=cp.new_bool_var(f"bought{j}"))
             payments += _pay(model, problem, j, bill, slot_uses, ends, grid, money)
             peak = peak if bill.peak is None else bill.peak
-        lasting = [use for use in slot_uses if use.size > 0]
+        with_work = [use for use in slot_uses if use.size > 0]
         cp.add_cumulative(
             [
                 cp.new_optional_fixed_size_interval_var(start[u.task], u.size, u.runs, "")
-                for u in lasting
+                for u in with_work
             ],
-            [u.width for u in lasting],
+            [u.width for u in with_work],
             peak,
         )
     if money is not None and question.budget < math.inf:
@@ -182,12 +182,12 @@ def _add_together(
         if begin < end:
             changes[begin] = changes.get(begin, 0) + int(slots.processors[j])
             changes[end] = changes.get(end, 0) - int(slots.processors[j])
-    moments = sorted(changes)
-    offered = np.cumsum([changes[moment] for moment in moments]).tolist()
+    instants = sorted(changes)
+    offered = np.cumsum([changes[moment] for moment in instants]).tolist()
     most = max(offered, default=0)
     intervals, widths = [], []
     for a, b, n in zip(
-        [0, *moments], [*moments, grid.end(grid.horizon)], [0, *offered], strict=True
+        [0, *instants], [*instants, grid.end(grid.horizon)], [0, *offered], strict=True
     ):
         if a < b and n < most:
             intervals.append(cp.new_fixed_size_interval_var(a, b - a, ""))

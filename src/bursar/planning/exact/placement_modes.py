@@ -141,11 +141,11 @@ def _together(
     counts
         Processors of each slot.
     """
-    moments = sorted({a for a, _ in spans.values()})
+    instants = sorted({a for a, _ in spans.values()})
     starts: list[tuple[float, float]] = []
     members: set[int] = set()
     # Whatever set of slots serves together does so from the last one's begin on.
-    for moment in moments:
+    for moment in instants:
         open_ = sorted((j for j in spans if spans[j][0] <= moment <= spans[j][1]),
                        key=lambda j: -spans[j][1])  # fmt: skip
         total = 0

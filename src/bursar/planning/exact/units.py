@@ -91,13 +91,13 @@ def grid_for(
     """
     slots = problem.offers.arrays
     lengths = {way.duration for way in ways} | {delay for *_, delay in delays(problem)}
-    moments = set(lengths)
+    instants = set(lengths)
     for j in {j for way in ways for j in way.slots}:
-        moments.update(float(t[j]) for t in (slots.start, slots.begin, slots.end, slots.last))
-    moments.discard(math.inf)
+        instants.update(float(t[j]) for t in (slots.start, slots.begin, slots.end, slots.last))
+    instants.discard(math.inf)
     step = 1.0
     while horizon / step < LONGEST:
-        if _divides(step, moments):
+        if _divides(step, instants):
             return TimeGrid(step, horizon, up=fineness == 2)
         step /= 2
     if fineness > 0:
@@ -114,8 +114,8 @@ def _step(horizon: float, steps: int) -> float:
     return float(2.0 ** math.ceil(math.log2(max(horizon, 1e-9) / steps)))
 
 
-def _divides(step: float, moments: Iterable[float]) -> bool:
-    return all((moment / step).is_integer() for moment in moments)
+def _divides(step: float, instants: Iterable[float]) -> bool:
+    return all((moment / step).is_integer() for moment in instants)
 
 
 def money_for(problem: PlanningProblem, ways: list[PlacementMode], grid: TimeGrid) -> MoneyGrid:

@@ -48,7 +48,7 @@ def minmin(search: PlanSearch, weights: Sequence[float]) -> list[Schedule]:
                 schedule=made,
             )
             search.archive.add(EvaluatedPlan(made.makespan, cost, recipe))
-        search.tell()
+        search.report_progress()
     return schedules
 
 

@@ -118,10 +118,10 @@ class PlanSearch:
                 due=None if due is None else tuple(due[i % len(due)].tolist()),
             )
             self.archive.add(EvaluatedPlan(makespan, cost, recipe))
-        self.tell()
+        self.report_progress()
         return scores
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         """Says how far it is."""
         if self.on_progress is not None:
             done = self.evaluator.count

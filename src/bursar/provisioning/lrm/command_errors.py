@@ -43,17 +43,17 @@ def command_error(doing: str, answer: CommandResult, known: Iterable[KnownCompla
     known
         The first that is found counts.
     """
-    said = f"{answer.stderr}\n{answer.stdout}"
+    output = f"{answer.stderr}\n{answer.stdout}"
     for complaint in known:
-        if re.search(complaint.words, said, re.IGNORECASE):
+        if re.search(complaint.words, output, re.IGNORECASE):
             hint = f"; {complaint.hint}" if complaint.hint else ""
             return SiteError(f"{doing}: {answer.words}{hint}", transient=complaint.transient)
     return SiteError(f"{doing}: {answer.words}")
 
 
-def unreadable_output_error(doing: str, said: str) -> SiteError:
+def unreadable_output_error(doing: str, output: str) -> SiteError:
     """The error of a command that succeeded, but whose answer cannot be read."""
-    start = " ".join(said.split())[:120]
+    start = " ".join(output.split())[:120]
     return SiteError(f"{doing} printed what cannot be read: {start!r}", transient=True)
 
 

@@ -55,8 +55,8 @@ class CommandResult(NamedTuple):
     @property
     def words(self) -> str:
         """Complaint of the command on one line, for messages."""
-        said = self.stderr.strip() or self.stdout.strip()
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        output = self.stderr.strip() or self.stdout.strip()
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         return "; ".join(lines)[:500] or f"ended with status {self.status} and said nothing"
 
 
@@ -162,7 +162,7 @@ class CommandRunner:
     ) -> CommandResult:
         variables = {k: v for k, v in os.environ.items() if k not in self._without}
         variables |= self._environment | extra
-        answer = await self._talk(command, stdin, variables, seconds, command[0])
+        answer = await self._communicate(command, stdin, variables, seconds, command[0])
         if answer is None:
             raise self._missing(command[0])
         return answer
@@ -176,17 +176,17 @@ class CommandRunner:
         options = ("BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={_CONNECT}")
         ssh = ["ssh", "-T", *(word for option in options for word in ("-o", option))]
         full = [*ssh, host, "--", line]
-        answer = await self._talk(full, stdin, dict(os.environ), seconds, command[0])
+        answer = await self._communicate(full, stdin, dict(os.environ), seconds, command[0])
         if answer is None:
             raise SiteError(f'ssh is not installed on this machine, and "ssh" names {host}')
         if answer.status == 255:
-            lasting = _FOR_GOOD.search(answer.stderr) is not None
-            raise SiteError(f"{host}: {answer.words}", transient=not lasting)
+            permanent = _FOR_GOOD.search(answer.stderr) is not None
+            raise SiteError(f"{host}: {answer.words}", transient=not permanent)
         if answer.status == 127 and f"{command[0]}" in answer.stderr:
             raise self._missing(command[0])
         return answer
 
-    async def _talk(
+    async def _communicate(
         self,
         command: list[str],
         stdin: bytes,
@@ -196,7 +196,7 @@ class CommandRunner:
     ) -> CommandResult | None:
         """Run a process on this machine; None when there is no such program."""
         try:
-            transport, talk = await _started(command, variables)
+            transport, output = await _started(command, variables)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -206,21 +206,21 @@ class CommandRunner:
             assert isinstance(pipe, asyncio.WriteTransport)
             pipe.write(stdin)
             pipe.close()  # once all of it is written
-            if not await talk.is_over(seconds):
+            if not await output.is_over(seconds):
                 raise SiteError(
                     f"{program} on {self.where} gave no answer within {seconds:g} s",
                     transient=True,
                 )
-            if talk.too_much:
+            if output.too_much:
                 raise SiteError(
                     f"{program} on {self.where} printed more than {MOST_OUTPUT >> 20} MB",
                     transient=True,
                 )
             status = transport.get_returncode()
             assert status is not None
-            return CommandResult(status, talk.text(1), talk.text(2))
+            return CommandResult(status, output.text(1), output.text(2))
         finally:
-            await _ended(transport, talk)
+            await _ended(transport, output)
 
     def _missing(self, program: str) -> SiteError:
         return SiteError(
@@ -304,14 +304,14 @@ class _CommandOutput(asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self._finished = asyncio.Event()
         self._open = {1, 2}
-        self._said: dict[int, list[bytes]] = {1: [], 2: []}
+        self._chunks: dict[int, list[bytes]] = {1: [], 2: []}
         self._length = 0
         self.too_much = False
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if self.too_much:
             return
-        self._said[fd].append(data)
+        self._chunks[fd].append(data)
         self._length += len(data)
         if self._length > MOST_OUTPUT:
             self.too_much = True
@@ -319,15 +319,15 @@ class _CommandOutput(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open.discard(fd)
-        self._look()
+        self._finish_if_complete()
 
     def process_exited(self) -> None:
         self.exited.set()
-        self._look()
+        self._finish_if_complete()
         # What it left behind, such as the shared connection of ssh, may hold the pipes on.
         asyncio.get_running_loop().call_later(_LINGER, self._finished.set)
 
-    def _look(self) -> None:
+    def _finish_if_complete(self) -> None:
         if self.exited.is_set() and not self._open:
             self._finished.set()
 
@@ -341,7 +341,7 @@ class _CommandOutput(asyncio.SubprocessProtocol):
         return True
 
     def text(self, fd: int) -> str:
-        return b"".join(self._said[fd]).decode(errors="replace")
+        return b"".join(self._chunks[fd]).decode(errors="replace")
 
 
 def _check_variable(name: str) -> None:
@@ -355,14 +355,14 @@ def _check_path(path: str) -> None:
 
 
 def _write_here(path: str, part: str, data: bytes) -> None:
-    beside = f"{path}.{part}"
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = f"{path}.{part}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 
@@ -397,10 +397,10 @@ async def _started(
         raise
 
 
-async def _ended(transport: asyncio.SubprocessTransport, talk: _CommandOutput) -> None:
+async def _ended(transport: asyncio.SubprocessTransport, output: _CommandOutput) -> None:
     """Kill what is left of a process that may still run."""
     if transport.get_returncode() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(transport.get_pid(), signal.SIGKILL)
-        await asyncio.shield(talk.exited.wait())
+        await asyncio.shield(output.exited.wait())
     transport.close()

@@ -306,7 +306,7 @@ class ResourceManager(Protocol):
     async def cancel(self, ids: Sequence[str]) -> None:
         """Ends jobs, by one command for all; such as have ended already are no error."""
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
         Report where jobs stand, by one command for all and one more for those not listed.
 

@@ -140,18 +140,18 @@ def _connect(url: str, patience: float) -> tuple[Any, str]:
     match = _MACHINE.fullmatch(machine)
     if match is None or not path.strip("/"):
         raise InputError("expected ssh://host/path", where=redact_url(url))
-    said = _configured(match[1].strip("[]"))
+    alias = _configured(match[1].strip("[]"))
     options = {
-        "port": int(match[2] or said.get("port", 22)),
-        "username": unquote(name) or said.get("user"),
+        "port": int(match[2] or alias.get("port", 22)),
+        "username": unquote(name) or alias.get("user"),
         "password": unquote(password) or None,
-        "key_filename": said.get("identityfile"),
+        "key_filename": alias.get("identityfile"),
         "timeout": patience,
         "banner_timeout": patience,
         "auth_timeout": patience,
     }
     with _failing():
-        system = KnownHosts(said.get("hostname", match[1].strip("[]")), **options)
+        system = KnownHosts(alias.get("hostname", match[1].strip("[]")), **options)
         system.ftp.get_channel().settimeout(patience)
     return system, path
 

@@ -109,7 +109,7 @@ class ServiceBilling:
             holds=selling.holds,
             floor=selling.floor,
             groups={name: user.groups for name, user in users.items()},
-            clerk=self._dealings,
+            registrar=self._dealings,
         )
 
     def open(self) -> None:

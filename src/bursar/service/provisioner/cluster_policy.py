@@ -58,9 +58,9 @@ class ClusterLeasePolicy:
         """Note that a lease got its processors."""
         self._pool.began(name, now)
 
-    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
         """Note that a lease has ended or was refused."""
-        self._pool.gone(name, now, loss, reason)
+        self._pool.ended(name, now, loss, reason)
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
         """

@@ -22,5 +22,5 @@ class LeasePolicy(Protocol):
     def began(self, name: str, now: float) -> None:
         """Note that a lease got its processors."""
 
-    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
         """Note that a lease has ended or was refused."""

@@ -107,7 +107,7 @@ class MachineLeasePolicy:
     def began(self, name: str, now: float) -> None:
         """Do nothing: this policy keeps no state of leases."""
 
-    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
         """Do nothing: this policy keeps no state of leases."""
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:

@@ -500,7 +500,7 @@ class WorkerProvisioner:
         """Remove a lease that has ended, and kill its record."""
         self._leases.pop(lease.record.name, None)
         self._workers.revoke(lease.record.name)
-        self._rules.gone(lease.record.name, self._clock(), loss, reason)
+        self._rules.pilot_ended(lease.record.name, self._clock(), loss, reason)
         self._journal.kill(lease.position)  # if that is lost, its workers will not be there
         self._review_due.set()
 
@@ -541,7 +541,10 @@ class WorkerProvisioner:
             processors=record.processors,
         )
         return Endpoint(
-            address=self._settings.address, token=token, run=self._settings.run, door=self._workers
+            address=self._settings.address,
+            token=token,
+            run=self._settings.run,
+            admission=self._workers,
         )
 
     def _pilot(self, record: LeaseRecord) -> Pilot:

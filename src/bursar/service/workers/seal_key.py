@@ -26,10 +26,10 @@ class SealKeyFile:
 
     @property
     def pem(self) -> str:
-        """Content of the file at the last call of :meth:`look`. Secret."""
+        """Content of the file at the last call of :meth:`poll`. Secret."""
         return self._pem
 
-    def look(self) -> Version | None:
+    def poll(self) -> Version | None:
         """
         Read the file again if it has changed.
 

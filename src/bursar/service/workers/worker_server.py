@@ -463,7 +463,7 @@ class WorkerServer:
         """
         if self._seal_key is None or not connection.has_seal_key:
             return
-        version = self._seal_key.look()
+        version = self._seal_key.poll()
         if version != connection.seal_key:
             connection.seal_key = version
             connection.send(SealKey(self._seal_key.pem))

@@ -154,7 +154,7 @@ class DataGridSimulation:
         )
         self._next = 0
         self._paused: dict[int, GridJob] = {}
-        self._looking = False
+        self._review_due = False
         self._error: BaseException | None = None
         self._record = GridRecorder(self._names, load.at)
 
@@ -310,13 +310,13 @@ class DataGridSimulation:
 
     def _note(self, event: GridJobEvent, job: GridJob) -> None:
         self._record.add(self._loop.time(), event, job.number, job.site)
-        if self._watch is not None and not self._looking:
+        if self._watch is not None and not self._review_due:
             # Once what is happening has come to its end: a job is at one place then.
-            self._looking = True
-            self._loop.call_soon(self._look)
+            self._review_due = True
+            self._loop.call_soon(self._review)
 
-    def _look(self) -> None:
-        self._looking = False
+    def _review(self) -> None:
+        self._review_due = False
         if self._watch is not None:
             self._watch(self)
 

@@ -83,7 +83,7 @@ class DaskSite:
             looking: asyncio.Task[None] | None = None
             try:
                 try:
-                    await self._look()
+                    await self._watch_connection()
                 except OSError as error:
                     raise self._silent(error) from None
                 if not self._workers:
@@ -152,7 +152,7 @@ class DaskSite:
             pilot,
             endpoint,
             among=self._held,
-            say=on_event,
+            notify=on_event,
             on_broken=self._shun,
         )
         try:
@@ -224,7 +224,7 @@ class DaskSite:
             async with asyncio.timeout(CONNECT):
                 await self._client.run(end_run, self._run, on_error="ignore")
 
-    async def _look(self) -> None:
+    async def _watch_connection(self) -> None:
         """
         Learns which workers are there.
 
@@ -240,7 +240,7 @@ class DaskSite:
         async with asyncio.timeout(CONNECT):
             threads: dict[str, int] = await self._client.nthreads()
         for address in [a for a in (*self._workers, *self._shunned) if a not in threads]:
-            self._gone(address, "is gone")
+            self._worker_lost(address, "is gone")
         now = asyncio.get_running_loop().time()
         new = [
             address
@@ -261,11 +261,11 @@ class DaskSite:
         """
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".seen-") as probe:
             async with asyncio.timeout(CONNECT):
-                said = await self._client.run(
+                answers = await self._client.run(
                     inspect_process, probe.name, workers=list(threads), on_error="return"
                 )
         unfit = ""
-        for address, answer in said.items():
+        for address, answer in answers.items():
             if isinstance(answer, Exception):
                 unfit = f"cannot load bursar {VERSION}: {_line(answer)}"
             elif answer[0] != VERSION:
@@ -286,13 +286,13 @@ class DaskSite:
         """Watch workers come and go, and send heartbeats, until cancelled."""
         silent_since = math.inf
         loop = asyncio.get_running_loop()
-        heard = -math.inf
+        last_contact = -math.inf
         while True:
             await asyncio.sleep(LOOK)
             try:
-                await self._look()
-                if loop.time() - heard >= PATIENCE / 6:
-                    heard = loop.time()
+                await self._watch_connection()
+                if loop.time() - last_contact >= PATIENCE / 6:
+                    last_contact = loop.time()
                     async with asyncio.timeout(CONNECT):
                         await self._client.run(record_heartbeat, self._run, on_error="ignore")
                 silent_since = math.inf
@@ -300,7 +300,7 @@ class DaskSite:
                 silent_since = min(silent_since, loop.time())
                 if loop.time() - silent_since >= CONNECT:
                     for address in list(self._workers):
-                        self._gone(address, "cannot be reached")
+                        self._worker_lost(address, "cannot be reached")
             for held in list(self._held):
                 await self._mend(held)
 
@@ -308,16 +308,16 @@ class DaskSite:
         """A pilot gets others in place of workers that are gone; or is lost after a while."""
         with contextlib.suppress(SiteError):  # the dispatcher is gone
             await held.join(self._shares(held.wanted - held.processors))
-        held.look(CONNECT)
+        held.poll(CONNECT)
 
     def _shun(self, address: str) -> None:
         """A worker did not answer as it should; it may later."""
         self._workers.pop(address, None)
         self._shunned[address] = asyncio.get_running_loop().time() + SHUNNED
 
-    def _gone(self, address: str, why: str) -> None:
+    def _worker_lost(self, address: str, why: str) -> None:
         for held in list(self._held):
-            held.gone(address, why)
+            held.worker_lost(address, why)
         self._workers.pop(address, None)
         self._shunned.pop(address, None)  # who comes with that address is another one
 
@@ -346,5 +346,5 @@ def _distributed() -> Any:
 
 
 def _line(error: BaseException) -> str:
-    said = str(error).splitlines()
-    return said[0] if said else type(error).__name__
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -52,7 +52,7 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
     """
     if job.data:
         raise StagingError("files of a site's storage cannot travel to a Dask cluster")
-    parcels: list[FilePayload] = []
+    payloads: list[FilePayload] = []
     size = 0
     for wanted in files_read(job):
         name = "/".join(parts_of(wanted))
@@ -72,11 +72,11 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
                     "use a file system that the Dask workers see"
                 )
             mode = stat.S_IMODE(os.stat(path).st_mode)
-            parcels.append(FilePayload(inner, mode, Path(path).read_bytes()))
-    return parcels
+            payloads.append(FilePayload(inner, mode, Path(path).read_bytes()))
+    return payloads
 
 
-def unpack(parcels: Iterable[FilePayload], folder: str) -> FileIdentities:
+def unpack(payloads: Iterable[FilePayload], folder: str) -> FileIdentities:
     """
     Lays out files in a folder.
 
@@ -87,7 +87,7 @@ def unpack(parcels: Iterable[FilePayload], folder: str) -> FileIdentities:
     OSError
         When one cannot be written.
     """
-    deliver(parcels, folder)
+    deliver(payloads, folder)
     return {name: _identity(path) for name, path in _plain_below(folder)}
 
 
@@ -102,7 +102,7 @@ def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
     OSError
         When one cannot be read.
     """
-    parcels: list[FilePayload] = []
+    payloads: list[FilePayload] = []
     size = 0
     for name, path in _plain_below(folder):
         if seen.get(name) == _identity(path):
@@ -111,11 +111,11 @@ def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
         size += look.st_size
         if size > MOST:
             raise StagingError(f"what it made takes more than the {MOST} bytes that can travel")
-        parcels.append(FilePayload(name, stat.S_IMODE(look.st_mode), Path(path).read_bytes()))
-    return parcels
+        payloads.append(FilePayload(name, stat.S_IMODE(look.st_mode), Path(path).read_bytes()))
+    return payloads
 
 
-def deliver(parcels: Iterable[FilePayload], folder: str) -> None:
+def deliver(payloads: Iterable[FilePayload], folder: str) -> None:
     """
     Puts files in their places, each whole or not at all.
 
@@ -127,12 +127,12 @@ def deliver(parcels: Iterable[FilePayload], folder: str) -> None:
         When one cannot be written.
     """
     root = RootNamespace(folder, folder)
-    for parcel in parcels:
-        path = root.target(parcel.name)
+    for payload in payloads:
+        path = root.target(payload.name)
         fresh = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
         with open(fresh, "wb") as file:
-            file.write(parcel.content)
-            os.fchmod(file.fileno(), parcel.mode & 0o777)
+            file.write(payload.content)
+            os.fchmod(file.fileno(), payload.mode & 0o777)
         os.replace(fresh, path)
 
 

@@ -40,7 +40,7 @@ class HeldThreads:
         endpoint: Endpoint,
         *,
         among: "list[HeldThreads]",
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         on_broken: Callable[[str], None],
     ) -> None:
         self.wanted = pilot.processors
@@ -49,7 +49,7 @@ class HeldThreads:
         self._pilot = pilot
         self._endpoint = endpoint
         self._among = among
-        self._say = say
+        self._notify = notify
         self._on_broken = on_broken
         self._shares: list[_ThreadShare] = []
         self._joined = 0
@@ -105,12 +105,12 @@ class HeldThreads:
                     self._drop(other)
                 raise
 
-    def gone(self, address: str, why: str) -> None:
+    def worker_lost(self, address: str, why: str) -> None:
         """Give up the threads of a Dask worker that is gone."""
         for share in [share for share in self._shares if share.address == address]:
             self._broke(share, why)
 
-    def look(self, patience: float) -> None:
+    def poll(self, patience: float) -> None:
         """Count the threads as lost once none has been there for ``patience`` seconds."""
         now = asyncio.get_running_loop().time()
         if self._shares:
@@ -136,7 +136,7 @@ class HeldThreads:
                 self._among.remove(self)
 
     def _share(self, worker: DaskWorker, threads: int) -> "_ThreadShare":
-        carrier = DaskJobExecutor(
+        executor = DaskJobExecutor(
             self._client,
             worker,
             self._run,
@@ -147,7 +147,7 @@ class HeldThreads:
         )
         bridge = ProxyWorker(
             self._endpoint,
-            carrier,
+            executor,
             name=f"{self._pilot.site}-{self._pilot.name}-{self._joined}",
             site=self._pilot.site,
             lease=self._pilot.name,
@@ -155,12 +155,12 @@ class HeldThreads:
             on_end=lambda: self._let_go(share),
         )
         self._joined += 1
-        share = _ThreadShare(worker.address, threads, bridge, carrier)
+        share = _ThreadShare(worker.address, threads, bridge, executor)
         return share
 
     def _broke(self, share: "_ThreadShare", why: str) -> None:
         if self._drop(share):
-            self._say(f"{self._pilot.site}: the Dask worker at {share.address} {why}")
+            self._notify(f"{self._pilot.site}: the Dask worker at {share.address} {why}")
             self._on_broken(share.address)
 
     def _let_go(self, share: "_ThreadShare") -> None:
@@ -175,7 +175,7 @@ class HeldThreads:
         self._count()
         self._shares.remove(share)
         share.bridge.close()
-        stopping = asyncio.ensure_future(share.carrier.stop())
+        stopping = asyncio.ensure_future(share.executor.stop())
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
         return True
@@ -198,4 +198,4 @@ class _ThreadShare:
     address: str
     threads: int
     bridge: ProxyWorker
-    carrier: DaskJobExecutor
+    executor: DaskJobExecutor

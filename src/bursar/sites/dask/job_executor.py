@@ -103,7 +103,7 @@ class DaskJobExecutor:
         self._worker = worker
         self._run = run
         self._processors = processors
-        self._tell = report
+        self._send_report = report
         self._hand_back = hand_back
         self._on_broken = on_broken
         self._welcome: Welcome | None = None
@@ -112,7 +112,7 @@ class DaskJobExecutor:
         self._sent: dict[tuple[int, int], WireJob] = {}
         self._unwanted: dict[tuple[int, int], str] = {}
         self._used = 0
-        self._hurried = False
+        self._send_scheduled = False
         self._is_over = False
         self._under_way: set[asyncio.Task[None]] = set()
         self._futures: set[Any] = set()
@@ -122,10 +122,10 @@ class DaskJobExecutor:
         self._welcome = welcome
         self._root = RootNamespace(welcome.root, welcome.files)
 
-    def carry(self, jobs: Sequence[WireJob]) -> None:
+    def execute(self, jobs: Sequence[WireJob]) -> None:
         """Sends jobs on, with others that come in this turn of the loop."""
         self._waiting.extend(jobs)
-        self._hurry()
+        self._schedule_send()
 
     def give_back(self, count: int) -> Sequence[WireJob]:
         """Up to so many jobs that have not been sent on, the last ones first."""
@@ -164,14 +164,14 @@ class DaskJobExecutor:
 
     # Orders.
 
-    def _hurry(self) -> None:
-        if not self._hurried and self._waiting:
-            self._hurried = True
+    def _schedule_send(self) -> None:
+        if not self._send_scheduled and self._waiting:
+            self._send_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_on)
 
     def _send_on(self) -> None:
         """Fills the processors that no order has."""
-        self._hurried = False
+        self._send_scheduled = False
         while self._waiting and not self._is_over:
             width = self._waiting[0].processors
             free = self._processors - self._used
@@ -179,7 +179,7 @@ class DaskJobExecutor:
                 break
             jobs = [self._waiting.popleft()] if width > 1 else self._together(free)
             self._used += width
-            self._begin(self._carry_through(jobs, width))
+            self._begin(self._run_jobs(jobs, width))
 
     def _together(self, orders: int) -> list[WireJob]:
         """The next narrow jobs, a fair part for one of so many orders."""
@@ -193,19 +193,19 @@ class DaskJobExecutor:
             size += _bulk(jobs[-1])
         return jobs
 
-    async def _carry_through(self, jobs: list[WireJob], width: int) -> None:
+    async def _run_jobs(self, jobs: list[WireJob], width: int) -> None:
         """Order after order at one bench, until nothing is in hand there."""
-        bench = ""
+        sidecar = ""
         try:
-            while jobs or bench:
+            while jobs or sidecar:
                 self._sent |= {_which(job): job for job in jobs}
-                order = await self._ordered(jobs, bench)
-                if not order.jobs and not bench:
+                order = await self._ordered(jobs, sidecar)
+                if not order.jobs and not sidecar:
                     break
                 answer = await self._ask(encode_order(order))
                 await self._take_in(answer)
-                bench = answer.bench
-                jobs = self._together(self._processors) if bench and width == 1 else []
+                sidecar = answer.sidecar
+                jobs = self._together(self._processors) if sidecar and width == 1 else []
         except _DaskProtocolError as broken:
             self._break(str(broken))
         except Exception as error:  # ours; nobody would hear of the jobs
@@ -213,35 +213,35 @@ class DaskJobExecutor:
             raise
         finally:
             self._used -= width
-            self._hurry()
+            self._schedule_send()
 
-    async def _ordered(self, jobs: list[WireJob], bench: str) -> DaskJobOrder:
+    async def _ordered(self, jobs: list[WireJob], sidecar: str) -> DaskJobOrder:
         """An order of jobs with the files that they read, without those that cannot go."""
         welcome = self._welcome
         assert welcome is not None
         place: SharedRunPaths | None = SharedRunPaths(
             welcome.root, welcome.files, welcome.work, welcome.logs
         )
-        parcels: list[list[FilePayload]] = []
+        payloads: list[list[FilePayload]] = []
         if not self._worker.sees_files:
             place = None
-            going, failed = await asyncio.to_thread(_packed, self._root, jobs)
+            sendable, failed = await asyncio.to_thread(_packed, self._root, jobs)
             self._ended(failed)
-            for job in reversed(jobs[len(going) + len(failed) :]):  # with the next order
+            for job in reversed(jobs[len(sendable) + len(failed) :]):  # with the next order
                 del self._sent[_which(job)]
                 self._waiting.appendleft(job)
-            jobs = [job for job, _ in going]
-            parcels = [packed for _, packed in going]
+            jobs = [job for job, _ in sendable]
+            payloads = [packed for _, packed in sendable]
         return DaskJobOrder(
             self._run,
             welcome.run,
             self._worker.identity,
             welcome.spill,
             PATIENCE,
-            bench,
+            sidecar,
             jobs,
             place,
-            parcels,
+            payloads,
         )
 
     async def _ask(self, order: bytes) -> DaskReply:
@@ -309,12 +309,14 @@ class DaskJobExecutor:
     ) -> None:
         address = self._worker.address
         try:
-            said = await self._client.run(
+            stopped = await self._client.run(
                 cancel_jobs, self._run, PATIENCE, jobs, grace, reason, workers=[address]
             )
         except Exception:  # it is gone, and so is what it ran; or will hear of it never more
             return
-        ended = [self._sent[one] for one in map(_pair, said.get(address, ())) if one in self._sent]
+        ended = [
+            self._sent[one] for one in map(_pair, stopped.get(address, ())) if one in self._sent
+        ]
         self._ended([unstarted_outcome(job, Status.CANCELLED, reason) for job in ended])
 
     def _ended(self, outcomes: Sequence[Outcome]) -> None:
@@ -329,7 +331,7 @@ class DaskJobExecutor:
 
     def _report(self, outcomes: Sequence[Outcome]) -> None:
         if outcomes and not self._is_over:
-            self._tell(outcomes)
+            self._send_report(outcomes)
 
     def _break(self, reason: str) -> None:
         if not self._is_over:
@@ -354,18 +356,18 @@ def _packed(
 
     Of the first ones, as many as fit into one order.
     """
-    going: list[tuple[WireJob, list[FilePayload]]] = []
+    sendable: list[tuple[WireJob, list[FilePayload]]] = []
     failed: list[Outcome] = []
     size = 0
     for job in jobs:
         if size > MOST:
             break
         try:
-            going.append((job, pack(root, job)))
-            size += sum(len(parcel.content) for parcel in going[-1][1])
+            sendable.append((job, pack(root, job)))
+            size += sum(len(payload.content) for payload in sendable[-1][1])
         except (StagingError, OSError) as error:
             failed.append(unstarted_outcome(job, Status.FAILED, str(error)))
-    return going, failed
+    return sendable, failed
 
 
 def _delivered(done: DaskJobResult, files: str, logs: str) -> DaskJobResult:
@@ -401,5 +403,5 @@ def _bulk(job: WireJob) -> int:
 
 
 def _line(error: BaseException) -> str:
-    said = str(error).splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -54,10 +54,10 @@ class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
     whom: str
     spill: int
     patience: float
-    bench: str
+    sidecar: str
     jobs: list[WireJob]
     place: SharedRunPaths | None
-    parcels: list[list[FilePayload]]
+    payloads: list[list[FilePayload]]
 
 
 class DaskJobResult(msgspec.Struct, frozen=True, array_like=True):
@@ -95,7 +95,7 @@ class DaskReply(msgspec.Struct, frozen=True, array_like=True):
 
     done: list[DaskJobResult] = []
     returned: list[tuple[int, int]] = []
-    bench: str = ""
+    sidecar: str = ""
     is_other: bool = False
 
 

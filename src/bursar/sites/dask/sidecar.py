@@ -105,7 +105,7 @@ class DaskSidecar:
         self._mark = mark
         self._is_cut = False
         self._left: dict[tuple[int, int], WireJob] = {}
-        self._away: dict[tuple[int, int], _StagedJob] = {}
+        self._staged: dict[tuple[int, int], _StagedJob] = {}
         self._frames = FrameDecoder()
         self._decode = msgspec.msgpack.Decoder(FromWorker).decode
         self._sending = threading.Lock()
@@ -128,7 +128,7 @@ class DaskSidecar:
         return bool(self._left)
 
     def begin(
-        self, jobs: Sequence[WireJob], parcels: Sequence[list[FilePayload]]
+        self, jobs: Sequence[WireJob], payloads: Sequence[list[FilePayload]]
     ) -> list[DaskJobResult]:
         """
         Hands jobs to the process.
@@ -146,9 +146,9 @@ class DaskSidecar:
         failed: list[DaskJobResult] = []
         sent: list[WireJob] = []
         for i, job in enumerate(jobs):
-            if parcels:
+            if payloads:
                 try:
-                    home = self._home(job, parcels[i])
+                    home = self._job_folder(job, payloads[i])
                 except (StagingError, OSError) as error:
                     failed.append(
                         DaskJobResult(unstarted_outcome(job, Status.FAILED, f"its files: {error}"))
@@ -182,8 +182,8 @@ class DaskSidecar:
         asked = False
         try:
             while self._left:
-                tells = bool(done or returned or len(self._left) > 1)
-                enough = tells and (size > _FULL or time.monotonic() >= until)
+                has_report = bool(done or returned or len(self._left) > 1)
+                enough = has_report and (size > _FULL or time.monotonic() >= until)
                 alone = len(self._left) == 1 and (enough or bool(returned))
                 if alone or (done and len(self._left) <= half):
                     break
@@ -191,8 +191,8 @@ class DaskSidecar:
                     self._send(JobRecall(len(self._left)))
                     asked = True
                 # Once asked, it says at once what of them has ended, or gives back the rest.
-                patience = until - time.monotonic() if tells and not asked else None
-                for message in self._heard(patience):
+                patience = until - time.monotonic() if has_report and not asked else None
+                for message in self._received(patience):
                     if isinstance(message, ReturnedJobs):
                         for which in message.jobs:
                             self._forget(which)
@@ -288,25 +288,25 @@ class DaskSidecar:
             os.mkdir(part)
         return SharedRunPaths(*parts)
 
-    def _home(self, job: WireJob, parcels: list[FilePayload]) -> str:
+    def _job_folder(self, job: WireJob, payloads: list[FilePayload]) -> str:
         """A home for a job whose files travel, with those that it reads."""
         home = os.path.join(self._scratch, f"home-{job.task}-{job.attempt}")
         remove_tree(home)
         for part in (FILES, WORK, LOGS):
             os.makedirs(os.path.join(home, part))
-        seen = unpack(parcels, os.path.join(home, FILES))
-        self._away[job.task, job.attempt] = _StagedJob(home, seen)
+        seen = unpack(payloads, os.path.join(home, FILES))
+        self._staged[job.task, job.attempt] = _StagedJob(home, seen)
         return home
 
     def _ended(self, outcome: Outcome) -> DaskJobResult:
         which = outcome.task, outcome.attempt
-        away = self._away.get(which)
+        staged = self._staged.get(which)
         job = self._left[which]
         try:
-            if away is None:
+            if staged is None:
                 return DaskJobResult(outcome)
-            made = gather(os.path.join(away.home, FILES), away.seen)
-            return DaskJobResult(outcome, made, gather(os.path.join(away.home, LOGS), {}))
+            made = gather(os.path.join(staged.home, FILES), staged.seen)
+            return DaskJobResult(outcome, made, gather(os.path.join(staged.home, LOGS), {}))
         except (StagingError, OSError) as error:
             return DaskJobResult(unstarted_outcome(job, Status.FAILED, str(error)))
         finally:
@@ -314,11 +314,11 @@ class DaskSidecar:
 
     def _forget(self, which: tuple[int, int]) -> None:
         self._left.pop(which, None)
-        away = self._away.pop(which, None)
-        if away is not None:
-            remove_tree(away.home)
+        staged = self._staged.pop(which, None)
+        if staged is not None:
+            remove_tree(staged.home)
 
-    def _heard(self, patience: float | None) -> list[FromWorker]:
+    def _received(self, patience: float | None) -> list[FromWorker]:
         """Next messages of the process; empty when none came within the patience."""
         if patience is not None:
             poll = select.poll()
@@ -349,5 +349,5 @@ def _welcome(run: str, spill: int, place: SharedRunPaths) -> Welcome:
 
 def _size(done: DaskJobResult) -> int:
     outcome = done.outcome
-    travelling = sum(len(parcel.content) for parcel in (*done.made, *done.logs))
+    travelling = sum(len(payload.content) for payload in (*done.made, *done.logs))
     return len(outcome.stdout) + len(outcome.stderr) + len(outcome.value) + travelling

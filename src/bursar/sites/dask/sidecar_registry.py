@@ -49,7 +49,7 @@ class _RunSidecars:
     """
 
     patience: float
-    heard: float
+    last_contact: float
     idle: list[DaskSidecar] = field(default_factory=list)
     busy: dict[str, DaskSidecar] = field(default_factory=dict)
     here: set[_Which] = field(default_factory=set)
@@ -72,7 +72,7 @@ class SidecarRegistry:
         self._runs: dict[str, _RunSidecars] = {}
         self._watch: threading.Thread | None = None
 
-    def carry_out(self, order: DaskJobOrder) -> DaskReply:
+    def execute(self, order: DaskJobOrder) -> DaskReply:
         """
         Does an order, or some of it.
 
@@ -93,24 +93,24 @@ class SidecarRegistry:
             ]
             jobs = [order.jobs[i] for i in wanted]
             kept.here.update(map(_which, jobs))
-        if not jobs and not order.bench:
+        if not jobs and not order.sidecar:
             return DaskReply(done)
         try:
-            bench = self._taken(kept, order, jobs)
+            sidecar = self._taken(kept, order, jobs)
         except BaseException:
             self._settle(kept, [_which(job) for job in jobs])
             raise
-        if bench is None:
+        if sidecar is None:
             return DaskReply(is_other=True)
         if jobs:
-            parcels = [order.parcels[i] for i in wanted] if order.place is None else []
-            done += bench.begin(jobs, parcels)
+            payloads = [order.payloads[i] for i in wanted] if order.place is None else []
+            done += sidecar.begin(jobs, payloads)
         with self._lock:
             late = [(job, kept.unwanted.get(_which(job))) for job in jobs]
         for job, why in late:  # cancelled while the bench was made ready
             if why is not None:
-                bench.cancel([job.task], *why)
-        return self._waited(kept, bench, done)
+                sidecar.cancel([job.task], *why)
+        return self._waited(kept, sidecar, done)
 
     def cancel(
         self, run: str, patience: float, jobs: Sequence[_Which], grace: float, reason: str
@@ -133,26 +133,26 @@ class SidecarRegistry:
             kept.unwanted |= dict.fromkeys(jobs, (grace, reason))
             not_here = [which for which in jobs if which not in kept.here]
             busy = list(kept.busy.values())
-        for bench in busy:
-            bench.cancel([task for task, _ in jobs], grace, reason)
+        for sidecar in busy:
+            sidecar.cancel([task for task, _ in jobs], grace, reason)
         return not_here
 
-    def heard_of(self, run: str) -> None:
+    def record_contact(self, run: str) -> None:
         """Record a heartbeat of a run."""
         with self._lock:
             if run in self._runs:
-                self._runs[run].heard = time.monotonic()
+                self._runs[run].last_contact = time.monotonic()
 
     def clear(self, run: str) -> None:
         """Ends all that there is of a run."""
         with self._lock:
             kept = self._runs.pop(run, None)
-            benches = [] if kept is None else [*kept.idle, *kept.busy.values()]
+            sidecars = [] if kept is None else [*kept.idle, *kept.busy.values()]
             if kept is not None:
                 kept.idle.clear()
                 kept.busy.clear()
-        for bench in benches:
-            bench.close()
+        for sidecar in sidecars:
+            sidecar.close()
 
     def _kept(self, run: str, patience: float) -> _RunSidecars:
         """Entry of a run, made if missing; counts as a heartbeat."""
@@ -160,7 +160,7 @@ class SidecarRegistry:
         kept = self._runs.get(run)
         if kept is None:
             kept = self._runs[run] = _RunSidecars(patience, now)
-        kept.heard = now
+        kept.last_contact = now
         if self._watch is None:
             self._watch = threading.Thread(target=self._look_on, name="bursar-runs", daemon=True)
             self._watch.start()
@@ -170,9 +170,9 @@ class SidecarRegistry:
         self, kept: _RunSidecars, order: DaskJobOrder, jobs: Sequence[WireJob]
     ) -> DaskSidecar | None:
         """Sidecar that has the jobs of the earlier order; else an idle one, or a new one."""
-        if order.bench:
+        if order.sidecar:
             with self._lock:
-                return kept.busy.get(order.bench)
+                return kept.busy.get(order.sidecar)
         processors = max(job.processors for job in jobs)
         with self._lock:
             found = next((b for b in kept.idle if b.processors == processors and b.is_alive), None)
@@ -191,20 +191,20 @@ class SidecarRegistry:
         return made
 
     def _waited(
-        self, kept: _RunSidecars, bench: DaskSidecar, done: list[DaskJobResult]
+        self, kept: _RunSidecars, sidecar: DaskSidecar, done: list[DaskJobResult]
     ) -> DaskReply:
-        ended, returned = bench.wait()
+        ended, returned = sidecar.wait()
         done = [*done, *ended]
         self._settle(kept, [(d.outcome.task, d.outcome.attempt) for d in done], returned)
-        if bench.is_busy:
-            return DaskReply(done, returned, bench.name)
+        if sidecar.is_busy:
+            return DaskReply(done, returned, sidecar.name)
         with self._lock:
-            was_there = kept.busy.pop(bench.name, None) is not None
-            reused = was_there and bench.is_alive
+            was_there = kept.busy.pop(sidecar.name, None) is not None
+            reused = was_there and sidecar.is_alive
             if reused:
-                kept.idle.append(bench)
+                kept.idle.append(sidecar)
         if was_there and not reused:
-            bench.close()
+            sidecar.close()
         return DaskReply(done, returned)
 
     def _settle(self, kept: _RunSidecars, *which: Sequence[_Which]) -> None:
@@ -218,7 +218,7 @@ class SidecarRegistry:
             time.sleep(_LOOK)
             now = time.monotonic()
             with self._lock:
-                gone = [run for run, k in self._runs.items() if now - k.heard > k.patience]
+                gone = [run for run, k in self._runs.items() if now - k.last_contact > k.patience]
             for run in gone:
                 self.clear(run)
 
@@ -246,7 +246,7 @@ def run_jobs(data: bytes) -> bytes:
     order = decode_order(data)
     if _benches is None or order.whom != IDENTITY:
         return encode_answer(DaskReply(is_other=True))  # Dask does again what others had
-    return encode_answer(_benches.carry_out(order))
+    return encode_answer(_benches.execute(order))
 
 
 async def cancel_jobs(
@@ -261,7 +261,7 @@ async def cancel_jobs(
 def record_heartbeat(run: str) -> None:
     """Record a heartbeat of a run."""
     if _benches is not None:
-        _benches.heard_of(run)
+        _benches.record_contact(run)
 
 
 async def end_run(run: str) -> None:

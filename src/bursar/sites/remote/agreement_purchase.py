@@ -144,11 +144,11 @@ class ServicePurchaser:
             Why the service did not agree to it; empty: it did.
         """
         reason = ""
-        to_say = deque(messages)
-        while to_say:
-            for answer in await self._client.trade(to_say.popleft()):
+        outgoing = deque(messages)
+        while outgoing:
+            for answer in await self._client.trade(outgoing.popleft()):
                 reason = answer.reason if isinstance(answer, Reject) else ""
-                to_say.extend(self._manager.deliver(answer, 0.0))
+                outgoing.extend(self._manager.deliver(answer, 0.0))
         return reason
 
 
@@ -209,8 +209,8 @@ async def _find(
 ) -> AgreementInfo | None:
     """The agreement that came of a purchase; None: none did."""
     if not bought.agreement:
-        alike = [a for a in await client.agreements() if bought.is_of(a) and a.id not in named]
-        return min(alike, key=lambda a: a.state in _ENDED, default=None)
+        matching = [a for a in await client.agreements() if bought.is_of(a) and a.id not in named]
+        return min(matching, key=lambda a: a.state in _ENDED, default=None)
     try:
         return await client.agreement(bought.agreement)
     except RemoteProblem as problem:

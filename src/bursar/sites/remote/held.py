@@ -61,7 +61,7 @@ class HeldInstance:
         pilot: Pilot,
         session: AsyncSession,
         siblings: InstanceFileIndex,
-        look: InstanceCheck,
+        check: InstanceCheck,
         release: Callable[["HeldInstance"], Awaitable[None]],
         trust: Trust,
     ) -> None:
@@ -71,9 +71,9 @@ class HeldInstance:
         self.early = 0.0
         self.seconds: float | None = None
         self.spent = 0
-        self._look = look
+        self._check = check
         self._release = release
-        self._carrier = RemoteJobExecutor(
+        self._executor = RemoteJobExecutor(
             session,
             siblings,
             report=self._report,
@@ -97,7 +97,7 @@ class HeldInstance:
         """
         self._bridge = ProxyWorker(
             endpoint,
-            self._carrier,
+            self._executor,
             name=f"{self.pilot.site}-{self.pilot.name}",
             site=self.pilot.site,
             lease=self.pilot.name,
@@ -132,7 +132,7 @@ class HeldInstance:
     async def _watch(self) -> None:
         """Asks now and then: a service that is silent is noticed although nothing runs."""
         try:
-            while (gone := await self._look(self)) is None:
+            while (gone := await self._check(self)) is None:
                 self.seen = time.monotonic()
                 await asyncio.sleep(LOOK)
         except (RemoteProblem, SiteError) as error:
@@ -155,4 +155,4 @@ class HeldInstance:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
-        await self._carrier.stop()
+        await self._executor.stop()

@@ -34,10 +34,10 @@ class InvoiceReconciler:
         Called with a line for people when an invoice is odd.
     """
 
-    def __init__(self, usage: Path, currency: str, say: Callable[[str], None]) -> None:
+    def __init__(self, usage: Path, currency: str, notify: Callable[[str], None]) -> None:
         self._usage = usage
         self._currency = currency
-        self._say = say
+        self._notify = notify
         self._guessed: dict[str, int] = {}  # micro-units, by pilot
 
     def settle(self, held: HeldInstance, terms: Terms, info: AgreementInfo) -> None:
@@ -50,7 +50,7 @@ class InvoiceReconciler:
         ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
         most = amount_of(terms, ours)
         if info.charged > most:
-            self._say(
+            self._notify(
                 f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
                 f"which by our count came to no more than {from_micros(most):.6g}"
             )
@@ -84,7 +84,7 @@ class InvoiceReconciler:
         seconds = time.monotonic() - held.since + _LATE
         price = (pilot.unit_price or 0.0) * pilot.processors
         if from_micros(spent) > price * seconds:
-            self._say(
+            self._notify(
                 f"charged {from_micros(spent):.6g} {self._currency} for what ran on shared "
                 f"processors, which by our count came to no more than {price * seconds:.6g}"
             )
@@ -101,11 +101,11 @@ class InvoiceReconciler:
         terms = bought.terms
         self._guessed[pilot.name] = amount_of(terms, terms.processors * held.seconds)
 
-    def told_later(self, bought: PurchaseRecord, info: AgreementInfo) -> None:
+    def settle_later(self, bought: PurchaseRecord, info: AgreementInfo) -> None:
         """A service that had been silent says what a pilot cost that was closed meanwhile."""
         guessed = self._guessed.pop(bought.pilot, None)
         if guessed is not None and info.charged != guessed:
-            self._say(
+            self._notify(
                 f"answers again, and charged {from_micros(info.charged):.6g} "
                 f"{bought.terms.currency} for {bought.pilot}; the bill says "
                 f"{from_micros(guessed):.6g}"

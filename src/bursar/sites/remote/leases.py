@@ -85,16 +85,16 @@ class RemoteLeases:
         facts: SiteFacts,
         remote: RemoteEndpoint,
         contact: RemoteSiteClient,
-        standing: RemoteSiteStatus,
+        status: RemoteSiteStatus,
         refresh: Callable[[], Coroutine[Any, Any, SiteInfo]],
         label: str,
         record: PurchaseJournal,
         settling: InvoiceReconciler,
     ) -> None:
-        self._said = facts
+        self._published = facts
         self._remote = remote
         self._contact = contact
-        self._standing = standing
+        self._status = status
         self._refresh = refresh
         self._label = label
         self._record = record
@@ -130,7 +130,7 @@ class RemoteLeases:
         wanted = {pilot.name for pilot in pilots}
         for name in [name for name in self._reserved if name not in wanted]:
             try:
-                await self._end_deal(self._reserved.pop(name), self._contact.brisk)
+                await self._end_deal(self._reserved.pop(name), self._contact.quick_client)
             except SiteError:
                 self._cleared = False
                 raise
@@ -164,7 +164,7 @@ class RemoteLeases:
         self, pilot: Pilot, endpoint: Endpoint, begin: PilotBeginListener
     ) -> HeldInstance:
         """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
-        name = self._said.name
+        name = self._published.name
         held: HeldInstance | None = None
         self._coming.add(pilot.name)
         try:
@@ -175,7 +175,7 @@ class RemoteLeases:
             if bought is None and sells(info):
                 bought = await self._buy(pilot, info, self._seconds_of(pilot))
             elif bought is None:
-                check_shared_price(name, pilot, info, self._said.unit_price)
+                check_shared_price(name, pilot, info, self._published.unit_price)
             handle = await self._instance(pilot, bought)
             seconds, early = (None, 0.0) if bought is None else await self._ready(bought)
             session = await self._session(handle, info)
@@ -183,7 +183,7 @@ class RemoteLeases:
                 pilot,
                 session,
                 self._siblings,
-                self._looks_at(handle, bought),
+                self._check_of(handle, bought),
                 self._back,
                 self._remote.trust,
             )
@@ -205,7 +205,7 @@ class RemoteLeases:
     def _seconds_of(self, pilot: Pilot) -> float:
         # A pool thinks of the start itself, a plan of tasks does not.
         seconds = pilot.duration + (STARTING if pilot.tasks else 0.0)
-        return min(seconds, self._said.acquiring.longest)
+        return min(seconds, self._published.acquiring.longest)
 
     async def _buy(
         self,
@@ -216,7 +216,7 @@ class RemoteLeases:
         earliest: float = 0.0,
         latest: float | None = None,
     ) -> PurchaseRecord:
-        name = self._said.name
+        name = self._published.name
         if self._buyer is None:
             customer = (await self._contact.ask(self._contact.client.account())).user
             self._buyer = ServicePurchaser(
@@ -228,18 +228,18 @@ class RemoteLeases:
             )
         if pilot.unit_price is None:
             raise SiteError(f"{name}: had not said its price", transient=True)
-        most = self._said.unit_price
+        most = self._published.unit_price
         if most is not None and pilot.unit_price > most:
             pilot = replace(pilot, unit_price=most)
         try:
             buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
             return await self._contact.ask(buying)
         except PriceExceeded as error:
-            self._standing.take_price(error.terms.unit_price, error.terms.fixed_price)
+            self._status.take_price(error.terms.unit_price, error.terms.fixed_price)
             raise SiteError(f"{name}: {error}", transient=True) from None
         except SiteError as error:
-            told = f"{name}: {self._contact.plain(error)}"
-            raise SiteError(told, transient=error.transient) from None
+            problem = f"{name}: {self._contact.plain(error)}"
+            raise SiteError(problem, transient=error.transient) from None
 
     async def _instance(self, pilot: Pilot, bought: PurchaseRecord | None) -> str:
         made: InstanceInfo = await self._contact.ask(
@@ -264,14 +264,14 @@ class RemoteLeases:
             have waited for the others.
         """
         clock = asyncio.get_running_loop().time
-        pause, looked, early = _READY_LOOK, clock(), 0.0
+        pause, checked, early = _READY_LOOK, clock(), 0.0
         while True:
             info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
-            gap = clock() - looked  # since the look before, when perhaps fewer were there
-            looked += gap
+            gap = clock() - checked  # since the look before, when perhaps fewer were there
+            checked += gap
             early += info.ready * gap
             if info.state not in ("signed", "running"):
-                raise SiteError(f"{self._said.name}: the agreement is {info.state}")
+                raise SiteError(f"{self._published.name}: the agreement is {info.state}")
             if info.begun is not None and info.ready >= info.processors:
                 return info.start + info.seconds - info.begun - gap, early
             await asyncio.sleep(pause)
@@ -283,7 +283,7 @@ class RemoteLeases:
         if level is None:
             return client.attach(handle)
         if not info.seal:
-            raise SiteError(f"{self._said.name}: its workers open no sealed tasks")
+            raise SiteError(f"{self._published.name}: its workers open no sealed tasks")
         from bursar.sealing.sealer import read_sealer  # what it needs takes time to load
 
         sealer = await asyncio.to_thread(
@@ -296,10 +296,10 @@ class RemoteLeases:
         )
         return client.attach(handle, seal=sealer)
 
-    def _looks_at(self, handle: str, bought: PurchaseRecord | None) -> InstanceCheck:
+    def _check_of(self, handle: str, bought: PurchaseRecord | None) -> InstanceCheck:
         client = self._contact.client
 
-        async def look(held: HeldInstance) -> tuple[AllocationLoss, str] | None:
+        async def check(held: HeldInstance) -> tuple[AllocationLoss, str] | None:
             if bought is None:
                 held.spent = (await client.instance(handle)).spent
                 return None
@@ -309,7 +309,7 @@ class RemoteLeases:
             is_over = info.ended is None or info.ended >= info.start + info.seconds - _LATE
             return "ended" if is_over else "lost", f"the agreement is {info.state}"
 
-        return look
+        return check
 
     # Given back.
 
@@ -322,22 +322,22 @@ class RemoteLeases:
         await asyncio.shield(self._go_on(self._end_held(held, bought)))
 
     async def _end_held(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
-        brisk = self._contact.brisk
+        quick_client = self._contact.quick_client
         is_settled = False
         try:
             if bought is not None:
-                info = await self._end_deal(bought, brisk)
+                info = await self._end_deal(bought, quick_client)
                 if info is not None:
                     self._settling.settle(held, bought.terms, info)
             else:
-                await self._end_shared(held, brisk)
+                await self._end_shared(held, quick_client)
             is_settled = True
             await self._retire(held)
         except SiteError as error:
             self._cleared = False  # it is tried again once the service answers
             if not is_settled:
                 self._settling.guess(held, bought)
-            self._say(f"{held.pilot.name} is to be ended later: {self._contact.plain(error)}")
+            self._notify(f"{held.pilot.name} is to be ended later: {self._contact.plain(error)}")
         finally:
             self._paid[held.pilot.name] = held.seconds
             del self._held[held.pilot.name]
@@ -396,18 +396,18 @@ class RemoteLeases:
                 self._retired = held
                 return
             before, self._retired = self._retired, held
-        await self._destroy(before.session.handle, self._contact.brisk)
+        await self._destroy(before.session.handle, self._contact.quick_client)
 
     async def _give_up(self, pilot: Pilot) -> None:
         """A pilot that has not begun leaves nothing behind."""
-        brisk = self._contact.brisk
+        quick_client = self._contact.quick_client
         try:
             bought = self._record.of(pilot.name)
             if bought is not None:
-                await self._end_deal(bought, brisk)
-            for instance in await self._contact.ask(brisk.instances()):
+                await self._end_deal(bought, quick_client)
+            for instance in await self._contact.ask(quick_client.instances()):
                 if instance.label == self._label + pilot.name:
-                    await self._destroy(instance.id, brisk)
+                    await self._destroy(instance.id, quick_client)
         except SiteError:
             self._cleared = False
         self.changed.set()
@@ -442,17 +442,17 @@ class RemoteLeases:
         if self._cleared:
             return
         self._cleared = True  # unless something else cannot be ended meanwhile
-        brisk = self._contact.brisk
+        quick_client = self._contact.quick_client
         try:
             for bought in self._record.open:
                 if not self._is_used(bought.pilot):
-                    info = await self._end_deal(bought, brisk)
+                    info = await self._end_deal(bought, quick_client)
                     if info is not None:
-                        self._settling.told_later(bought, info)
-            for instance in await self._contact.ask(brisk.instances()):
+                        self._settling.settle_later(bought, info)
+            for instance in await self._contact.ask(quick_client.instances()):
                 pilot = instance.label.removeprefix(self._label)
                 if instance.label.startswith(self._label) and not self._is_used(pilot):
-                    await self._destroy(instance.id, brisk)
+                    await self._destroy(instance.id, quick_client)
         except BaseException:
             self._cleared = False
             raise
@@ -477,12 +477,12 @@ class RemoteLeases:
             await self.clear_up()
         except SiteError as error:
             if self._record.open:
-                told = self._contact.plain(error)
-                self._say(f"what was bought there may still run: {told}")
+                problem = self._contact.plain(error)
+                self._notify(f"what was bought there may still run: {problem}")
         self._closing = False
 
-    def _say(self, message: str) -> None:
-        self.on_event(f"{self._said.name}: {message}")
+    def _notify(self, message: str) -> None:
+        self.on_event(f"{self._published.name}: {message}")
 
     async def _all_done(self) -> None:
         while self._tasks:

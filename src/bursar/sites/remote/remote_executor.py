@@ -76,7 +76,7 @@ class RemoteJobExecutor:
         self._report = report
         self._on_lost = on_lost
         self._files: RemoteInstanceFiles | None = None
-        self._carried: dict[str, _SubmittedJob] = {}  # by label
+        self._submitted: dict[str, _SubmittedJob] = {}  # by label
         self._waiting: list[_SubmittedJob] = []
         self._bringing = 0  # results of which something is still under way
         self._work = asyncio.Event()
@@ -89,27 +89,27 @@ class RemoteJobExecutor:
         self._begin(self._submit_on())
         self._begin(self._listen())
 
-    def carry(self, jobs: Sequence[WireJob]) -> None:
+    def execute(self, jobs: Sequence[WireJob]) -> None:
         """Jobs are to be submitted."""
         now = time()
         for job in jobs:
-            carried = self._carried[label_of(job)] = _SubmittedJob(job, now)
-            self._waiting.append(carried)
+            submitted = self._submitted[label_of(job)] = _SubmittedJob(job, now)
+            self._waiting.append(submitted)
         self._work.set()
 
     def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
         """Tasks are to stop; those that were not submitted yet have ended then."""
         wanted = None if tasks is None else set(tasks)
         numbers: list[int] = []
-        for carried in list(self._carried.values()):
-            if wanted is not None and carried.job.task not in wanted:
+        for submitted in list(self._submitted.values()):
+            if wanted is not None and submitted.job.task not in wanted:
                 continue
-            carried.unwanted, carried.grace = reason, grace
-            if carried in self._waiting:
-                self._waiting.remove(carried)
-                self._ended(carried, without_result(carried.job, Status.CANCELLED, reason))
-            elif carried.number is not None:
-                numbers.append(carried.number)
+            submitted.unwanted, submitted.grace = reason, grace
+            if submitted in self._waiting:
+                self._waiting.remove(submitted)
+                self._ended(submitted, without_result(submitted.job, Status.CANCELLED, reason))
+            elif submitted.number is not None:
+                numbers.append(submitted.number)
         if numbers:
             self._begin(self._cancel(numbers, grace))
 
@@ -117,7 +117,7 @@ class RemoteJobExecutor:
         """Up to so many jobs that were not submitted yet, the last ones first."""
         back = [self._waiting.pop().job for _ in range(min(count, len(self._waiting)))]
         for job in back:
-            del self._carried[label_of(job)]
+            del self._submitted[label_of(job)]
         return back
 
     async def stop(self) -> None:
@@ -154,7 +154,7 @@ class RemoteJobExecutor:
         """Jobs of the batch whose files have been sent."""
         assert self._files is not None
         try:
-            faults = await self._files.send([carried.job for carried in batch])
+            faults = await self._files.send([submitted.job for submitted in batch])
         except (RemoteProblem, InputError) as error:  # refused, or a file has gone meanwhile
             if isinstance(error, RemoteProblem) and error.status not in _FAULTS:
                 raise
@@ -162,41 +162,41 @@ class RemoteJobExecutor:
                 faults = {batch[0].job.task: str(error)}
             else:  # whose it was is seen one by one
                 return [c for one in batch for c in await self._with_files([one])]
-        for carried in batch:
-            if carried.job.task in faults:
-                failed = without_result(carried.job, Status.FAILED, faults[carried.job.task])
-                self._ended(carried, failed)
-        return [carried for carried in batch if carried.job.task not in faults]
+        for submitted in batch:
+            if submitted.job.task in faults:
+                failed = without_result(submitted.job, Status.FAILED, faults[submitted.job.task])
+                self._ended(submitted, failed)
+        return [submitted for submitted in batch if submitted.job.task not in faults]
 
     async def _submit(self, batch: Sequence[_SubmittedJob]) -> None:
-        going = []
-        for carried in batch:
-            if carried.unwanted:
-                stopped = without_result(carried.job, Status.CANCELLED, carried.unwanted)
-                self._ended(carried, stopped)
+        sendable = []
+        for submitted in batch:
+            if submitted.unwanted:
+                stopped = without_result(submitted.job, Status.CANCELLED, submitted.unwanted)
+                self._ended(submitted, stopped)
             else:
-                going.append(carried)
-        if not going:
+                sendable.append(submitted)
+        if not sendable:
             return
         try:
             numbers = await self._session.submit(
-                [spec_of(carried.job, self._trust) for carried in going]
+                [spec_of(submitted.job, self._trust) for submitted in sendable]
             )
         except (RemoteProblem, InputError) as error:
             if isinstance(error, RemoteProblem) and error.status not in _FAULTS:
                 raise
-            if len(going) == 1:
-                refused = without_result(going[0].job, Status.FAILED, str(error))
-                self._ended(going[0], refused)
+            if len(sendable) == 1:
+                refused = without_result(sendable[0].job, Status.FAILED, str(error))
+                self._ended(sendable[0], refused)
                 return
-            for carried in going:
-                await self._submit([carried])
+            for submitted in sendable:
+                await self._submit([submitted])
             return
         unwanted: dict[float, list[int]] = {}
-        for carried, number in zip(going, numbers, strict=True):
-            carried.number = number
-            if carried.unwanted:
-                unwanted.setdefault(carried.grace, []).append(number)
+        for submitted, number in zip(sendable, numbers, strict=True):
+            submitted.number = number
+            if submitted.unwanted:
+                unwanted.setdefault(submitted.grace, []).append(number)
         for grace, some in unwanted.items():
             await self._cancel(some, grace)
 
@@ -216,17 +216,17 @@ class RemoteJobExecutor:
         async for batch in self._session.batches(until="closed"):
             plain: list[Outcome] = []
             for result in batch:
-                carried = self._carried.get(result.label)
-                if carried is None:  # it was reported before
+                submitted = self._submitted.get(result.label)
+                if submitted is None:  # it was reported before
                     continue
-                outcome = self._understood(carried, result)
-                if carried.unwanted and outcome.status is Status.CANCELLED:
-                    outcome = without_result(carried.job, Status.CANCELLED, carried.unwanted)
-                if _leaves_files(carried.job, outcome):
+                outcome = self._understood(submitted, result)
+                if submitted.unwanted and outcome.status is Status.CANCELLED:
+                    outcome = without_result(submitted.job, Status.CANCELLED, submitted.unwanted)
+                if _leaves_files(submitted.job, outcome):
                     self._bringing += 1
-                    self._begin(self._bring(carried, result, outcome))
+                    self._begin(self._bring(submitted, result, outcome))
                 else:
-                    del self._carried[result.label]
+                    del self._submitted[result.label]
                     plain.append(outcome)
             if plain:
                 self._report(plain)
@@ -235,32 +235,32 @@ class RemoteJobExecutor:
                 await self._session.client.forget(self._session.handle, batch[-1].cursor)
                 forgot = clock()
 
-    def _understood(self, carried: _SubmittedJob, result: Result) -> Outcome:
+    def _understood(self, submitted: _SubmittedJob, result: Result) -> Outcome:
         try:
-            return outcome_of(carried.job, result, carried.since)
+            return outcome_of(submitted.job, result, submitted.since)
         except ValueError as error:
             raise SiteError(f"a result is none: {error}") from None
 
-    async def _bring(self, carried: _SubmittedJob, result: Result, outcome: Outcome) -> None:
+    async def _bring(self, submitted: _SubmittedJob, result: Result, outcome: Outcome) -> None:
         """A job has ended once what it made is here."""
         assert self._files is not None
         try:
             await self._files.fetch(
-                carried.job,
+                submitted.job,
                 result.task,
                 outcome,
                 succeeded=outcome.status is Status.SUCCEEDED,
             )
         except (StagingError, InputError, OSError) as error:
-            outcome = without_result(carried.job, Status.FAILED, str(error))
+            outcome = without_result(submitted.job, Status.FAILED, str(error))
         except RemoteProblem as problem:
-            outcome = without_result(carried.job, Status.LOST, str(problem))
+            outcome = without_result(submitted.job, Status.LOST, str(problem))
         finally:
             self._bringing -= 1
-        self._ended(carried, outcome)
+        self._ended(submitted, outcome)
 
-    def _ended(self, carried: _SubmittedJob, outcome: Outcome) -> None:
-        if self._carried.pop(label_of(carried.job), None) is not None:
+    def _ended(self, submitted: _SubmittedJob, outcome: Outcome) -> None:
+        if self._submitted.pop(label_of(submitted.job), None) is not None:
             self._report([outcome])
 
 

@@ -52,19 +52,19 @@ class RemoteSite:
     def __init__(self, facts: SiteFacts, *, run: str, folder: Path) -> None:
         if facts.remote is None:
             raise ValueError(f"{facts.name} is no other Bursar")
-        self._said = facts
+        self._published = facts
         self._contact = RemoteSiteClient(facts.name, facts.remote)
-        self._standing = RemoteSiteStatus(facts)
+        self._status = RemoteSiteStatus(facts)
         plain = "".join(c if c.isalnum() else "-" for c in facts.name)
         self._leases = RemoteLeases(
             facts=facts,
             remote=facts.remote,
             contact=self._contact,
-            standing=self._standing,
+            status=self._status,
             refresh=self.refresh,
             label=f"{run} {facts.name} ",
             record=PurchaseJournal(folder / f"{plain}.deals"),
-            settling=InvoiceReconciler(folder / f"{plain}{USAGE}", facts.currency, self._say),
+            settling=InvoiceReconciler(folder / f"{plain}{USAGE}", facts.currency, self._notify),
         )
 
     # What it says of itself.
@@ -72,19 +72,19 @@ class RemoteSite:
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site, with the prices that the service last posted."""
-        return self._standing.facts()
+        return self._status.facts()
 
     def offers(self) -> tuple[Slot, ...]:
         """Slots that can be bought; starts are seconds from now."""
-        return self._standing.offers(self._leases.processors)
+        return self._status.offers(self._leases.processors)
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """Status from the service's last answer; see the Site protocol."""
-        return self._standing.status(self._leases.pilots, self._leases.processors)
+        return self._status.status(self._leases.pilots, self._leases.processors)
 
     def view(self) -> PoolSite:
         """The site as a pool sees it; see the Site protocol."""
-        return self._standing.view(self._leases.processors)
+        return self._status.view(self._leases.processors)
 
     async def refresh(self) -> SiteInfo:
         """
@@ -95,8 +95,8 @@ class RemoteSite:
         SiteError
             When it does not answer, or counts in another currency.
         """
-        info = await self._contact.ask(self._contact.brisk.site())
-        self._standing.take(info)
+        info = await self._contact.ask(self._contact.quick_client.site())
+        self._status.take(info)
         return info
 
     # Open and closed.
@@ -131,14 +131,14 @@ class RemoteSite:
         changed = self._leases.changed
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(FRESH, self._said.acquiring.probe_every)):
+                async with asyncio.timeout(min(FRESH, self._published.acquiring.probe_every)):
                     await changed.wait()
             changed.clear()
             try:
                 await self.refresh()
                 await self._leases.clear_up()
             except SiteError:
-                self._standing.take_silence()
+                self._status.take_silence()
 
     # Processors.
 
@@ -169,5 +169,5 @@ class RemoteSite:
         """How long a lease's processors were held, by what the service charges; see Settles."""
         return await self._leases.meter(lease)
 
-    def _say(self, message: str) -> None:
-        self._leases.on_event(f"{self._said.name}: {message}")
+    def _notify(self, message: str) -> None:
+        self._leases.on_event(f"{self._published.name}: {message}")

@@ -23,8 +23,8 @@ class RemoteSiteStatus:
         Facts of the site from the sites file.
     """
 
-    def __init__(self, said: SiteFacts) -> None:
-        self._said = said
+    def __init__(self, published: SiteFacts) -> None:
+        self._published = published
         self._info: SiteInfo | None = None
         self._asked = -math.inf  # on the loop's clock
         self._is_silent = False
@@ -39,10 +39,10 @@ class RemoteSiteStatus:
         SiteError
             When it counts in another currency.
         """
-        if info.currency != self._said.currency:
+        if info.currency != self._published.currency:
             raise SiteError(
-                f"{self._said.name}: counts in {info.currency}, the sites file says "
-                f"{self._said.currency}"
+                f"{self._published.name}: counts in {info.currency}, the sites file says "
+                f"{self._published.currency}"
             )
         self._info, self._asked = info, asyncio.get_running_loop().time()
         self._is_silent = False
@@ -53,45 +53,45 @@ class RemoteSiteStatus:
 
     def take_price(self, unit_price: float, fixed_price: float) -> None:
         """Note a quote above the posted price; it counts for ``probe_every`` seconds."""
-        self._dearer = unit_price, fixed_price, time.time() + self._said.acquiring.probe_every
+        self._dearer = unit_price, fixed_price, time.time() + self._published.acquiring.probe_every
 
     def facts(self) -> SiteFacts:
         """Facts of the site, with the prices that the service last posted."""
         info = self._info
         if info is None:
-            return self._said
+            return self._published
         unit, fixed = info.unit_price, info.fixed_price
         if self._dearer is not None and time.time() < self._dearer[2]:
             unit, fixed = self._dearer[:2]
         if not sells(info):
             unit, fixed = info.shared_price, 0.0
         return replace(
-            self._said,
+            self._published,
             unit_price=unit,
             fixed_price=fixed,
-            speed=self._said.speed * info.speed,
-            memory=info.memory if self._said.memory is None else self._said.memory,
-            attributes={**info.attributes, **self._said.attributes},
+            speed=self._published.speed * info.speed,
+            memory=info.memory if self._published.memory is None else self._published.memory,
+            attributes={**info.attributes, **self._published.attributes},
         )
 
     def offers(self, held: int) -> tuple[Slot, ...]:
         """Slots that can be bought beside the processors held; starts are seconds from now."""
         facts = self.facts()
         offers: list[Slot] = []
-        for hole in self._holes(held):
-            duration = min(hole.seconds, facts.acquiring.longest)
+        for window in self._backfill_windows(held):
+            duration = min(window.seconds, facts.acquiring.longest)
             taken = sum(
                 slot.processors
                 for slot in offers
-                if slot.start < hole.start + duration and hole.start < slot.end
+                if slot.start < window.start + duration and window.start < slot.end
             )
-            processors = min(hole.processors, facts.processors - taken)
+            processors = min(window.processors, facts.processors - taken)
             if processors < 1:
                 continue
             offers.append(
                 Slot(
                     site=facts.name,
-                    start=hole.start,
+                    start=window.start,
                     duration=duration,
                     processors=processors,
                     unit_price=facts.unit_price,
@@ -116,9 +116,9 @@ class RemoteSiteStatus:
         """
         info = self._info
         if info is None:
-            raise SiteError(f"{self._said.name}: has not been asked", transient=True)
+            raise SiteError(f"{self._published.name}: has not been asked", transient=True)
         return SiteStatus(
-            site=self._said.name,
+            site=self._published.name,
             at=self._asked,
             free_processors=self._free(processors),
             running=pilots,
@@ -138,10 +138,10 @@ class RemoteSiteStatus:
             fixed_price=facts.fixed_price,
             batch=True,
             free=self._free(held) if self._info is not None else None,
-            holes=tuple(self._holes(held)),
+            holes=tuple(self._backfill_windows(held)),
         )
 
-    def _holes(self, held: int) -> list[BackfillWindow]:
+    def _backfill_windows(self, held: int) -> list[BackfillWindow]:
         info = self._info
         if info is None or info.draining or self._is_silent:
             return []
@@ -167,7 +167,7 @@ class RemoteSiteStatus:
         free = info.free
         if sells(info):  # what is sold comes before what is shared
             free = sum(slot.processors for slot in info.slots if slot.start <= 0)
-        return max(0, min(free, self._said.processors - held))
+        return max(0, min(free, self._published.processors - held))
 
 
 def sells(info: SiteInfo) -> bool:

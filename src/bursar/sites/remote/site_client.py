@@ -40,7 +40,7 @@ class RemoteSiteClient:
         self._access = access_of(name, remote)
         self._patience = remote.patience
         self._client: AsyncServiceClient | None = None
-        self._brisk: AsyncServiceClient | None = None
+        self._quick_client: AsyncServiceClient | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -48,15 +48,15 @@ class RemoteSiteClient:
         patience = self._patience
         timeout = min(TIMEOUT, max(1.0, patience))
         self._client = AsyncServiceClient(self._access, timeout=timeout, patience=patience)
-        self._brisk = AsyncServiceClient(
+        self._quick_client = AsyncServiceClient(
             self._access, timeout=min(timeout, PARTING), patience=min(patience, PARTING)
         )
         try:
             yield
         finally:
             await self._client.close()
-            await self._brisk.close()
-            self._client = self._brisk = None
+            await self._quick_client.close()
+            self._client = self._quick_client = None
 
     @property
     def client(self) -> AsyncServiceClient:
@@ -65,10 +65,10 @@ class RemoteSiteClient:
         return self._client
 
     @property
-    def brisk(self) -> AsyncServiceClient:
+    def quick_client(self) -> AsyncServiceClient:
         """Client with little patience, for requests that can be repeated later."""
-        assert self._brisk is not None
-        return self._brisk
+        assert self._quick_client is not None
+        return self._quick_client
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """

@@ -334,9 +334,9 @@ class _UnreliableManager:
         """Cancel jobs."""
         await self._cluster.ask(lambda: self._inner.cancel(ids), "cancel")
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Return the states of jobs."""
-        return await self._cluster.ask(lambda: self._inner.look(ids), "look")
+        return await self._cluster.ask(lambda: self._inner.poll(ids), "poll")
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """Return the resource usage of jobs."""

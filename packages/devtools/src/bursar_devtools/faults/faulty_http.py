@@ -156,7 +156,7 @@ class _HttpExchange:
         self._gone = asyncio.Event()
         self._ended = False
         self.heard: deque[Message | Exception] = deque()
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         if client is not None:
             client.on_death(self.leave)
 
@@ -182,7 +182,7 @@ class _HttpExchange:
 
     def _hear(self, message: Message | Exception) -> None:
         self.heard.append(message)
-        self.news.set()
+        self.changed.set()
 
     def _broken(self) -> None:
         if self._lane is not None and not self._ended:
@@ -238,9 +238,9 @@ class _ResponseStream(httpx.AsyncByteStream):
         exchange = self._exchange
         try:
             while not exchange.heard:
-                exchange.news.clear()
+                exchange.changed.clear()
                 async with asyncio.timeout(self._patience):
-                    await exchange.news.wait()
+                    await exchange.changed.wait()
         except TimeoutError:
             exchange.leave()
             raise httpx.ReadTimeout("no answer in time") from None

@@ -165,7 +165,7 @@ class FaultyWorker:
         self._welcomed = math.inf
         self._outlives = 0.0
         self._leaving = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         life.on_death(self._die)
 
     async def run(self) -> None:
@@ -218,8 +218,8 @@ class FaultyWorker:
         return with_welcome
 
     async def _heard(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+        self._changed.clear()
+        await self._changed.wait()
 
     @property
     def _is_done(self) -> bool:
@@ -257,7 +257,7 @@ class FaultyWorker:
 
     def wake(self) -> None:
         """Wake the worker after an event at its connection."""
-        self._news.set()
+        self._changed.set()
 
     # Messages from the service.
 

@@ -99,7 +99,7 @@ class UnauthenticatedClients:
             self._door.connect(life, link)
         except OSError:
             return
-        life.call_later(HELD, link.look)
+        life.call_later(HELD, link.poll)
 
 
 class _UnauthenticatedProtocol(asyncio.Protocol):
@@ -143,7 +143,7 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
         """Record that the service has ended the connection."""
         self._is_over = True
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Report a violation when the connection is still open."""
         server = self._server
         party = self._life.party
@@ -151,7 +151,7 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
             return
         late = self._network.late_until(server.party, party) + HELD - self._network.now
         if late > 0:  # a partition delays the service's close
-            self._life.call_later(late, self.look)
+            self._life.call_later(late, self.poll)
         elif self._is_welcome:
             self._wrong(party, "works for a lease that is over")
         else:

@@ -190,7 +190,7 @@ class Acquirer:
         gone = self.allocations.pop(name)
         if gone.began is not None:
             self._spent += gone.processors * min(now - gone.began, gone.seconds)
-        self._pool.gone(name, now, "ended", "its time was over")
+        self._pool.ended(name, now, "ended", "its time was over")
 
     def _change(self, name: str, **values: object) -> None:
         self.allocations[name] = replace(self.allocations[name], **values)  # type: ignore[arg-type]

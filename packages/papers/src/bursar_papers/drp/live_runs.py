@@ -121,7 +121,7 @@ class LiveAcquisition:
 
     async def _hear(self) -> None:
         """What became of the jobs."""
-        said = await self.manager.look(list(self.jobs.values())) if self.jobs else {}
+        said = await self.manager.poll(list(self.jobs.values())) if self.jobs else {}
         there = self._reported()
         for name, job in list(self.jobs.items()):
             report, known = said[job], self.acquirer.allocations[name]
@@ -143,7 +143,7 @@ class LiveAcquisition:
         holes: tuple[BackfillWindow, ...] = ()
         waiting = 0
         if self.acquirer.looks:
-            free, holes, waiting = await self.look()
+            free, holes, waiting = await self.poll()
         asks, back = self.acquirer.decide(self.now, free, holes, waiting)
         if back:
             await self.manager.cancel([self.jobs.pop(name) for name in back])
@@ -158,7 +158,7 @@ class LiveAcquisition:
                 self.reports[name] = f"{request.name}.{element}"
             self.requests += 1
 
-    async def look(self) -> tuple[int, tuple[BackfillWindow, ...], int]:
+    async def poll(self) -> tuple[int, tuple[BackfillWindow, ...], int]:
         """
         What is free now, what is free when, and how many jobs of others wait.
 
@@ -232,7 +232,7 @@ def measured(
             ready.mkdir()
             run = LiveAcquisition(manager_of(cluster), _acquirer(policy), ready)
             release = _occupy(cluster, scenario)
-            asyncio.run(run.look())
+            asyncio.run(run.poll())
             # Slurm counts whole seconds: where in one a run begins is not to tell policies apart.
             time.sleep(1.0 - time.time() % 1.0)
             run.began = time.time()

@@ -42,7 +42,7 @@ class DoubleAuctionTrader(NegotiationSide):
         match message:
             case CallForBids(rule="double") if self.state == "open":
                 self.state = "ordered"
-                order = self._say(
+                order = self._make(
                     self._kind,
                     message.sender,
                     amount=self._amount,

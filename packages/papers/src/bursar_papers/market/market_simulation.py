@@ -170,7 +170,7 @@ class MarketSimulation:
     def carry(self, messages: Iterable[TradeMessage], now: float) -> list[TradeMessage]:
         """Has messages delivered and answered; returns all that were delivered."""
         before = len(self.exchange.delivered)
-        self.exchange.carry(messages, now)
+        self.exchange.deliver(messages, now)
         return self.exchange.delivered[before:]
 
     def lot(self, start: float, jobs: int = 1, processors: int = 1) -> DealTemplate:

@@ -139,7 +139,7 @@ class Flux(MinimalManager):
         answer = await self._run(["cancel", *ids])
         check_cancelled("flux cancel", answer, _GONE, COMPLAINTS)
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Report on jobs by one command, which also lists jobs that have ended."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 

@@ -163,13 +163,13 @@ def _end_of(entry: Entry) -> tuple[JobEnding, str]:
     problem = _table(entry, "exception")
     kind = str(problem.get("type", "") or "")
     code = entry.get("returncode", "")
-    said = [f"{kind}: {problem.get('note', '')}".strip(": ")] if problem.get("occurred") else []
+    errors = [f"{kind}: {problem.get('note', '')}".strip(": ")] if problem.get("occurred") else []
     if code not in ("", 0, None):
-        said.append(f"return code {code}")
+        errors.append(f"return code {code}")
     how = _RESULTS.get(str(entry.get("result", "")), "unknown")
     if how == "failed":
         how = _EXCEPTIONS.get(kind, "failed")
-    return how, ", ".join(said)
+    return how, ", ".join(errors)
 
 
 def parse_resources(text: str) -> dict[str, int]:

@@ -94,8 +94,10 @@ class GridEngine:
             if answer.status != 0:
                 if "no suitable queues" in answer.words:
                     why = await self._run(["qsub", "-w", "v"], stdin=script)
-                    said = re.sub(r"\bJob \d+ |verification: no suitable queues", "", why.stderr)
-                    answer = CommandResult(answer.status, "", f"{answer.stderr}\n{said}")
+                    complaints = re.sub(
+                        r"\bJob \d+ |verification: no suitable queues", "", why.stderr
+                    )
+                    answer = CommandResult(answer.status, "", f"{answer.stderr}\n{complaints}")
                 raise _refusal("qsub", answer)
             found = _GIVEN.findall(answer.stdout)
             if not found:
@@ -124,7 +126,7 @@ class GridEngine:
             raise _refusal("qdel", CommandResult(answer.status, "", "\n".join(bad)))
         self._deleted.update(_deleted(answer.stdout))
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
         Report where jobs stand.
 
@@ -158,7 +160,7 @@ class GridEngine:
     async def queue(self) -> QueueState:
         """Read the queue by two commands, and one more where there are reservations."""
         user = await self._who()
-        text = await self._say(
+        text = await self._output_of(
             ["qstat", "-f", "-xml", "-r", "-u", "*", "-F", "slots,h_rt,mem_total"]
         )
         if not qstat_output.is_listing(text):
@@ -289,10 +291,10 @@ class GridEngine:
         if self._named is not None:
             return self._named
         if self._environments is None:
-            names = (await self._say(["qconf", "-spl"])).split()
+            names = (await self._output_of(["qconf", "-spl"])).split()
             found = []
             for name in names[:_MOST_ENVIRONMENTS]:
-                text = await self._say(["qconf", "-sp", name])
+                text = await self._output_of(["qconf", "-sp", name])
                 if (environment := parallel_environment.parse_environment(text)) is not None:
                     found.append(environment)
             self._environments = found
@@ -315,7 +317,7 @@ class GridEngine:
 
     async def _listed(self) -> list[QstatJob]:
         """Our jobs, and the last that ended."""
-        text = await self._say(["qstat", "-xml", "-r", "-s", "prsz"])
+        text = await self._output_of(["qstat", "-xml", "-r", "-s", "prsz"])
         if not qstat_output.is_listing(text):
             raise unreadable_output_error("qstat", text)
         return qstat_output.parse_jobs(text)
@@ -382,16 +384,20 @@ class GridEngine:
         """Why jobs are in error, in Grid Engine's words."""
         numbers = list(dict.fromkeys(id.partition(".")[0] for id in ids))
         answer = await self._run(["qstat", "-j", ",".join(numbers)])
-        said: dict[str, str] = {}
+        complaints: dict[str, str] = {}
         number = ""
         for text in answer.stdout.splitlines():
             name, _, value = text.partition(":")
             if name.strip() == "job_number":
                 number = value.strip()
             elif name.startswith("error reason"):
-                said.setdefault(number, value.strip())
+                complaints.setdefault(number, value.strip())
         hint = '; clear it with "qmod -cj", or withdraw the job'
-        return {id: said[number] + hint for id in ids if (number := id.partition(".")[0]) in said}
+        return {
+            id: complaints[number] + hint
+            for id in ids
+            if (number := id.partition(".")[0]) in complaints
+        }
 
     async def _reservations(self, user: str) -> dict[str, QueueReservation]:
         answer = await self._run(["qrstat", "-xml", "-u", "*"])
@@ -424,7 +430,7 @@ class GridEngine:
             self._user = answer.stdout.strip()
         return self._user
 
-    async def _say(self, command: Sequence[str]) -> str:
+    async def _output_of(self, command: Sequence[str]) -> str:
         answer = await self._run(command)
         if answer.status != 0:
             raise _refusal(" ".join(command[:2]), answer)

@@ -296,8 +296,8 @@ def reason_of(job: QstatJob) -> str:
         ("t", "being sent"),
     )
     suspended = "suspended" if set(letters) & set("sSTP") else ""
-    said = [word for letter, word in words if letter in letters]
-    return ", ".join([*said, *([suspended] if suspended else [])])
+    reasons = [word for letter, word in words if letter in letters]
+    return ", ".join([*reasons, *([suspended] if suspended else [])])
 
 
 def parse_reservations(text: str) -> dict[str, QueueReservation]:

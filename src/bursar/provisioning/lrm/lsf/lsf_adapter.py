@@ -131,7 +131,7 @@ class LSF(MinimalManager):
         answer = await self._run(["bkill", *ids])
         check_cancelled("bkill", answer, _GONE, COMPLAINTS)
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Report on jobs by one ``bjobs``, and by ``bacct`` for those that it has forgotten."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
@@ -241,8 +241,8 @@ class LSF(MinimalManager):
         found = lsf_output.parse_records(answer.stdout)
         if found is not None:
             return found
-        said = f"{answer.stderr}\n{answer.stdout}"
-        if re.search(_GONE, said, re.IGNORECASE):
+        output = f"{answer.stderr}\n{answer.stdout}"
+        if re.search(_GONE, output, re.IGNORECASE):
             return [], []
         if answer.status != 0:
             raise command_error(command[0], answer, COMPLAINTS)

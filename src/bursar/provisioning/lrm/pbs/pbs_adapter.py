@@ -122,7 +122,7 @@ class PBS(MinimalManager):
         answer = await self._run(["qdel", *ids])
         check_cancelled("qdel", answer, _GONE, COMPLAINTS)
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Report on jobs, including those in the history, by one command."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
@@ -132,10 +132,10 @@ class PBS(MinimalManager):
         """
         user, queue = await self._who(), self._batch.queue
         torque = await self._is_torque()
-        jobs, odd_jobs = self._entries("qstat", await self._say(self._status(torque)), "Jobs")
-        text = await self._say(["pbsnodes", "-a", *self._format(torque)])
+        jobs, odd_jobs = self._entries("qstat", await self._output_of(self._status(torque)), "Jobs")
+        text = await self._output_of(["pbsnodes", "-a", *self._format(torque)])
         nodes, odd_nodes = self._entries("pbsnodes", text, "nodes")
-        text = await self._say(["qstat", "-Q", "-f", *self._format(torque)])
+        text = await self._output_of(["qstat", "-Q", "-f", *self._format(torque)])
         queues, _ = self._entries("qstat -Q", text, "Queue")
         if queue is not None and queues and queue not in queues:
             raise SiteError(f"PBS has no queue {queue}, but {', '.join(sorted(queues))}")
@@ -176,8 +176,8 @@ class PBS(MinimalManager):
         if _NO_HISTORY in answer.stderr:
             self._history = False
             answer = await self._run([*self._status(torque, history=True), *ids])
-        told = not answer.stdout.strip() and re.search(_GONE, answer.stderr, re.IGNORECASE)
-        if answer.status != 0 and not answer.stdout.strip() and not told:
+        job_is_gone = not answer.stdout.strip() and re.search(_GONE, answer.stderr, re.IGNORECASE)
+        if answer.status != 0 and not answer.stdout.strip() and not job_is_gone:
             raise command_error("qstat", answer, COMPLAINTS)
         jobs, odd = self._entries("qstat", answer.stdout, "Jobs")
         by_number = {_short(name): (name, entry) for name, entry in jobs.items()}
@@ -250,10 +250,10 @@ class PBS(MinimalManager):
     async def _is_torque(self) -> bool:
         if self._torque is None:
             answer = await self._run(["qstat", "--version"])
-            said = f"{answer.stdout}{answer.stderr}"
-            if not re.search(r"version", said, re.IGNORECASE):
+            output = f"{answer.stdout}{answer.stderr}"
+            if not re.search(r"version", output, re.IGNORECASE):
                 raise command_error("qstat --version", answer, COMPLAINTS)
-            self._torque = "pbs_version" not in said
+            self._torque = "pbs_version" not in output
         return self._torque
 
     async def _who(self) -> str:
@@ -261,7 +261,7 @@ class PBS(MinimalManager):
             self._user = (await self._shell.run(["id", "-un"])).stdout.strip()
         return self._user
 
-    async def _say(self, command: Sequence[str]) -> str:
+    async def _output_of(self, command: Sequence[str]) -> str:
         answer = await self._run(command)
         if answer.status != 0:
             raise command_error(" ".join(command[:2]), answer, COMPLAINTS)

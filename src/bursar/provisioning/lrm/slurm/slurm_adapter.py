@@ -243,8 +243,8 @@ class Slurm:
             lines = [line for line in answer.stderr.splitlines() if line.strip()]
             left = [line for line in lines if not _is_gone(line)]
             if left or (answer.status != 0 and not lines):
-                said = "; ".join(line.strip() for line in left[:3]) or answer.words
-                raise slurm_states.slurm_error("jobs cannot be cancelled", said)
+                text = "; ".join(line.strip() for line in left[:3]) or answer.words
+                raise slurm_states.slurm_error("jobs cannot be cancelled", text)
         # Only of jobs that there were can one say later that they were cancelled.
         there = self._given.keys() | self._seen
         self._cancelled.update(id for id in ids if id.split("_")[0] in there)
@@ -263,7 +263,7 @@ class Slurm:
                 found.extend(f"{job}_{element}" for element in sorted(some, key=int))
         return found
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
         Report on jobs by one ``squeue`` and, for those not listed, one ``sacct``.
 
@@ -399,7 +399,7 @@ class Slurm:
         SiteError
             When Slurm cannot be asked.
         """
-        reports = await self.look(ids)
+        reports = await self.poll(ids)
         found = {}
         for id, report in reports.items():
             usage = slurm_output.usage_of(report, time.time())
@@ -467,15 +467,15 @@ class Slurm:
         # Without a name the default partition is meant; which that is, sinfo says.
         squeue = ["squeue", "--noheader", "--array", "--states=PD,R,S,CF,CG,ST,SI", *part]
         now = time.time()
-        said, listed, kept = await asyncio.gather(
+        text, listed, kept = await asyncio.gather(
             self.shell.run(sinfo, environment=EPOCH),
             self.shell.run([*squeue, slurm_output.QUEUE], environment=EPOCH),
             self.shell.run(["scontrol", "-o", "show", "reservation"], environment=EPOCH),
         )
-        self._must(said, "nodes cannot be listed")
+        self._must(text, "nodes cannot be listed")
         self._must(listed, "jobs cannot be listed")
         me = await self._user()
-        partition = slurm_output.read_nodes(said.stdout, self._batch.queue)
+        partition = slurm_output.read_nodes(text.stdout, self._batch.queue)
         if not partition.nodes:
             if partition.odd:
                 raise SiteError(f"Slurm: sinfo said {partition.odd[0]!r}", transient=True)
@@ -624,9 +624,9 @@ def _of(id: str, status: slurm_output.SqueueStatus) -> JobReport | None:
 
 def _is_gone(line: str) -> bool:
     """Whether scancel only says that a job has ended already."""
-    said = line.lower()
+    text = line.lower()
     return any(
-        word in said
+        word in text
         for word in ("already completing or completed", "invalid job id specified", "already done")
     )
 

@@ -192,7 +192,7 @@ def _elements(id: str) -> Iterator[str]:
 def _report(
     id: str, state: str, start: str, end: str, count: str, nodes: str, reason: str
 ) -> JobReport:
-    meaning, said = slurm_states.of_job(state, reason)
+    meaning, reason_text = slurm_states.of_job(state, reason)
     try:
         processors = int(count)
         where = expand_hostlist(nodes)
@@ -208,7 +208,7 @@ def _report(
         id=id,
         state=meaning.state,
         how=meaning.how,
-        reason=said,
+        reason=reason_text,
         began=began,
         ended=finish if has_stopped else None,
         until=finish if meaning.state == "running" else None,
@@ -248,7 +248,7 @@ def read_completions(text: str) -> SqueueStatus:
             status.odd.append(line[:200])
             continue
         raw, state, start, end, count, _ = parts
-        meaning, said = slurm_states.of_job(state.split(" by ")[0], "")
+        meaning, reason_text = slurm_states.of_job(state.split(" by ")[0], "")
         if meaning.state != "ended":  # the file has ends only
             status.odd.append(line[:200])
             continue
@@ -257,7 +257,7 @@ def read_completions(text: str) -> SqueueStatus:
             id=raw,
             state="ended",
             how=meaning.how,
-            reason=said,
+            reason=reason_text,
             began=parse_slurm_time(start) if processors else None,
             ended=parse_slurm_time(end),
             processors=processors or None,
