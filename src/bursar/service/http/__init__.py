@@ -1,6 +1,7 @@
 """
-The HTTP interface of the service: requests, authorisation, limits and rates.
+The HTTP interface of the service: connections, requests, authorisation, limits and rates.
 
-``listener`` accepts connections and ``app`` handles requests; ``routes`` is the table of all
-operations, from which routing, authorisation and the OpenAPI document follow.
+A request passes ``listener``, ``http_connection``, ``app``, ``request_admission`` and ``router``,
+and then its handler. ``routes`` is the table of all operations, from which routing, authorisation
+and the OpenAPI document follow. There is no web framework below: see the page on the architecture.
 """

@@ -90,12 +90,14 @@ class HttpRequest:
 
     def check_headers(self) -> None:
         """
-        Refuse a request with a repeated header of which servers could pick different ones.
+        Refuse a request that repeats a header which must not be repeated.
+
+        A proxy and this service might read different ones of them, and so two different requests.
 
         Raises
         ------
         ServiceError
-            400.
+            400 with the name of the header.
         """
         if self._twice:
             raise ServiceError("bad-value", 400, "is there twice", where=self._twice)
@@ -135,7 +137,7 @@ class HttpRequest:
         Raises
         ------
         ServiceError
-            400 when it is not text; 404 when it is not below the prefix.
+            400 when the path is not UTF-8; 404 when it is not below the prefix.
         """
         raw: bytes = self._scope.get("raw_path") or quote(self._scope["path"]).encode()
         parts = raw.partition(b"?")[0].split(b"/")
@@ -153,7 +155,7 @@ class HttpRequest:
         Raises
         ------
         ServiceError
-            400 when it is of no such type.
+            400 when a parameter is unknown, repeated or of another type.
         """
         try:
             pairs = parse_qsl(
@@ -180,9 +182,9 @@ class HttpRequest:
         Raises
         ------
         ServiceError
-            413 when it is longer than that; 415 when it is packed.
+            413 when the body is longer; 415 when it is compressed.
         ClientDisconnected
-            When the client is, in the middle.
+            When the client disconnects before the end of the body.
         """
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServiceError(

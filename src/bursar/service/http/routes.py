@@ -1,7 +1,9 @@
 """
 The table of all routes of the API.
 
-Routing, authorisation, the OpenAPI document and the tests follow from it.
+Routing, authorisation and the OpenAPI document are made from the table, and the tests go through
+all of its routes. What a route takes and answers stands in the signature of its handler, where
+mypy checks it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,8 +37,8 @@ from bursar.service.http.responses import (
 
 RouteAccess = Literal["public", "read", "submit", "sell", "admin", "scrape"]
 """
-Who may: anybody, without saying who they are (``public``); who has the scope of this name; and
-for the metrics (``scrape``) administrators, and those with ``read`` whom the configuration names.
+Who may use a route: anybody, unauthenticated (``public``); users with the scope of this name; and
+for the metrics (``scrape``) administrators, and users with ``read`` whom the configuration names.
 """
 
 Handler = Callable[..., Awaitable[Any]]
@@ -57,7 +59,7 @@ PATH_VALUES: dict[str, Any] = {
     "token": Annotated[str, Meta(min_length=1, max_length=200)],
     "user": api.Name,
 }
-"""Types of what stands in the place of a name in a path; there is nothing where others stand."""
+"""Types of the variables in paths; a path with a value of another type is unknown (404)."""
 
 
 @dataclass(frozen=True, slots=True)
