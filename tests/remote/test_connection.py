@@ -13,6 +13,7 @@ from tests.remote.conftest import Line, client_of, simulated
 from bursar.model.errors import InputError, SiteError
 from bursar.remote import messages as api
 from bursar.remote.access import Access
+from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
 
@@ -199,10 +200,10 @@ def test_an_instance_that_never_was_is_not_destroyed() -> None:
 
 def test_a_token_is_not_made_twice() -> None:
     """Its secret would be lost with the answer; a refused connection is another matter."""
-    new = api.NewToken(user="ann", scopes=["read"])
+    new = NewToken(user="ann", scopes=["read"])
     with pytest.raises(ServiceUnreachable):
         simulated(client_of(in_turn(httpx.ReadError("reset"))).create_token(new))
-    made = api.TokenInfo(id="1", user="ann", scopes=["read"], expires=1.0)
+    made = TokenInfo(id="1", user="ann", scopes=["read"], expires=1.0)
     line = in_turn(httpx.ConnectError("refused"), answer(made, 201))
     assert simulated(client_of(line).create_token(new)) == made
 

@@ -6,7 +6,12 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from bursar.remote.messages import Counts, InstanceInfo, Overview, Result, WorkerInfo
+from bursar.remote.admin_messages import Overview, WorkerInfo
+from bursar.remote.messages import (
+    Counts,
+    InstanceInfo,
+    Result,
+)
 from bursar.report.service_overview import overview_panel, own_panel, rates_between
 from bursar.report.service_progress import InstanceProgress
 from bursar.report.service_results import ResultTable

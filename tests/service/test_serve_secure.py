@@ -19,8 +19,9 @@ from tests.small_disk import small_disk
 from bursar.dispatch.orphans import workers_of
 from bursar.model.errors import SiteError
 from bursar.remote.access import Access
+from bursar.remote.admin_messages import NewToken
 from bursar.remote.client import ServiceClient
-from bursar.remote.messages import NewToken, TaskSpec
+from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
 from bursar.sealing.certificates import TrustStore, read_certificates
 from bursar.sealing.keys import read_identities

@@ -11,7 +11,7 @@ import typer
 from bursar.cli.options import AsJson, ServiceName
 
 if TYPE_CHECKING:
-    from bursar.remote.messages import TokenInfo
+    from bursar.remote.admin_messages import TokenInfo
 
 
 class TokenScope(StrEnum):
@@ -67,7 +67,7 @@ def create(
     from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
     from bursar.model.errors import InputError
-    from bursar.remote.messages import NewToken
+    from bursar.remote.admin_messages import NewToken
     from bursar.service.identity.secret_files import write_file
 
     if days is not None and not 0 < days <= 366:

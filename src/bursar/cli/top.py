@@ -8,8 +8,8 @@ import typer
 from bursar.cli.options import AsJson, ServiceName
 
 if TYPE_CHECKING:
+    from bursar.remote.admin_messages import Overview
     from bursar.remote.async_client import AsyncServiceClient
-    from bursar.remote.messages import Overview
 
 
 def register(app: typer.Typer) -> None:

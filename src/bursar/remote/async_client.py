@@ -16,6 +16,7 @@ from bursar.model.errors import SiteError
 from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.remote.connection import PATIENCE, TIMEOUT, Notice, ServiceConnection
 from bursar.remote.following import AGAIN, PAGE, Until, follow_results
 from bursar.remote.lines import EventStreamDecoder
@@ -442,15 +443,15 @@ class AsyncServiceClient:
 
     # Administration.
 
-    async def overview(self) -> api.Overview:
+    async def overview(self) -> Overview:
         """Return the state of the whole service."""
         return await self._connection.call(calls.overview())
 
-    async def tokens(self) -> list[api.TokenInfo]:
+    async def tokens(self) -> list[TokenInfo]:
         """Return all valid tokens."""
         return (await self._connection.call(calls.tokens())).tokens
 
-    async def create_token(self, new: api.NewToken) -> api.TokenInfo:
+    async def create_token(self, new: NewToken) -> TokenInfo:
         """Create a token; its secret is in this answer only."""
         return await self._connection.call(calls.create_token(new))
 

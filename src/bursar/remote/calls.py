@@ -18,6 +18,7 @@ from bursar.market.trade_messages import encode as encode_message
 from bursar.model.errors import InputError
 from bursar.model.task import File
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:
@@ -370,19 +371,19 @@ def invoice(since: float, until: float | None) -> ApiCall[api.InvoiceInfo]:
 # Administration.
 
 
-def overview() -> ApiCall[api.Overview]:
+def overview() -> ApiCall[Overview]:
     """Ask for the state of the whole service."""
-    return _get(api.Overview, "admin", "overview")
+    return _get(Overview, "admin", "overview")
 
 
-def tokens() -> ApiCall[api.TokenList]:
+def tokens() -> ApiCall[TokenList]:
     """List all valid tokens."""
-    return _get(api.TokenList, "admin", "tokens")
+    return _get(TokenList, "admin", "tokens")
 
 
-def create_token(new: api.NewToken) -> ApiCall[api.TokenInfo]:
+def create_token(new: NewToken) -> ApiCall[TokenInfo]:
     """Create a token; not repeatable, as a second try would make a second token."""
-    return _post(api.TokenInfo, new, "admin", "tokens", repeatable=False)
+    return _post(TokenInfo, new, "admin", "tokens", repeatable=False)
 
 
 def revoke_token(name: str) -> ApiCall[None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.remote import messages as api
 from bursar.remote.access import Access
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.blocking_portal import BlockingPortal
 from bursar.remote.following import PAGE, Until
@@ -229,15 +230,15 @@ class ServiceClient:
 
     # Administration.
 
-    def overview(self) -> api.Overview:
+    def overview(self) -> Overview:
         """Return the state of the whole service."""
         return self._portal.run(self._client.overview())
 
-    def tokens(self) -> list[api.TokenInfo]:
+    def tokens(self) -> list[TokenInfo]:
         """Return all valid tokens."""
         return self._portal.run(self._client.tokens())
 
-    def create_token(self, new: api.NewToken) -> api.TokenInfo:
+    def create_token(self, new: NewToken) -> TokenInfo:
         """Create a token; its secret is in this answer only."""
         return self._portal.run(self._client.create_token(new))
 

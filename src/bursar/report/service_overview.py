@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bursar.model.money import format_amount
-from bursar.remote.messages import AccountInfo, InstanceInfo, Overview, WorkerInfo
+from bursar.remote.admin_messages import Overview, WorkerInfo
+from bursar.remote.messages import AccountInfo, InstanceInfo
 from bursar.report.formatting import plain, span
 
 _SHOWN = 15

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from bursar.model.admission import Refusal
 from bursar.model.demand import ProcessorDemand
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import Overview
 
 Clock = Callable[[], float]
 """Seconds since the epoch, never going back while the service lives."""
@@ -324,5 +325,5 @@ class ExecutionEngine(Protocol):
     def demand(self) -> Mapping[str, ProcessorDemand]:
         """Return by pool the tasks that want processors."""
 
-    def overview(self) -> api.Overview:
+    def overview(self) -> Overview:
         """Return the state of the whole service, for administrators."""

@@ -15,6 +15,7 @@ from bursar.dispatch.wire import WireJob
 from bursar.model.admission import Refusal
 from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance_homes import InstanceHomes
@@ -134,7 +135,7 @@ class Bench:
     def take_back(self, worker: str, count: int) -> None:
         self.asked_back[worker] = self.asked_back.get(worker, 0) + count
 
-    def workers(self) -> list[api.WorkerInfo]:
+    def workers(self) -> list[WorkerInfo]:
         return []
 
 

@@ -15,6 +15,7 @@ from bursar.market.usage import SignedRecord
 from bursar.model.demand import ProcessorDemand
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http_limits import HttpLimits
@@ -190,8 +191,8 @@ class FakeEngine:
     def demand(self) -> Mapping[str, ProcessorDemand]:
         return {}
 
-    def overview(self) -> api.Overview:
-        return api.Overview(
+    def overview(self) -> Overview:
+        return Overview(
             at=1.0,
             since=0.0,
             instances=[held.info for held in self.held.values()],
@@ -275,11 +276,11 @@ class FakeTill:
 class FakeTokens:
     """Has one token."""
 
-    def create(self, new: api.NewToken) -> api.TokenInfo:
-        return api.TokenInfo(id="t2", user=new.user, scopes=list(new.scopes), expires=9.0)
+    def create(self, new: NewToken) -> TokenInfo:
+        return TokenInfo(id="t2", user=new.user, scopes=list(new.scopes), expires=9.0)
 
-    def tokens(self) -> list[api.TokenInfo]:
-        return [api.TokenInfo(id="t1", user="ann", scopes=["read"], expires=9.0)]
+    def tokens(self) -> list[TokenInfo]:
+        return [TokenInfo(id="t1", user="ann", scopes=["read"], expires=9.0)]
 
     def revoke(self, token: str) -> None:
         if token != "t1":

@@ -26,6 +26,7 @@ from tests.service.http.api_rig import FakeManager, Listener
 
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken
 from bursar.remote.messages import PREFIX
 from bursar.service.billing import ServiceBilling
 from bursar.service.config import MarketSettings
@@ -165,7 +166,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
     )
     app.end_streams()  # nothing waits
     found = await serve_http(app, limits=limits)
-    made = tokens.create(api.NewToken(user="ann", scopes=list(SCOPES)))
+    made = tokens.create(NewToken(user="ann", scopes=list(SCOPES)))
     kept = await engine.create("ann", api.NewInstance(), "")
     ready.set_result(
         Fuzzed(f"http://127.0.0.1:{found.addresses[0][1]}", made.token, kept.id, listener)

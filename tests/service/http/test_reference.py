@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList, WorkerInfo
 from bursar.service.http.routes import ROUTES, ApiRoute
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,7 +19,7 @@ ENVELOPES = (
     api.ResultPage,
     api.Submission,
     api.TaskPage,
-    api.TokenList,
+    TokenList,
 )
 
 
@@ -61,11 +62,11 @@ def test_the_page_has_every_route_and_no_other() -> None:
         api.AccountInfo,
         api.InvoiceInfo,
         api.InvoiceLine,
-        api.NewToken,
-        api.TokenInfo,
+        NewToken,
+        TokenInfo,
         api.Deposit,
-        api.Overview,
-        api.WorkerInfo,
+        Overview,
+        WorkerInfo,
         api.Health,
         api.Problem,
         *ENVELOPES,

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken
 from bursar.service.identity.tokens import JournalTokenStore
 from bursar.service.interfaces import TOKEN_KINDS, JournalParticipant, Position, ServiceError
 
@@ -70,9 +70,9 @@ class Notebook:
         return book
 
 
-def new(user: str = "ann", *scopes: Any, seconds: float | None = None) -> api.NewToken:
+def new(user: str = "ann", *scopes: Any, seconds: float | None = None) -> NewToken:
     """What is asked for."""
-    return api.NewToken(user=user, scopes=list(scopes or ("read",)), seconds=seconds)
+    return NewToken(user=user, scopes=list(scopes or ("read",)), seconds=seconds)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

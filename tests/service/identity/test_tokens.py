@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, mode, new, run
 
 from bursar.model.errors import BursarError
-from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken
 from bursar.service.identity.first_token import provide_first_token
 from bursar.service.identity.tokens import MOST_TOKENS, Bearer, JournalTokenStore
 from bursar.service.interfaces import SCOPES, ServiceError
@@ -112,7 +112,7 @@ def test_a_token_ends(book: JournalTokenStore, notebook: Notebook, clock: Turned
         (new("a\nb"), "user"),
     ],
 )
-def test_bad_wishes_are_refused(book: JournalTokenStore, asked: api.NewToken, where: str) -> None:
+def test_bad_wishes_are_refused(book: JournalTokenStore, asked: NewToken, where: str) -> None:
     """
     No token lasts for ever, and a user's name fits into a line, a file's name and a certificate.
     """

@@ -15,7 +15,7 @@ import msgspec
 from bursar.model.admission import Refusal
 from bursar.model.demand import ProcessorDemand
 from bursar.model.outcome import Outcome, Status
-from bursar.remote.messages import WorkerInfo
+from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from bursar.model.admission import Refusal
 from bursar.model.demand import ProcessorDemand
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import Overview
 from bursar.remote.task_output import STREAMS
 from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.cancelling import TaskCanceller
@@ -509,11 +510,11 @@ class ServiceEngine:
                 found[instance.pool] = replace(known, later=known.later + later)
         return found
 
-    def overview(self) -> api.Overview:
+    def overview(self) -> Overview:
         """Return the state of the whole service, for administrators."""
         counters = self.counters
         instances = list(self._index)
-        return api.Overview(
+        return Overview(
             at=self._clock(),
             since=self._since,
             instances=[self._info(instance) for instance in instances],

@@ -10,6 +10,7 @@ from bursar.market.usage import SignedRecord
 from bursar.model.money import Micros
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.service import interfaces
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Clock, Entropy, Principal
@@ -77,10 +78,10 @@ class CustomerBilling(Protocol):
 class TokenStore(Protocol):
     """The tokens by which users authenticate."""
 
-    def create(self, new: api.NewToken) -> api.TokenInfo:
+    def create(self, new: NewToken) -> TokenInfo:
         """Create a token and return it with its secret."""
 
-    def tokens(self) -> list[api.TokenInfo]:
+    def tokens(self) -> list[TokenInfo]:
         """Return all valid tokens."""
 
     def revoke(self, token: str) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken
 from bursar.service.identity.secret_files import write_file
 from bursar.service.identity.tokens import MOST_SECONDS, JournalTokenStore
 from bursar.service.interfaces import SCOPES, ServiceJournal
@@ -39,7 +39,7 @@ async def provide_first_token(
     if any("admin" in token.scopes for token in tokens.tokens()):
         return False
     made = tokens.create(
-        api.NewToken(user=user, scopes=list(SCOPES), seconds=MOST_SECONDS, label="first")
+        NewToken(user=user, scopes=list(SCOPES), seconds=MOST_SECONDS, label="first")
     )
     # The file first: a crash in between leaves a token that nobody takes, and the next start
     # makes another; the other way round it would leave one that nobody knows.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.sealing.certificates import NAME
 from bursar.service.interfaces import (
     SCOPES,
@@ -107,7 +107,7 @@ class JournalTokenStore:
             return None
         return Bearer(token.user, frozenset(token.scopes))
 
-    def create(self, new: api.NewToken) -> api.TokenInfo:
+    def create(self, new: NewToken) -> TokenInfo:
         """
         Make a token; only this call ever returns its secret.
 
@@ -143,7 +143,7 @@ class JournalTokenStore:
         self._places[place] = token.id
         return _token_info(token, f"bursar_{token.id}_{secret}")
 
-    def tokens(self) -> list[api.TokenInfo]:
+    def tokens(self) -> list[TokenInfo]:
         """Return all valid tokens without their secrets, the first to expire first."""
         self._sweep()
         return sorted(
@@ -206,8 +206,8 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _token_info(token: _TokenRecord, secret: str = "") -> api.TokenInfo:
-    return api.TokenInfo(
+def _token_info(token: _TokenRecord, secret: str = "") -> TokenInfo:
+    return TokenInfo(
         id=token.id,
         user=token.user,
         scopes=list(token.scopes),

@@ -32,7 +32,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.dispatch.worker_listener import WorkerListener
 from bursar.model.errors import SiteError
-from bursar.remote.messages import WorkerInfo
+from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER, RateLimitedLog

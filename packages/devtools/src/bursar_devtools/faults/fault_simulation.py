@@ -12,8 +12,8 @@ from typing import Any
 
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
-from bursar.remote import messages as api
 from bursar.remote.access import Access
+from bursar.remote.admin_messages import NewToken
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import ServiceConnection
 from bursar.service.interfaces import Clock, Scope
@@ -506,7 +506,7 @@ class FaultSimulation:
         users = [f"user-{n}" for n in range(self._plan.users)]
         for user in ("admin", EXPIRING_USER, *users):
             scopes: list[Scope] = ["admin", "sell"] if user == "admin" else USER_SCOPES
-            made = house.tokens.create(api.NewToken(user=user, scopes=scopes))
+            made = house.tokens.create(NewToken(user=user, scopes=scopes))
             self._tokens[user] = made.token
         await house.journal.durable()
         life = SimulatedProcess(self._loop, "admin")

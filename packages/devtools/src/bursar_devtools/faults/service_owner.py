@@ -14,7 +14,7 @@ import msgspec
 
 from bursar.model.errors import SiteError
 from bursar.model.pricing import Pricing
-from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.calls import JSON, ApiCall
 from bursar.remote.connection import ServiceConnection
@@ -93,7 +93,7 @@ class ServiceOwner:
         self._contracts.repriced()
         self._trace.note(_PARTY, f"asks {price:g} from now on")
 
-    async def make_token(self, user: str, seconds: float | None = None) -> api.TokenInfo:
+    async def make_token(self, user: str, seconds: float | None = None) -> TokenInfo:
         """
         Create a token for a user; a lost answer leaves one that nobody knows.
 
@@ -102,7 +102,7 @@ class ServiceOwner:
         seconds
             Lifetime of the token; None for no expiry.
         """
-        new = api.NewToken(user=user, scopes=USER_SCOPES, seconds=seconds)
+        new = NewToken(user=user, scopes=USER_SCOPES, seconds=seconds)
         while True:
             try:
                 made = await self._client.create_token(new)

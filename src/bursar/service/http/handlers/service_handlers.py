@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from bursar.remote import messages as api
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.queries import Empty
 from bursar.service.http.responses import HttpResponse, json_response
@@ -36,12 +37,12 @@ async def document(call: AuthorizedRequest) -> HttpResponse:
     return HttpResponse(call.document)
 
 
-async def tokens(call: AuthorizedRequest) -> api.TokenList:
+async def tokens(call: AuthorizedRequest) -> TokenList:
     """Return all valid tokens."""
-    return api.TokenList(tokens=call.parts.tokens.tokens())
+    return TokenList(tokens=call.parts.tokens.tokens())
 
 
-async def create_token(call: AuthorizedRequest, body: api.NewToken) -> api.TokenInfo:
+async def create_token(call: AuthorizedRequest, body: NewToken) -> TokenInfo:
     """Create a token; only this answer holds its secret."""
     made = call.parts.tokens.create(body)
     await call.parts.journal.durable()
@@ -61,7 +62,7 @@ async def deposit(call: AuthorizedRequest, body: api.Deposit) -> api.AccountInfo
     return account
 
 
-async def overview(call: AuthorizedRequest) -> api.Overview:
+async def overview(call: AuthorizedRequest) -> Overview:
     """Return the state of the whole service."""
     seen = call.parts.engine.overview()
     currency = call.parts.manager.site(call.user).currency
