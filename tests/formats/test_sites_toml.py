@@ -1,20 +1,25 @@
 """Sites files: what is read, what is refused and where, and that their schema agrees."""
 
+import json
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from bursar.formats.campaign_toml import campaign_schema
 from bursar.formats.sites_toml import read_sites, sites_schema
 from bursar.formats.units import parse_bandwidth
 from bursar.model.errors import InputError
 from bursar.model.link import Link
 from bursar.model.slot import Slot
+from bursar.service.config_toml import service_schema
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "sites.md"
 SCHEMA = Draft202012Validator(sites_schema())
@@ -323,10 +328,27 @@ def test_what_is_wrong_is_told_at_its_place(what: str, tmp_path: Path) -> None:
         assert not SCHEMA.is_valid(tomllib.loads(text))
 
 
-def test_the_schema_is_one() -> None:
-    """The sites schema is valid in the dialect that it names."""
+@pytest.mark.parametrize("made", [sites_schema, campaign_schema, service_schema])
+def test_the_schema_is_one(made: Callable[[], dict[str, Any]]) -> None:
+    """Each schema is valid in the dialect that it names, and can be printed."""
     rules = Draft202012Validator(Draft202012Validator.META_SCHEMA)
-    assert [error.message for error in rules.iter_errors(sites_schema())] == []
+    printed = json.loads(json.dumps(made(), allow_nan=False))
+    assert [error.message for error in rules.iter_errors(printed)] == []
+    assert [error.message for error in rules.iter_errors(made())] == []
+
+
+def test_sites_of_all_pages_are_taken_by_the_schema() -> None:
+    """What the documentation shows can be copied into a file."""
+    shown = [
+        (page.name, tomllib.loads(block))
+        for page in sorted(PAGE.parents[1].rglob("*.md"))
+        for block in re.findall(r"^```toml\n(\[+site[.\]].*?)^```", page.read_text(), re.M | re.S)
+    ]
+    assert len({name for name, _ in shown}) >= 5
+    for name, document in shown:
+        if "url" in document["site"] or "kind" in document["site"]:
+            continue  # [site], the only one of a service file
+        assert list(SCHEMA.iter_errors(document)) == [], name
 
 
 def test_attributes_and_storage_are_read(tmp_path: Path) -> None:

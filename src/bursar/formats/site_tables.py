@@ -11,26 +11,74 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable
-from bursar.formats.pool_table import PoolTable
 from bursar.formats.pricing_table import PriceTable
 from bursar.formats.quantities import Amount, Bandwidth, Duration, Price, Schema, Size
-from bursar.formats.slot_table import MOST_PROCESSORS, SlotPrices, SlotTable, prices_of
-from bursar.formats.slots_csv import read_slots
+from bursar.formats.slot_table import MOST_PROCESSORS, SlotPrices, SlotTable, prices_of, read_slots
 from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError
 from bursar.model.money import CURRENCY, check_currency
 from bursar.model.pricing import Pricing
-from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.provisioning import Acquisition, AcquisitionPolicy, Release
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors
 
 DEFAULT_CURRENCY = "SU"
 """Currency of prices that name none."""
 
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
 Processors = Annotated[int, Meta(ge=1, le=MOST_PROCESSORS)]
 Text = Annotated[str, Meta(min_length=1)]
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class PoolTable(TomlTable, frozen=True):
+    """How processors are acquired and released."""
+
+    acquisition: Annotated[
+        Acquisition, Meta(description="What requests are made for so many processors.")
+    ] = "adaptive"
+    fewest: Annotated[
+        NotNegative, Meta(description="Processors held at the least, while a campaign runs.")
+    ] = 0
+    most: Annotated[
+        Positive | None, Meta(description="Processors held at the most; the site's.")
+    ] = None
+    shortest: Annotated[Duration, Meta(description="Of one allocation; 1 min.")] = 60.0
+    longest: Annotated[Duration, Meta(description="Of one allocation; 1 h.")] = 3600.0
+    trigger: Annotated[Positive, Meta(description="Waiting tasks that make it acquire.")] = 1
+    release: Annotated[Release, Meta(description="When processors go back.")] = "adaptive"
+    idle: Annotated[
+        Duration, Meta(description="For which a worker is idle before it goes; 30 s.")
+    ] = 30.0
+    below: Annotated[
+        Positive, Meta(description='With release = "queue": fewer queued tasks give back.')
+    ] = 1
+    max_pending: Annotated[
+        Positive, Meta(description="Requests that wait in the site's queue at a time.")
+    ] = 64
+    max_racing: Annotated[
+        NotNegative, Meta(description="Of these, such as race with requests elsewhere.")
+    ] = 2
+    probe_every: Annotated[
+        Duration,
+        Meta(description="Between looks at the queue while nothing changes there; 30 s."),
+    ] = 30.0
+
+    def __post_init__(self) -> None:
+        self.policy()
+
+    def policy(self) -> AcquisitionPolicy:
+        """
+        Return the rules.
+
+        Raises
+        ------
+        ValueError
+            When they contradict each other.
+        """
+        return AcquisitionPolicy(**msgspec.structs.asdict(self))
 
 
 class SiteTable(TomlTable, frozen=True, tag_field="kind"):

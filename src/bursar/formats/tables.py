@@ -135,7 +135,7 @@ class TaskTable(TomlTable, frozen=True):
         Meta(description="Weight of access to files against their transfer."),
     ] = None
     choice: Annotated[
-        Annotated[str, Meta(extra_json_schema={"enum": CHOICES})] | None,
+        Annotated[str, Meta(extra_json_schema={"enum": list(CHOICES)})] | None,
         Meta(description="How one of the sites that match is chosen."),
     ] = None
     data: Annotated[
