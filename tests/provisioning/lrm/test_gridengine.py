@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,7 +22,7 @@ from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
 from bursar.provisioning.lrm.gridengine import GridEngine, parallel_environment, qstat_output
 from bursar.provisioning.lrm.gridengine.qacct_output import parse_records
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, QueueState
-from bursar_devtools.testgrid.gridengine import PACKAGES, QUEUES, missing_programs
+from bursar_devtools.testgrid.gridengine import PACKAGES, PROGRAMS, QUEUES, missing_programs
 from bursar_devtools.testgrid.gridengine import GridEngineCluster as Cluster
 
 SLOTS = 6
@@ -56,7 +57,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def manager_on(cluster: Cluster, **site: object) -> GridEngine:
-    plain = BatchScheduler(manager="gridengine", queue="all.q", environment=cluster.environment)
+    # Debian's wrappers of the programs start twenty processes each to find out where they are.
+    environment = {**cluster.environment, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    plain = BatchScheduler(manager="gridengine", queue="all.q", environment=environment)
     return GridEngine(replace(plain, **site))  # type: ignore[arg-type]
 
 
@@ -151,10 +154,15 @@ def crash_a_node(folder: Path) -> tuple[QueueState, JobReport]:
     cluster = Cluster.up(folder / "c", slots=SLOTS)
     try:
         ground = ground_on(cluster, folder)
+        begun = folder / "begun"
 
         async def begin() -> str:
-            (id,) = await ground.manager.submit(ground.request("crash", "sleep 300"))
+            script = f"touch '{begun}'; sleep 300"
+            (id,) = await ground.manager.submit(ground.request("crash", script))
             await ground.wait([id], is_running)
+            # A job that crashes before its script puts its queue into an error state.
+            while not begun.exists():
+                await asyncio.sleep(0.05)
             return id
 
         id = asyncio.run(begin())
