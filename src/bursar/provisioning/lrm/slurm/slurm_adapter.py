@@ -19,12 +19,7 @@ from bursar.provisioning.lrm.resource_manager import (
 )
 from bursar.provisioning.lrm.slurm import slurm_output, slurm_states
 from bursar.provisioning.lrm.slurm.script import MOST_ELEMENTS, check, script
-
-EPOCH = {"SLURM_TIME_FORMAT": "%s"}
-"""Times as seconds since the epoch: others are in the zone of whoever prints them."""
-
-MOST_LISTED = 50_000
-"""Characters of ids on one command line; ssh takes 128 kB for all."""
+from bursar.provisioning.lrm.slurm.slurm_records import EPOCH, MOST_LISTED, SlurmRecords
 
 FOUND_AFTER = (0.0, 1.0, 2.0)
 """Seconds after an unanswered submission at which it is looked for."""
@@ -40,12 +35,12 @@ _ON_LOGIN_NODES = (
 _IN_A_FOLDER_OF_ITS_OWN = (
     'd=$(mktemp -d) || exit 1; cd "$d" || exit 1; "$@"; s=$?; cd /; rm -rf "$d"; exit $s'
 )
-"""scontrol leaves scripts behind for whoever shrinks a job from within it."""
+"""Shell program: scontrol leaves scripts in the folder from which it shrinks a job."""
 
 
 def shell_of(batch: BatchScheduler) -> CommandRunner:
     """
-    The shell in which a site's commands are run.
+    Return the shell in which a site's commands are run.
 
     What users set for their own use of the commands must not hold for ours: it would overrule
     the directives of a script.
@@ -89,12 +84,11 @@ class Slurm:
         self._cancelled: set[str] = set()
         self._ran: set[str] = set()  # jobs that were listed as running
         self._requeued: set[str] = set()  # of these, such as were put back into the queue
-        self._raw: dict[str, str] = {}
-        self._accounting = True  # until it says otherwise
+        self._records = SlurmRecords(self.shell)
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """All but that jobs are known for ever, which is up to the site."""
+        """Capabilities of Slurm; whether it keeps records is up to the site."""
         return ManagerCapabilities(
             arrays=True,
             node_ranges=True,
@@ -103,7 +97,7 @@ class Slurm:
             reservations=True,
             begin=True,
             shrinks=True,
-            accounting=self._accounting,
+            accounting=self._records.accounting,
         )
 
     async def version(self) -> str:
@@ -245,12 +239,12 @@ class Slurm:
             if left or (answer.status != 0 and not lines):
                 text = "; ".join(line.strip() for line in left[:3]) or answer.words
                 raise slurm_states.slurm_error("jobs cannot be cancelled", text)
-        # Only of jobs that there were can one say later that they were cancelled.
+        # Ids that were never seen may be wrong: nothing may be said of them later.
         there = self._given.keys() | self._seen
         self._cancelled.update(id for id in ids if id.split("_")[0] in there)
 
     def _in_few_words(self, ids: Sequence[str]) -> list[str]:
-        """Ids for scancel, which takes a millisecond for each: whole arrays by their own."""
+        """Return ids for scancel, whole arrays by one id: each id takes scancel a millisecond."""
         elements: dict[str, set[str]] = {}
         for id in ids:
             job, _, element = id.partition("_")
@@ -310,7 +304,7 @@ class Slurm:
                 f"Slurm {await self.version()}: squeue said {status.odd[0]!r}", transient=True
             )
         wanted = set(ids)
-        self._raw.update((id, raw) for id, raw in status.raw.items() if id in wanted)
+        self._records.note({id: raw for id, raw in status.raw.items() if id in wanted})
         for id in wanted & status.reports.keys():
             if _has_begun(status, id):
                 self._ran.add(id)
@@ -320,9 +314,9 @@ class Slurm:
         return status
 
     async def _recorded(self, ids: Sequence[str]) -> dict[str, JobReport]:
-        """Jobs that are no longer listed, by the records."""
+        """Report by the records on jobs that are no longer listed."""
         try:
-            status, names = await self._records(ids)
+            status, names = await self._records.read(ids)
         except SiteError as error:
             return {id: JobReport(id=id, state="unknown", reason=str(error)) for id in ids}
         found = {}
@@ -338,7 +332,7 @@ class Slurm:
             elif report is not None:
                 found[id] = replace(report, id=id)
             elif id in self._cancelled and id not in self._ran:
-                # Of an element that is cancelled while it waits Slurm keeps nothing.
+                # Slurm records nothing of an element that is cancelled while it waits.
                 found[id] = JobReport(
                     id=id, state="ended", how="cancelled", reason="cancelled, and listed no more"
                 )
@@ -348,51 +342,9 @@ class Slurm:
                 )
         return found
 
-    async def _records(
-        self, ids: Sequence[str]
-    ) -> tuple[slurm_output.SqueueStatus, dict[str, str]]:
-        """
-        Accounting records or, without accounting, the list of completed jobs.
-
-        Returns
-        -------
-        Status
-            State of the jobs.
-        dict
-            Names under which the records have jobs, where these differ from their ids.
-        """
-        if self._accounting:
-            jobs = ",".join(slurm_output.parents(ids)) if len(ids) < 5000 else ""
-            which = [f"--jobs={jobs}"] if jobs and len(jobs) <= MOST_LISTED else []
-            answer = await self.shell.run(
-                ["sacct", "-X", "-n", "-P", *which, f"--format={slurm_output.RECORDS}"],
-                environment=EPOCH,
-            )
-            if answer.status == 0:
-                return slurm_output.read_records(answer.stdout), {}
-            if "storage is disabled" not in answer.words:
-                raise slurm_states.slurm_error("records cannot be read", answer.words)
-            self._accounting = False
-        # Of all jobs sacct 22.05 breaks down where the name of any holds a line's end.
-        raw = [self._raw.get(id, id) for id in ids]
-        jobs = ",".join(
-            dict.fromkeys(id for id in (*raw, *slurm_output.parents(ids)) if "_" not in id)
-        )
-        which = [f"--jobs={jobs}"] if len(jobs) <= MOST_LISTED else []
-        answer = await self.shell.run(
-            ["sacct", "--completion", "-n", "-P", *which, f"--format={slurm_output.COMPLETIONS}"],
-            environment=EPOCH,
-        )
-        if answer.status != 0 and not answer.stdout:
-            # Most sites have one of the two; without either nobody remembers jobs.
-            if slurm_states.is_unreachable(answer.words):
-                raise slurm_states.slurm_error("records cannot be read", answer.words)
-            return slurm_output.SqueueStatus({}, {}, []), {}
-        return slurm_output.read_completions(answer.stdout), self._raw
-
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """
-        Usage of jobs, by the controller while it knows them, and by the records afterwards.
+        Return usage of jobs, by the controller while it knows them, and by the records afterwards.
 
         Raises
         ------
@@ -406,7 +358,7 @@ class Slurm:
             if usage is not None:
                 found[id] = usage
         again = [id for id in found if id in self._requeued and reports[id].state == "ended"]
-        for id, stints in (await self._stints(again)).items():
+        for id, stints in (await self._records.stints(again)).items():
             found[id] = replace(
                 found[id],
                 processors=max(processors for processors, _ in stints),
@@ -415,26 +367,9 @@ class Slurm:
             )
         return found
 
-    async def _stints(self, ids: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
-        """Each time that jobs ran which were put back into the queue, where that is recorded."""
-        if not ids:
-            return {}
-        raw = {self._raw.get(id, id): id for id in ids}
-        answer = None
-        for kind in ("--duplicates", "--completion"):  # a site has one of them, or neither
-            if answer is None or answer.status != 0 or not answer.stdout.strip():
-                answer = await self.shell.run(
-                    ["sacct", kind, "-X", "-n", "-P", f"--jobs={','.join(raw)}",
-                     f"--format={slurm_output.COMPLETIONS}"],
-                    environment=EPOCH,
-                )  # fmt: skip
-        assert answer is not None
-        stints = slurm_output.read_stints(answer.stdout) if answer.status == 0 else {}
-        return {raw[job]: times for job, times in stints.items() if job in raw}
-
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
         """
-        Takes all but these nodes from a job that runs; the first has to stay.
+        Take all but these nodes from a job that runs; the first has to stay.
 
         Where Slurm keeps no accounting it does so once for a job (22.05), and answers another
         time that one should try again.
@@ -454,7 +389,7 @@ class Slurm:
 
     async def queue(self) -> QueueState:
         """
-        The partition, its nodes, its jobs as far as this user may see them, and reservations.
+        Return the partition, its nodes, the jobs that this user may see, and reservations.
 
         Raises
         ------
@@ -503,7 +438,7 @@ class Slurm:
 
     async def expected_start(self, request: JobRequest) -> float | None:
         """
-        When ``sbatch --test-only`` says that a request would start.
+        Return when ``sbatch --test-only`` says that a request would start.
 
         Raises
         ------
@@ -521,7 +456,7 @@ class Slurm:
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
         """
-        Keeps processors by ``scontrol create reservation``; a start in the past is now.
+        Keep processors by ``scontrol create reservation``; a start in the past is now.
 
         Raises
         ------
@@ -553,7 +488,7 @@ class Slurm:
         raise slurm_states.slurm_error(what, answer.words)
 
     async def _has_window(self, name: str) -> bool:
-        """Whether a reservation was made although nothing was answered."""
+        """Return whether a reservation was made although nothing was answered."""
         answer = await self.shell.run(["scontrol", "-o", "show", "reservation", name])
         return answer.status == 0 and f"ReservationName={name} " in answer.stdout
 
@@ -609,7 +544,7 @@ def _has_begun(status: slurm_output.SqueueStatus, id: str) -> bool:
 
 def _of(id: str, status: slurm_output.SqueueStatus) -> JobReport | None:
     """
-    Report of a job.
+    Return the report of a job; None where there is none.
 
     An array of which all elements that waited were cancelled is listed by its own number: then
     that is said of those elements that are not listed themselves.
@@ -623,7 +558,7 @@ def _of(id: str, status: slurm_output.SqueueStatus) -> JobReport | None:
 
 
 def _is_gone(line: str) -> bool:
-    """Whether scancel only says that a job has ended already."""
+    """Return whether scancel only says that a job has ended already."""
     text = line.lower()
     return any(
         word in text
@@ -640,7 +575,7 @@ def _ids(ids: Sequence[str]) -> list[str]:
 
 
 def _portions(ids: Sequence[str]) -> Iterator[list[str]]:
-    """Ids by what a command line takes: all of them, as long as there are a few thousand."""
+    """Yield ids in as many parts as command lines are needed; a few thousand go into one."""
     part: list[str] = []
     length = 0
     for id in ids:
