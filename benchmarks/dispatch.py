@@ -26,7 +26,8 @@ from pathlib import Path
 from figures import Benchmark, Figure, at_least, at_most
 
 from bursar.dispatch.credential import PilotTerms
-from bursar.dispatch.journal import AttemptRecord, RunJournal
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry

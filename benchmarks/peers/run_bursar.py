@@ -6,7 +6,8 @@ from pathlib import Path
 
 from job import WORKERS, arguments, measure
 
-from bursar.dispatch.journal import AttemptRecord, RunJournal
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.journal import JournalState, RunJournal
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import JournalState
 from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import SpendingGuard, UnlimitedSpending
 from bursar.model.campaign import Retry

@@ -4,14 +4,16 @@ from contextlib import closing
 from pathlib import Path
 
 from bursar.dispatch.journal import (
+    RunJournal,
+    count_statuses,
+    read_attempts,
+    read_journal,
+)
+from bursar.dispatch.journal_records import (
     AttemptRecord,
     AttemptStart,
     JournalState,
-    RunJournal,
-    count_statuses,
     interrupted_attempts,
-    read_attempts,
-    read_journal,
 )
 from bursar.model.outcome import Outcome, Status
 

@@ -20,16 +20,18 @@ import pytest
 
 from bursar.dispatch import journal
 from bursar.dispatch.journal import (
-    AttemptRecord,
-    AttemptStart,
-    JournalState,
-    RunEvent,
     RunJournal,
     count_statuses,
     read_attempts,
     read_journal,
 )
 from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path, read_head
+from bursar.dispatch.journal_records import (
+    AttemptRecord,
+    AttemptStart,
+    JournalState,
+    RunEvent,
+)
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status

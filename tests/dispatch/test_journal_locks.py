@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.dispatch.conftest import Room
 
-from bursar.dispatch.journal import RunEvent, RunJournal, read_journal
+from bursar.dispatch.journal import RunJournal, read_journal
+from bursar.dispatch.journal_records import RunEvent
 from bursar.dispatch.server import Dispatcher
 from bursar.model.errors import BursarError
 from bursar.model.step import Shell

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.dispatch.journal import AttemptRecord, RunEvent
+from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Outcome, Status

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.dispatch.journal import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
-from bursar.dispatch.journal import RunEvent
+from bursar.dispatch.journal_records import RunEvent
 from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
 from bursar.runs.bookings import bookings_of, split_bookings

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.journal import RunEvent, RunJournal
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import RunEvent
 from bursar.market.account_records import LedgerAccount, SpendingQuota
 from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.dispatch.journal import JournalState, read_journal
+from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal_records import JournalState
 from bursar.market.ledger import Ledger
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Status

@@ -16,7 +16,8 @@ from tests.simulation.test_loaded import trace
 import bursar
 from bursar.api.simulating import Simulation, simulate
 from bursar.cluster.scheduling_rules import Policy
-from bursar.dispatch.journal import JournalState, read_journal
+from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal_records import JournalState
 from bursar.formats.swf import write_swf
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign, Retry

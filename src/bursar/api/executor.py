@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import cloudpickle
 
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.dispatch.journal import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.outcome import Outcome, Status

@@ -18,7 +18,7 @@ from bursar.broker.economy import EconomyScheduler
 from bursar.broker.just_in_time import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.dispatch.journal import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError

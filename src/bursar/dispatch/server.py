@@ -20,7 +20,12 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.journal import AttemptRecord, AttemptStart, RunEvent, RunJournal
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import (
+    AttemptRecord,
+    AttemptStart,
+    RunEvent,
+)
 from bursar.dispatch.journal_time import epoch_of, placed
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.pilot_listener import PilotListener

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bursar.dispatch.journal import AttemptRecord, RunEvent
+from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
 from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from bursar.dispatch.journal import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError
 from bursar.model.task import Task
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import msgspec
 
-from bursar.dispatch.journal import RunEvent, is_written, read_journal
+from bursar.dispatch.journal import is_written, read_journal
+from bursar.dispatch.journal_records import RunEvent
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.runs.folder import RunFolder, append_durably, record_budget

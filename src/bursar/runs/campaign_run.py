@@ -24,7 +24,8 @@ from bursar.broker.economy import EconomyScheduler
 from bursar.broker.forecast import Forecast
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.atomic_file import remove_unfinished
-from bursar.dispatch.journal import AttemptRecord, read_journal
+from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.server import DataAt
 from bursar.market.ledger import Ledger, paid_to
 from bursar.model.brokering import Brokering

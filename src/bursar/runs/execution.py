@@ -16,11 +16,11 @@ import msgspec
 
 from bursar.broker.dynamic_scheduler import DynamicScheduler, Ended, ResumeState
 from bursar.broker.pilot_plan import Pilot, plan_pilots
-from bursar.dispatch.journal import (
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import (
     AttemptRecord,
     JournalState,
     RunEvent,
-    RunJournal,
     interrupted_attempts,
 )
 from bursar.dispatch.orphans import kill_leftovers

@@ -12,7 +12,8 @@ from types import TracebackType
 import msgspec
 
 from bursar.dispatch.atomic_file import write_atomically
-from bursar.dispatch.journal import AttemptRecord, read_journal
+from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, BursarError, InputError

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bursar.dispatch.journal import RunEvent
+from bursar.dispatch.journal_records import RunEvent
 
 BEGIN, END = "begin", "end"
 """Kinds of the events at either end of a life."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bursar.dispatch.journal import AttemptRecord, read_attempts
+from bursar.dispatch.journal import read_attempts
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.work_directories import folder_name
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.runs.folder import RunFolder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.journal import RunEvent
+from bursar.dispatch.journal_records import RunEvent
 from bursar.dispatch.server import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease

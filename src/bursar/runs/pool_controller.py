@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from bursar.broker.pilot_plan import Pilot
-from bursar.dispatch.journal import RunEvent
+from bursar.dispatch.journal_records import RunEvent
 from bursar.dispatch.server import Dispatcher, LeaseLoad
 from bursar.market.guard import BudgetGuard
 from bursar.model.errors import BursarError

@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 
 from bursar.dispatch.journal import (
-    AttemptRecord,
-    JournalState,
     count_statuses,
     is_written,
     read_journal,
 )
+from bursar.dispatch.journal_records import AttemptRecord, JournalState
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign

@@ -14,8 +14,9 @@ from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import InstanceCreated
-from bursar.service.engine.scheduling import PoolScheduler, RegisteredWorker, TaskAssignment
+from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import columns_of
+from bursar.service.engine.worker_pools import RegisteredWorker, TaskAssignment
 
 
 class Yard:

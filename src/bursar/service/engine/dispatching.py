@@ -24,7 +24,7 @@ from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
-from bursar.service.engine.scheduling import LEAST, PoolScheduler, RegisteredWorker, TaskAssignment
+from bursar.service.engine.scheduling import LEAST, PoolScheduler
 from bursar.service.engine.tasks import (
     BITS,
     CANCELLED,
@@ -35,6 +35,7 @@ from bursar.service.engine.tasks import (
     MASK,
     READY,
 )
+from bursar.service.engine.worker_pools import RegisteredWorker, TaskAssignment
 from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
 GRACE = 5.0

@@ -1,0 +1,172 @@
+"""Records of a run's journal, and what follows from them; see :mod:`bursar.dispatch.journal`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from bursar.model.money import Transfer
+from bursar.model.outcome import Outcome, Status
+
+JournalSealState = Literal["valid", "foreign", "unchained"]
+"""
+Whether a journal is sealed by this user's key, is not (another user's, another machine's, or
+nobody's), or has no digests at all.
+"""
+
+
+class AttemptRecord(msgspec.Struct, frozen=True):
+    """
+    An outcome as it is journalled.
+
+    Parameters
+    ----------
+    outcome
+        The attempt's end.
+    final
+        Whether the task is at its end with it.
+    site
+        Where it ran.
+    lease
+        On whose processors there.
+    """
+
+    outcome: Outcome
+    final: bool
+    site: str
+    lease: str
+
+
+class AttemptStart(NamedTuple):
+    """
+    An attempt that was handed to a worker.
+
+    Parameters
+    ----------
+    task, attempt
+        Which.
+    site, lease, worker
+        Where.
+    room
+        Processors of the worker; 0: the attempt was given back and has not begun.
+    processors
+        That the task holds.
+    time
+        Seconds since the epoch.
+    """
+
+    task: int
+    attempt: int
+    site: str
+    lease: str
+    worker: str
+    room: int
+    processors: int
+    time: float
+
+    @classmethod
+    def given_back(cls, task: int, attempt: int) -> "AttemptStart":
+        """In place of one that the worker gave back before it began."""
+        return cls(task, attempt, "", "", "", 0, 1, 0.0)
+
+
+class RunEvent(msgspec.Struct, frozen=True):
+    """
+    Something worth keeping that is neither an outcome nor money.
+
+    Parameters
+    ----------
+    time
+        Seconds since the epoch.
+    kind
+        One word: ``"lease"``, ``"message"``.
+    text
+        For people, or JSON where the kind says so.
+    """
+
+    time: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """
+    All that a journal holds.
+
+    Parameters
+    ----------
+    records
+        Every attempt, by task and attempt.
+    transfers
+        In the order made.
+    events
+        In the order in which they were noted.
+    last_seen
+        Seconds since the epoch of the writer's last heartbeat; 0 when there is
+        none.
+    open_starts
+        Attempts that were handed out and whose end is not known, in order of time.
+    seal
+        Whether and with which key the journal is sealed.
+    """
+
+    records: list[AttemptRecord]
+    transfers: list[Transfer]
+    events: list[RunEvent]
+    last_seen: float = 0.0
+    open_starts: Sequence[AttemptStart] = ()
+    seal: JournalSealState = "valid"
+
+    @property
+    def attempts(self) -> list[Outcome]:
+        """The outcome of every attempt."""
+        return [record.outcome for record in self.records]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """
+        The outcome of each task that is at its end, by task.
+
+        A task whose failures were forgotten has attempts past a final one: the
+        last attempt decides.
+        """
+        last = {record.outcome.task: record for record in self.records}
+        return [record.outcome for record in last.values() if record.final]
+
+
+def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRecord]:
+    """
+    Return the attempts that ran when the process that wrote a journal was killed.
+
+    A worker runs what it was handed in the order of handing out, as far as it has processors:
+    what is beyond that had not begun, and is no attempt.
+
+    Parameters
+    ----------
+    since
+        When that process began, seconds since the epoch: what an earlier one had handed out, and
+        left without an end, had never begun.
+    """
+    used: dict[str, int] = {}
+    last_end: dict[str, float] = {}
+    for record in journal.records:
+        last_end[record.lease] = max(last_end.get(record.lease, 0.0), record.outcome.end)
+    found = []
+    for start in journal.open_starts:
+        busy = used.get(start.worker, 0) + start.processors
+        if start.time < since or busy > start.room:
+            continue
+        used[start.worker] = busy
+        end = max(journal.last_seen, start.time)
+        outcome = Outcome(
+            task=start.task,
+            attempt=start.attempt,
+            status=Status.CANCELLED,
+            start=min(max(start.time, last_end.get(start.lease, 0.0)), end),
+            end=end,
+            reason="the run was killed",
+        )
+        found.append(AttemptRecord(outcome, False, start.site, start.lease))
+    return found
