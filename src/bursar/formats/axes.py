@@ -1,4 +1,4 @@
-"""What one entry of ``[parameters]`` may say, and the axis it makes."""
+"""The entries of ``[parameters]``: tables that say what values a parameter takes."""
 
 import csv
 import glob
@@ -183,7 +183,7 @@ else:
 
 def read_axis(name: str, raw: object, place: str, root: Path) -> Axis:
     """
-    The axis that one entry of ``[parameters]`` describes.
+    Read the axis that one entry of ``[parameters]`` describes.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def read_axis(name: str, raw: object, place: str, root: Path) -> Axis:
 
 def read_sweep(raw: Mapping[str, Any], place: str, root: Path) -> Sweep:
     """
-    The points of a ``[parameters]`` table.
+    Read the points of a ``[parameters]`` table.
 
     Raises
     ------
@@ -332,7 +332,7 @@ def _spaced(first: Number, last: Number, points: int, spacing: str, place: str) 
 
 def find_files(pattern: str, place: str, root: Path) -> list[str]:
     """
-    Names of the files that match, relative to the campaign's folder, in order.
+    Return the names of the files that match, relative to the campaign's folder, in order.
 
     Raises
     ------
@@ -459,7 +459,7 @@ def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _cell(text: str) -> Value:
-    """A number where writing it again gives the same text, so "007" stays as it is."""
+    """Return a number where writing it again gives the same text, so that "007" stays text."""
     text = text.strip()
     if re.fullmatch(r"-?[0-9]{1,18}", text) and str(int(text)) == text:
         return int(text)

@@ -96,7 +96,7 @@ def allocate(
     start: "FloatArray", finish: "FloatArray", width: "IntArray", processors: int
 ) -> list[list[tuple[int, int]]]:
     """
-    Which processors each job held: those of the lowest numbers that were free.
+    Choose the processors of each job: those of the lowest numbers that were free.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def allocate(
 
 
 def _as_text(intervals: list[tuple[int, int]]) -> str:
-    """As Batsim writes sets: ``"0-3 7 9-12"``."""
+    """Write processors as Batsim writes sets: ``"0-3 7 9-12"``."""
     return " ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals)
 
 

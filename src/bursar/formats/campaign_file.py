@@ -13,7 +13,7 @@ COMPRESSED = (".gz", ".xz")
 
 def read_campaign(path: Path) -> Campaign:
     """
-    The campaign in a file, read as the end of its name says.
+    Read the campaign in a file, by the ending of the file's name.
 
     ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
     European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``

@@ -28,7 +28,7 @@ from bursar.model.workflow import Workflow
 
 def read_campaign_toml(path: Path) -> Campaign:
     """
-    The campaign in a TOML file.
+    Read the campaign in a TOML file.
 
     Parameters
     ----------
@@ -136,6 +136,8 @@ def _check_names(sets: list[TaskSet]) -> None:
 
 def check_inputs(campaign: Campaign) -> None:
     """
+    Check that some task, or the campaign's folder, provides each file that a task reads.
+
     Raises
     ------
     InputError

@@ -19,7 +19,7 @@ SUFFIXES = (".gz", ".xz")
 
 def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
     """
-    The contents of a file, decompressed when its name ends in ``.gz`` or ``.xz``.
+    Read a file, decompressed when its name ends in ``.gz`` or ``.xz``.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
 
 def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
     """
-    The lines of a file with their numbers from 1, read as they are asked for.
+    Yield the lines of a file with their numbers from 1, read as they are asked for.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
 
 
 def plain_name(path: Path) -> str:
-    """The file's name without the ending that says how it is compressed."""
+    """Return the file's name without the ending that says how it is compressed."""
     return path.stem if path.suffix in SUFFIXES else path.name
 
 
 @contextlib.contextmanager
 def _speaking_of(path: Path) -> Iterator[None]:
-    """What goes wrong with a file, as one line of ours."""
+    """Turn whatever goes wrong with a file into one line of ours."""
     try:
         yield
     except (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:

@@ -19,7 +19,7 @@ def read_rows(
     read_row: Callable[[dict[str, str], int], T],
 ) -> list[T]:
     """
-    What a table holds; blank lines are passed over.
+    Read the rows of a table; blank lines are passed over.
 
     Parameters
     ----------
@@ -61,5 +61,5 @@ def _by_column(heading: list[str], cells: list[str]) -> dict[str, str]:
 
 
 def short(text: str) -> str:
-    """A cell as errors show it."""
+    """Return a cell as errors show it: printable, and of bearable length."""
     return "".join(c if c.isprintable() else "?" for c in text)[:60]

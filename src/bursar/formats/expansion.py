@@ -54,7 +54,7 @@ class _ExpandedTaskSet:
 
 def expand(sets: Sequence[TaskSet], sweep: Sweep | None, root: Path) -> list[Task]:
     """
-    The tasks of all sets, set by set in the order of the file.
+    Make the tasks of all sets, set by set in the order of the file.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _id(compiled: CompiledTaskSet, values: Values, *, alone: bool) -> str:
 
 
 def _constant_files(patterns: Sequence[FilePattern]) -> tuple[File, ...] | None:
-    """The files when they are the same at every point, else None."""
+    """Return the files when they are the same at every point, else None."""
     if any(p.name.names or p.size.template for p in patterns):
         return None
     return tuple(_file(pattern, {}) for pattern in patterns)
@@ -230,7 +230,7 @@ def _registers(compiled: CompiledTaskSet, draft: _TaskDraft, values: Values) -> 
 
 
 def _logical(template: Template, values: Values, place: str) -> str:
-    """A logical name: a relative path, as the name of any file."""
+    """Return a logical name, which is a relative path like the name of any file."""
     try:
         return File(rendered_at(template, values, place)).name
     except ValueError as error:
@@ -240,7 +240,9 @@ def _logical(template: Template, values: Values, place: str) -> str:
 
 
 class _DependencyResolver:
-    """What feeds what; remembers what many tasks ask alike."""
+    """
+    Finds the tasks and files that each task depends on; remembers answers that many tasks need.
+    """
 
     def __init__(self, sets: Sequence[_ExpandedTaskSet], root: Path) -> None:
         self._sets = {part.name: part for part in sets}
@@ -255,7 +257,7 @@ class _DependencyResolver:
         self._compared = 0
 
     def inputs(self, part: _ExpandedTaskSet, draft: _TaskDraft, values: Values) -> tuple[File, ...]:
-        """Files the task reads, each once."""
+        """Return the files that the task reads, each once."""
         patterns = part.compiled.inputs
         if not patterns:
             return ()
@@ -407,8 +409,10 @@ class _DependencyResolver:
 
 def sweep_of(compiled: CompiledTaskSet, sweep: Sweep | None, root: Path) -> Sweep:
     """
-    The set's own sweep; else the part of the campaign's that ``over`` names;
-    else the campaign's if the set mentions any of its parameters; else one point.
+    Return the points over which a set runs.
+
+    They are those of the set's own sweep; else the part of the campaign's sweep that ``over``
+    names; else the campaign's sweep, if the set mentions any of its parameters; else one point.
 
     Raises
     ------
@@ -449,7 +453,7 @@ _Part = Callable[[str], object]
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
     """
-    Names that match, in their order; ``*`` stays within a part, ``**`` crosses parts.
+    Return the names that match, in order; ``*`` stays within a part, ``**`` crosses parts.
 
     Raises
     ------

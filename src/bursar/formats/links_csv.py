@@ -42,7 +42,7 @@ class LinkRow:
 
 def read_links(path: Path) -> tuple[LinkRow, ...]:
     """
-    The rows of a table of links.
+    Read the rows of a table of links.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a task of a campaign file asks of the broker that finds its site."""
+"""The keys by which a task of a campaign file chooses its site."""
 
 import math
 from collections.abc import Mapping
@@ -40,13 +40,13 @@ class MatchingKeys:
     _constant: list[Matching] = field(default_factory=list)
 
     def templates(self) -> list[tuple[str, Template]]:
-        """Text with places for values, each with its path."""
+        """Return the texts with places for values, each with its path."""
         found = [] if self.site is None else [(self.site_place, self.site)]
         texts = [(k, v) for k, v in self.attributes if isinstance(v, Template)]
         return found + [(joined(self.place, key), template) for key, template in texts]
 
     def at(self, values: Mapping[str, Value | tuple[str, ...]]) -> Matching:
-        """What is asked at a point of the sweep; one object where it is the same at all."""
+        """Return what is asked at a point of the sweep; one object where nothing varies."""
         if self._constant:
             return self._constant[0]
         site = None
@@ -81,7 +81,7 @@ class MatchingKeys:
 
 def matching_keys(table: TaskTable, at: Any) -> MatchingKeys:
     """
-    The keys of a set.
+    Return the keys of a set, checked.
 
     Parameters
     ----------
@@ -120,6 +120,8 @@ def matching_keys(table: TaskTable, at: Any) -> MatchingKeys:
 
 def check_expression(text: str, place: str) -> None:
     """
+    Check that a text is an expression.
+
     Raises
     ------
     InputError

@@ -22,7 +22,7 @@ from bursar.model.pricing import (
     Rule,
 )
 
-Factor = Annotated[float, Meta(description="On the price; 1 changes nothing.", ge=0)]
+Factor = Annotated[float, Meta(description="Factor on the price; 1 changes nothing.", ge=0)]
 
 
 class PriceRuleTable(TomlTable, frozen=True, tag_field="kind"):
@@ -56,7 +56,9 @@ class CalendarTable(PriceRuleTable, frozen=True, tag="calendar"):
 
     noun: ClassVar[str] = "calendar prices"
 
-    zone: Annotated[str, Meta(description='Whose clock counts, as "Australia/Melbourne".')]
+    zone: Annotated[
+        str, Meta(description='Time zone whose clock counts, such as "Australia/Melbourne".')
+    ]
     factor: Factor
     days: Annotated[str, Meta(description='"Mon-Fri", "Sat,Sun", "Mon,Wed-Fri".')] = "Mon-Sun"
     hours: Annotated[
@@ -75,7 +77,8 @@ class DemandTable(PriceRuleTable, frozen=True, tag="demand"):
     noun: ClassVar[str] = "prices by demand"
 
     points: Annotated[
-        list[tuple[Share, Factor]], Meta(description="Utilisation and factor; straight between.")
+        list[tuple[Share, Factor]],
+        Meta(description="Pairs of utilisation and factor, interpolated linearly."),
     ]
 
     def rule(self) -> Rule:
@@ -88,12 +91,14 @@ class AdjustingTable(PriceRuleTable, frozen=True, tag="adjusting"):
     noun: ClassVar[str] = "adjusting prices"
 
     target: Annotated[Share, Meta(description="Utilisation at which the factor stays.")]
-    gain: Annotated[float, Meta(description="Moved by for a whole machine too much.", ge=0)]
+    gain: Annotated[
+        float, Meta(description="Change of the factor per whole machine of excess demand.", ge=0)
+    ]
     least: Factor
     most: Factor
     every: Annotated[
         Duration,
-        Meta(description="Between two moves.", extra_json_schema={"exclusiveMinimum": 0}),
+        Meta(description="Time between two changes.", extra_json_schema={"exclusiveMinimum": 0}),
     ]
 
     def rule(self) -> Rule:
@@ -107,7 +112,9 @@ class BulkTable(PriceRuleTable, frozen=True, tag="bulk"):
 
     noun: ClassVar[str] = "bulk prices"
 
-    steps: Annotated[list[tuple[Use, Factor]], Meta(description="From which use, which factor.")]
+    steps: Annotated[
+        list[tuple[Use, Factor]], Meta(description="Pairs of the least use and its factor.")
+    ]
 
     def rule(self) -> Rule:
         return Bulk(steps=tuple(self.steps))
@@ -119,7 +126,7 @@ class LoyaltyTable(PriceRuleTable, frozen=True, tag="loyalty"):
     noun: ClassVar[str] = "prices for loyalty"
 
     steps: Annotated[
-        list[tuple[Amount, Factor]], Meta(description="From which amount, which factor.")
+        list[tuple[Amount, Factor]], Meta(description="Pairs of the least amount and its factor.")
     ]
 
     def rule(self) -> Rule:
@@ -134,7 +141,8 @@ class AdvanceTable(PriceRuleTable, frozen=True, tag="advance"):
     noun: ClassVar[str] = "prices for booking ahead"
 
     steps: Annotated[
-        list[tuple[Duration, Factor]], Meta(description="From how long ahead, which factor.")
+        list[tuple[Duration, Factor]],
+        Meta(description="Pairs of the least time ahead and its factor."),
     ]
 
     def rule(self) -> Rule:
@@ -147,7 +155,8 @@ class GroupTable(PriceRuleTable, frozen=True, tag="group"):
     noun: ClassVar[str] = "prices for groups"
 
     groups: Annotated[
-        list[Annotated[str, Meta(min_length=1)]], Meta(description="One in common is enough.")
+        list[Annotated[str, Meta(min_length=1)]],
+        Meta(description="Groups that get the price; one in common is enough."),
     ]
     factor: Factor
 

@@ -31,42 +31,49 @@ class BatchSiteTable(LeasedSiteTable, frozen=True, kw_only=True):
     needed: ClassVar = {"processors": _NO_NUMBER}
     manager: ClassVar[Manager]
 
-    processors: Annotated[Processors, Meta(description="The most that may be held there.")]
-    queue: Annotated[Text | None, Meta(description="Partition or queue; its default.")] = None
+    processors: Annotated[
+        Processors, Meta(description="Greatest number of processors held there at a time.")
+    ]
+    queue: Annotated[
+        Text | None, Meta(description="Partition or queue; default: the scheduler's.")
+    ] = None
     account: Annotated[
-        Text | None, Meta(description="That its jobs are charged to; the user's default.")
+        Text | None, Meta(description="Account that jobs are charged to; default: the user's.")
     ] = None
     qos: Annotated[
         Text | None,
-        Meta(description="Quality of service that its jobs run under; the user's default."),
+        Meta(description="Quality of service of the jobs; default: the user's."),
     ] = None
     directives: Annotated[
         tuple[Text, ...],
-        Meta(description="Further ones for its job scripts, without #SBATCH or the like."),
+        Meta(description="Directives for job scripts, without #SBATCH or the like."),
     ] = ()
-    setup: Annotated[
-        tuple[str, ...], Meta(description="Lines of shell that its jobs run first.")
-    ] = ()
+    setup: Annotated[tuple[str, ...], Meta(description="Lines of shell that jobs run first.")] = ()
     environment: Annotated[
-        dict[str, str], Meta(description="Variables for the scheduler's commands.")
+        dict[str, str], Meta(description="Environment variables of the scheduler's commands.")
     ] = msgspec.field(default_factory=dict)
     ssh: Annotated[
         Text | None,
-        Meta(description="Login node where the scheduler's commands are run; this machine."),
+        Meta(
+            description="Login node where the scheduler's commands are run; default: this machine."
+        ),
     ] = None
     python: Annotated[
         Text | None,
-        Meta(description="Interpreter on the nodes that has Bursar; the one in use here."),
+        Meta(description="Interpreter on the nodes that has Bursar; default: the one in use here."),
     ] = None
     folder: Annotated[
         Text | None,
         Meta(
-            description="Where files of pilots lie, for this machine and the nodes alike; in the "
-            "run's folder."
+            description="Folder of pilots' files, seen alike by this machine and the nodes; "
+            "default: in the run's folder."
         ),
     ] = None
     reach: Annotated[
-        Text | None, Meta(description="Host by which the nodes find this machine; its name.")
+        Text | None,
+        Meta(
+            description="Host or address by which the nodes reach this machine; default: its name."
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -152,17 +159,20 @@ class DaskSiteTable(LeasedSiteTable, frozen=True, tag="dask", kw_only=True):
     refused: ClassVar = {"trust": "Dask's own protocol loads pickles whatever is said here"}
 
     scheduler: Annotated[
-        str, Meta(description="Address of its scheduler: tcp://host:port, tls://host:port.")
+        str, Meta(description="Address of the scheduler: tcp://host:port or tls://host:port.")
     ]
-    processors: Annotated[Processors, Meta(description="The most that may be held there.")]
+    processors: Annotated[
+        Processors, Meta(description="Greatest number of processors held there at a time.")
+    ]
     ca: Annotated[
-        Text | None, Meta(description="Authority that the other end's certificate is of, PEM.")
+        Text | None,
+        Meta(description="Authority that signed the other end's certificate, a PEM file."),
     ] = None
     certificate: Annotated[
-        Text | None, Meta(description="Our own, a PEM file, relative to this one.")
+        Text | None, Meta(description="Our own certificate, a PEM file, relative to this file.")
     ] = None
     key: Annotated[
-        Text | None, Meta(description="Of our certificate, a PEM file, relative to this one.")
+        Text | None, Meta(description="Key of our certificate, a PEM file, relative to this file.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -195,19 +205,23 @@ class RemoteSiteTable(LeasedSiteTable, frozen=True, tag="remote", kw_only=True):
         "url": "expected its address, https://HOST:PORT",
     }
 
-    url: Annotated[str, Meta(description="Its address: https://host:port.")]
-    processors: Annotated[Processors, Meta(description="The most that may be held there.")]
+    url: Annotated[str, Meta(description="Address of the service: https://host:port.")]
+    processors: Annotated[
+        Processors, Meta(description="Greatest number of processors held there at a time.")
+    ]
     token_file: Annotated[
-        Text | None, Meta(description="File of our token there, which nobody else may read.")
+        Text | None,
+        Meta(description="File with our token for the service, which nobody else may read."),
     ] = None
     ca: Annotated[
-        Text | None, Meta(description="Authority that the other end's certificate is of, PEM.")
+        Text | None,
+        Meta(description="Authority that signed the other end's certificate, a PEM file."),
     ] = None
     certificate: Annotated[
-        Text | None, Meta(description="Our own, a PEM file, relative to this one.")
+        Text | None, Meta(description="Our own certificate, a PEM file, relative to this file.")
     ] = None
     key: Annotated[
-        Text | None, Meta(description="Of our certificate, a PEM file, relative to this one.")
+        Text | None, Meta(description="Key of our certificate, a PEM file, relative to this file.")
     ] = None
     fingerprint: Annotated[
         Text | None, Meta(description="SHA-256 of the other Bursar's certificate, hexadecimal.")
@@ -215,14 +229,14 @@ class RemoteSiteTable(LeasedSiteTable, frozen=True, tag="remote", kw_only=True):
     seal: Annotated[
         SealLevel | bool,
         Meta(
-            description="Tasks and results are sealed: the other Bursar cannot read them. By one "
-            "key for all, which true stands for, or one for each."
+            description="Seal tasks and results, so that the other Bursar cannot read them: by one "
+            "key for all (also true), or by one key for each."
         ),
     ] = False
     patience: Annotated[
         Duration,
         Meta(
-            description="How long it may be out of reach before its processors count as lost; 30 s."
+            description="How long it may be unreachable before its processors count as lost; 30 s."
         ),
     ] = PATIENCE
     trust: Annotated[

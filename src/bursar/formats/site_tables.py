@@ -37,33 +37,45 @@ class PoolTable(TomlTable, frozen=True):
     """How processors are acquired and released."""
 
     acquisition: Annotated[
-        Acquisition, Meta(description="What requests are made for so many processors.")
+        Acquisition, Meta(description="Policy by which processors are requested.")
     ] = "adaptive"
     fewest: Annotated[
         NotNegative, Meta(description="Processors held at the least, while a campaign runs.")
     ] = 0
     most: Annotated[
-        Positive | None, Meta(description="Processors held at the most; the site's.")
+        Positive | None,
+        Meta(description="Processors held at the most; default: all that the site has."),
     ] = None
-    shortest: Annotated[Duration, Meta(description="Of one allocation; 1 min.")] = 60.0
-    longest: Annotated[Duration, Meta(description="Of one allocation; 1 h.")] = 3600.0
-    trigger: Annotated[Positive, Meta(description="Waiting tasks that make it acquire.")] = 1
-    release: Annotated[Release, Meta(description="When processors go back.")] = "adaptive"
-    idle: Annotated[
-        Duration, Meta(description="For which a worker is idle before it goes; 30 s.")
-    ] = 30.0
+    shortest: Annotated[Duration, Meta(description="Least duration of one allocation; 1 min.")] = (
+        60.0
+    )
+    longest: Annotated[Duration, Meta(description="Greatest duration of one allocation; 1 h.")] = (
+        3600.0
+    )
+    trigger: Annotated[
+        Positive, Meta(description="Number of waiting tasks from which on more is requested.")
+    ] = 1
+    release: Annotated[Release, Meta(description="Policy by which processors are released.")] = (
+        "adaptive"
+    )
+    idle: Annotated[Duration, Meta(description="How long a worker idles before it ends; 30 s.")] = (
+        30.0
+    )
     below: Annotated[
-        Positive, Meta(description='With release = "queue": fewer queued tasks give back.')
+        Positive,
+        Meta(description='With release = "queue": release when fewer tasks are queued.'),
     ] = 1
     max_pending: Annotated[
-        Positive, Meta(description="Requests that wait in the site's queue at a time.")
+        Positive,
+        Meta(description="Greatest number of requests that wait in the site's queue at a time."),
     ] = 64
     max_racing: Annotated[
-        NotNegative, Meta(description="Of these, such as race with requests elsewhere.")
+        NotNegative,
+        Meta(description="Greatest number of these that race with requests at other sites."),
     ] = 2
     probe_every: Annotated[
         Duration,
-        Meta(description="Between looks at the queue while nothing changes there; 30 s."),
+        Meta(description="Time between two queries of an unchanged queue; 30 s."),
     ] = 30.0
 
     def __post_init__(self) -> None:
@@ -87,27 +99,35 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
     provider: ClassVar[str]
     """Kind of the site in the model."""
 
-    name: Annotated[str | None, Meta(description="For [[site]]; unique among the sites.")] = None
+    name: Annotated[
+        str | None,
+        Meta(description="Name of the site, for [[site]] tables; unique among the sites."),
+    ] = None
     speed: Annotated[
         float,
-        Meta(description="Relative to the machine the runtime estimates hold for.", gt=0),
+        Meta(
+            description="Speed relative to the machine for which the runtime estimates hold.", gt=0
+        ),
     ] = 1.0
     unit_price: Annotated[
         Price | None,
-        Meta(description='"0.05 EUR/core-hour", or a number per processor-second.'),
+        Meta(
+            description='Price of use: "0.05 EUR/core-hour", or a number per processor-second; '
+            "default: unknown."
+        ),
     ] = None
     fixed_price: Annotated[
         Amount | None,
-        Meta(description='For each slot bought, 2 or "2 EUR"; without it, none.'),
+        Meta(description='Price of each slot bought, 2 or "2 EUR"; default: 0.'),
     ] = None
     currency: Annotated[
         Annotated[str, Meta(extra_json_schema={"pattern": rf"^{CURRENCY}$"})] | None,
-        Meta(description="Of all its prices, where they name none; SU."),
+        Meta(description="Currency of all prices that name none; default: SU."),
     ] = None
-    memory: Annotated[Size | None, Meta(description="What it has.")] = None
+    memory: Annotated[Size | None, Meta(description="Memory of the site; default: unknown.")] = None
     attributes: Annotated[
         dict[str, str | int | float | bool],
-        Meta(description="Further ones that it publishes, for requirements and ranks."),
+        Meta(description="Further attributes that the site publishes, for requirements and ranks."),
     ] = msgspec.field(default_factory=dict)
     storage: Annotated[
         Text | None,
@@ -117,10 +137,11 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
         ),
     ] = None
     storage_limit: Annotated[
-        Size | None, Meta(description="What files that are brought there may take; no limit.")
+        Size | None, Meta(description="Space for files that are brought there; default: no limit.")
     ] = None
     storage_rate: Annotated[
-        Bandwidth | None, Meta(description="At which tasks read from there; it takes no time.")
+        Bandwidth | None,
+        Meta(description="Rate at which tasks read from there; default: reading takes no time."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -210,7 +231,7 @@ class LeasedSiteTable(SiteTable, frozen=True):
 
     price: Annotated[
         tuple[PriceTable, ...],
-        Meta(description="What changes its unit price, a rule for each; factors on it."),
+        Meta(description="Rules that change the unit price, each by a factor."),
     ] = ()
     pool: Annotated[
         PoolTable | None, Meta(description="How processors are acquired and released there.")
@@ -257,7 +278,8 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
     provider: ClassVar[str] = "local"
 
     processors: Annotated[
-        Processors | None, Meta(description="All that Bursar may use; those of this machine.")
+        Processors | None,
+        Meta(description="Processors that Bursar may use; default: all of this machine."),
     ] = None
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
@@ -271,17 +293,17 @@ class SimulatedSiteTable(LeasedSiteTable, frozen=True, tag="simulated", kw_only=
     provider: ClassVar[str] = "simulated"
     needed: ClassVar = {"processors": "a simulated site needs processors"}
 
-    processors: Annotated[Processors, Meta(description="How many it has.")]
+    processors: Annotated[Processors, Meta(description="Number of processors of the cluster.")]
     trace: Annotated[
         Text | None,
         Meta(
-            description="The log (SWF, also .gz or .xz) whose jobs it runs besides, relative to "
-            "this file; none: no other jobs."
+            description="Log (SWF, also .gz or .xz) whose jobs the cluster runs besides, relative "
+            "to this file; default: no other jobs."
         ),
     ] = None
     at: Annotated[
         Duration | None,
-        Meta(description="Moment of the log at which the simulation begins; its middle."),
+        Meta(description="Moment of the log at which the simulation begins; default: its middle."),
     ] = None
     policy: Annotated[
         Literal["fcfs", "easy", "conservative"],
@@ -296,8 +318,8 @@ class SimulatedSiteTable(LeasedSiteTable, frozen=True, tag="simulated", kw_only=
     looseness: Annotated[
         Annotated[float, Meta(ge=1)] | None,
         Meta(
-            description="What the log's jobs ask for over what they take; none: what they asked "
-            "for in the log."
+            description="Ratio of the time that the log's jobs ask for to the time that they take; "
+            "default: as the log says."
         ),
     ] = None
 
@@ -339,14 +361,12 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
 
     processors: Annotated[
         Processors | None,
-        Meta(description="How many it has; the most that its slots offer at once."),
+        Meta(description="Number of processors; default: the most that the slots offer at once."),
     ] = None
-    slot: Annotated[
-        list[SlotTable] | None, Meta(description="What it offers, a table for each.")
-    ] = None
-    slots: Annotated[
-        Text | None, Meta(description="The same in a CSV file, relative to this one.")
-    ] = None
+    slot: Annotated[list[SlotTable] | None, Meta(description="Slots that the site offers.")] = None
+    slots: Annotated[Text | None, Meta(description="CSV file of slots, relative to this file.")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

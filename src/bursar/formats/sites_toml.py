@@ -51,7 +51,7 @@ class CustomerTable(TomlTable, frozen=True):
     """The customer who buys."""
 
     groups: Annotated[
-        tuple[str, ...], Meta(description="That the owners count the buyer among.")
+        tuple[str, ...], Meta(description="Groups to which the owners assign the buyer.")
     ] = ()
 
 
@@ -59,14 +59,15 @@ class LinkTable(TomlTable, frozen=True):
     """How data pass between two sites."""
 
     from_: Annotated[str, Meta(description="Name of a site.")] = msgspec.field(name="from")
-    to: Annotated[str, Meta(description="Name of another.")]
-    latency: Annotated[Duration, Meta(description="Until the first byte is there.")] = 0.0
-    bandwidth: Annotated[Bandwidth | None, Meta(description="Without it sizes do not matter.")] = (
-        None
-    )
-    one_way: Annotated[bool, Meta(description="In this direction only; else in both alike.")] = (
-        False
-    )
+    to: Annotated[str, Meta(description="Name of another site.")]
+    latency: Annotated[Duration, Meta(description="Time until the first byte arrives.")] = 0.0
+    bandwidth: Annotated[
+        Bandwidth | None, Meta(description="Bandwidth; without a value, sizes do not matter.")
+    ] = None
+    one_way: Annotated[
+        bool,
+        Meta(description="Whether the link is in this direction only, rather than in both alike."),
+    ] = False
 
     def __post_init__(self) -> None:
         if self.from_ == self.to:
@@ -100,12 +101,12 @@ class SitesFile(TomlTable, frozen=True):
         ],
         Meta(description="The sites."),
     ] = msgspec.field(default_factory=dict)
-    customer: Annotated[CustomerTable, Meta(description="Who buys, for the owners' prices.")] = (
-        msgspec.field(default_factory=CustomerTable)
-    )
+    customer: Annotated[
+        CustomerTable, Meta(description="The customer, for the owners' prices.")
+    ] = msgspec.field(default_factory=CustomerTable)
     link: Annotated[
         tuple[LinkTable, ...],
-        Meta(description="Between which sites data take time; all others share their files."),
+        Meta(description="Links on which data take time; all other sites share their files."),
     ] = ()
 
 

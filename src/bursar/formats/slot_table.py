@@ -63,29 +63,37 @@ class SlotTable(TomlTable, frozen=True):
         "then": {"properties": {"divisible": {"const": True}}},
     }
 
-    start: Annotated[Duration, Meta(description="From the campaign's start on.")]
+    start: Annotated[Duration, Meta(description="Start, counted from the campaign's start.")]
     duration: Annotated[
-        Duration, Meta(description="How long; not 0.", extra_json_schema={"exclusiveMinimum": 0})
+        Duration, Meta(description="Duration; not 0.", extra_json_schema={"exclusiveMinimum": 0})
     ]
-    processors: Annotated[int, Meta(description="How many.", ge=1, le=MOST_PROCESSORS)]
+    processors: Annotated[int, Meta(description="Number of processors.", ge=1, le=MOST_PROCESSORS)]
     unit_price: Annotated[
         Price | None,
-        Meta(description='"0.05 EUR/core-hour", or a number per processor-second; the site\'s.'),
+        Meta(
+            description='Price of use: "0.05 EUR/core-hour", or a number per processor-second; '
+            "default: the site's."
+        ),
     ] = None
     fixed_price: Annotated[
-        Amount | None, Meta(description='Charged once, 2 or "2 EUR"; the site\'s.')
+        Amount | None, Meta(description='Price charged once, 2 or "2 EUR"; default: the site\'s.')
     ] = None
     divisible: Annotated[
         bool | None,
         Meta(
-            description="A part may be bought; false: it is paid whole. False, but true where "
-            "it is leased."
+            description="Whether a part may be bought; otherwise the slot is paid whole. Default: "
+            "true for leased slots only."
         ),
     ] = None
-    extensible: Annotated[bool, Meta(description="May be used, and is paid, past its end.")] = False
+    extensible: Annotated[
+        bool, Meta(description="Whether the slot may be used, and is paid, past its end.")
+    ] = False
     leased: Annotated[
         bool,
-        Meta(description="Paid from its start to the last use, for the most in use at once."),
+        Meta(
+            description="Whether the slot is paid only from its start to its last use, for the "
+            "most processors in use at once."
+        ),
     ] = False
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class Sweep:
     points: Sequence[tuple[Value, ...]]
 
     def over(self, wanted: Sequence[str]) -> "Sweep":
-        """The sweep over some of its parameters: each different point once, in order."""
+        """Return the sweep over some of its parameters: each different point once, in order."""
         if tuple(wanted) == self.parameters:
             return self
         at = [self.parameters.index(name) for name in wanted]
@@ -90,7 +90,7 @@ ONE_POINT = Sweep((), ((),))
 
 def combine(axes: Mapping[str, Axis], how: str) -> Sweep:
     """
-    The points of some axes.
+    Combine axes to the points of a sweep.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*|[*+,()])")
 
 def parse_combination(text: str, axes: Mapping[str, Axis]) -> AxisCombination | Axis:
     """
-    The tree in an expression.
+    Parse an expression into its tree.
 
     ::
 

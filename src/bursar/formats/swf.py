@@ -52,7 +52,7 @@ _OPEN: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 
 def read_swf(path: Path, *, processors: int | None = None, width: Width = "requested") -> Trace:
     """
-    The jobs of a log that a simulation can use, in order of submission.
+    Read the jobs of a log that a simulation can use, in order of submission.
 
     What cannot be used is dropped and what is missing is filled in by fixed
     rules; :attr:`Trace.cleaning` counts each.
@@ -155,7 +155,7 @@ def write_swf(
 
 
 def _stated(trace: Trace) -> Iterator[str]:
-    """The header of a trace: what it knows of the machine, and what else its log said."""
+    """Write the header of a trace: facts of the machine, and the remarks of its log."""
     if trace.max_processors is not None:
         yield f"MaxProcs: {trace.max_processors}"
     if trace.begin is not None:
@@ -167,7 +167,7 @@ def _stated(trace: Trace) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[TextIO]:
-    """A file that takes the place of the old one once it is whole."""
+    """Open a file that replaces the old one once it is whole."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with _OPEN.get(path.suffix, open)(fresh, "wt", encoding="utf-8") as file:
@@ -268,7 +268,7 @@ def _clean(
 
 
 def _facts(header: Sequence[str]) -> dict[str, float]:
-    """What the header says in numbers: ``MaxProcs: 100``."""
+    """Return the numbers that the header states, as in ``MaxProcs: 100``."""
     facts: dict[str, float] = {}
     for text in header:
         name, colon, value = text.partition(":")
@@ -282,7 +282,7 @@ def _facts(header: Sequence[str]) -> dict[str, float]:
 
 
 def _plain(value: float) -> str:
-    """A number as the format has it: whole where it is, -1 where unknown."""
+    """Write a number as the format has it: whole where it is, -1 where unknown."""
     if math.isnan(value):
         return "-1"
     return str(int(value)) if value == int(value) else repr(value)

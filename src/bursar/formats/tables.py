@@ -76,7 +76,7 @@ class InputTable(TomlTable, frozen=True):
     ] = None
     size: TaskSize | None = None
     from_: Annotated[
-        str | None, Meta(description="All outputs of these tasks, or those that match files.")
+        str | None, Meta(description="Task whose outputs are read: all, or those that match files.")
     ] = msgspec.field(name="from", default=None)
     files: Annotated[
         str | None,
@@ -95,27 +95,32 @@ class TaskTable(TomlTable, frozen=True):
 
     schema_rules: ClassVar[Schema] = {"not": {"required": ["over", "parameters"]}}
 
-    command: Annotated[Command | None, Meta(description="What it runs.")] = None
+    command: Annotated[Command | None, Meta(description="Command that the task runs.")] = None
     inputs: Annotated[
         list[FileName | InputTable] | None,
-        Meta(description="Files it reads, put into its working directory."),
+        Meta(description="Files that the task reads, put into its working directory."),
     ] = None
     outputs: Annotated[
-        list[FileName | FileTable] | None, Meta(description="Files it must have made when it ends.")
+        list[FileName | FileTable] | None,
+        Meta(description="Files that the task must have made when it ends."),
     ] = None
     after: Annotated[
         list[str] | None,
         Meta(description="Further tasks that must have succeeded before it starts."),
     ] = None
-    processors: Annotated[Count | None, Meta(description="How many it holds; 1.")] = None
-    runtime: Annotated[TaskDuration | None, Meta(description="Estimate, on a site of speed 1.")] = (
+    processors: Annotated[Count | None, Meta(description="Number of processors; default: 1.")] = (
         None
     )
-    wall_limit: Annotated[TaskDuration | None, Meta(description="It is killed after this.")] = None
-    memory: Annotated[TaskSize | None, Meta(description="What it needs.")] = None
+    runtime: Annotated[
+        TaskDuration | None, Meta(description="Estimated run time on a site of speed 1.")
+    ] = None
+    wall_limit: Annotated[
+        TaskDuration | None, Meta(description="Time after which the task is killed.")
+    ] = None
+    memory: Annotated[TaskSize | None, Meta(description="Memory that the task needs.")] = None
     retries: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        Meta(description="Further tries after a failure; else as in [retry]."),
+        Meta(description="Further tries after a failure; default: as in [retry]."),
     ] = None
     requirements: Annotated[
         str | None, Meta(description="Expression that a site must satisfy.")
@@ -140,7 +145,7 @@ class TaskTable(TomlTable, frozen=True):
     ] = None
     data: Annotated[
         list[str] | None,
-        Meta(description="Logical files it reads, found by the replica catalogue."),
+        Meta(description="Logical files that the task reads, found by the replica catalogue."),
     ] = None
     register: Annotated[
         dict[str, str] | None,
@@ -151,11 +156,12 @@ class TaskTable(TomlTable, frozen=True):
         Meta(description="Further attributes of the job, for requirements of sites."),
     ] = None
     environment: Annotated[
-        dict[str, str | int | float | bool] | None, Meta(description="Variables it gets.")
+        dict[str, str | int | float | bool] | None,
+        Meta(description="Environment variables of the task."),
     ] = None
     on_error: Annotated[
         Literal["fail", "ignore"] | None,
-        Meta(description='"ignore": it succeeds whatever its exit status.'),
+        Meta(description='"ignore": the task succeeds whatever its exit status.'),
     ] = None
     id: Annotated[
         str | None,
@@ -163,13 +169,13 @@ class TaskTable(TomlTable, frozen=True):
     ] = None
     parameters: Annotated[
         Parameters | None,
-        Meta(description="A sweep of its own, in place of the campaign's."),
+        Meta(description="The task's own sweep, in place of the campaign's."),
     ] = None
     over: Annotated[
         list[str] | None,
         Meta(
-            description="Parameters of the campaign's sweep that it runs over; without it all if "
-            "it mentions any, else none."
+            description="Parameters of the campaign's sweep over which the task runs; default: all "
+            "if the task mentions any, else none."
         ),
     ] = None
 
@@ -181,7 +187,9 @@ class TaskTable(TomlTable, frozen=True):
 class CampaignTable(TomlTable, frozen=True):
     """The campaign's name and, if it is one command, that."""
 
-    name: Annotated[str | None, Meta(description="For reports; else the file's name.")] = None
+    name: Annotated[str | None, Meta(description="Name for reports; default: the file's name.")] = (
+        None
+    )
     command: Annotated[
         Command | None, Meta(description="The one command of the campaign; settings in [task].")
     ] = None
@@ -191,7 +199,7 @@ class CampaignTable(TomlTable, frozen=True):
     ] = None
     book: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(description="File of that book, relative to this one; else bursar.book."),
+        Meta(description="File of that book, relative to this file; default: bursar.book."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -200,10 +208,12 @@ class CampaignTable(TomlTable, frozen=True):
 
 
 class GoalTable(TomlTable, frozen=True):
-    """What is wanted of the campaign."""
+    """Deadline, budget, and the preference between time and cost."""
 
-    deadline: Annotated[Duration | None, Meta(description="From its start.")] = None
-    budget: Annotated[Amount | None, Meta(description="Never exceeded.")] = None
+    deadline: Annotated[
+        Duration | None, Meta(description="Deadline, counted from the campaign's start.")
+    ] = None
+    budget: Annotated[Amount | None, Meta(description="Budget, which is never exceeded.")] = None
     trade_off: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(description="Weight of cost against time: 0 fastest, 1 cheapest."),
@@ -211,7 +221,8 @@ class GoalTable(TomlTable, frozen=True):
     on_budget: Annotated[
         dict[str, Literal["warn", "drain", "stop"]],
         Meta(
-            description='At shares of the budget, as "80%": say so; start nothing more; stop all.',
+            description='Effect of shares of the budget, such as "80%": a warning is printed, '
+            "no further task starts, or all tasks stop.",
             extra_json_schema={"propertyNames": {"pattern": SHARE_PATTERN}},
         ),
     ] = msgspec.field(default_factory=dict)
@@ -251,10 +262,12 @@ class GoalTable(TomlTable, frozen=True):
 
 
 class RetryTable(TomlTable, frozen=True):
-    """What happens after a failed or lost attempt."""
+    """Rules for another try after a failed or lost attempt."""
 
-    attempts: Annotated[int, Meta(description="Tries in all.", ge=1)] = 3
-    backoff: Annotated[Duration, Meta(description="Before the second try; then doubled.")] = 1.0
+    attempts: Annotated[int, Meta(description="Number of tries in all.", ge=1)] = 3
+    backoff: Annotated[
+        Duration, Meta(description="Wait before the second try; doubled before each further one.")
+    ] = 1.0
     ceiling: Annotated[Duration, Meta(description="Longest wait between tries.")] = 60.0
 
     def retry(self) -> Retry:
@@ -293,7 +306,7 @@ class CampaignFile(TomlTable, frozen=True):
     }
 
     campaign: Annotated[
-        CampaignTable, Meta(description="Its name, and its command if it has just one.")
+        CampaignTable, Meta(description="Name, and command if there is only one.")
     ] = msgspec.field(default_factory=CampaignTable)
     parameters: Annotated[
         Parameters | None, Meta(description="The sweep: what each parameter goes through.")
@@ -311,6 +324,6 @@ class CampaignFile(TomlTable, frozen=True):
     goal: Annotated[GoalTable, Meta(description="Deadline, budget, preference.")] = msgspec.field(
         default_factory=GoalTable
     )
-    retry: Annotated[RetryTable, Meta(description="How failures are met.")] = msgspec.field(
-        default_factory=RetryTable
+    retry: Annotated[RetryTable, Meta(description="Rules for tries after failures.")] = (
+        msgspec.field(default_factory=RetryTable)
     )

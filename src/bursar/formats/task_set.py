@@ -59,7 +59,7 @@ class TaskSetting(Generic[T]):
     place: str
 
     def value(self, values: Values) -> T | None:
-        """The value at a point."""
+        """Return the value at a point of the sweep."""
         if self.template is None:
             return self.constant
         try:
@@ -107,11 +107,11 @@ class CompiledTaskSet:
     register: tuple[tuple[Template, Template], ...]
 
     def mentioned(self) -> set[str]:
-        """Every name that stands in braces somewhere."""
+        """Return every name that stands in braces somewhere."""
         return {name for _, template in self.templates() for name in template.names}
 
     def templates(self) -> list[tuple[str, Template]]:
-        """All of them, each with its place."""
+        """Return all templates, each with its place."""
         at = self.source.at
         found: list[tuple[str, Template | None]] = [("id", self.id), ("command", self.line)]
         found = [(at(key), template) for key, template in found]
@@ -133,6 +133,8 @@ class CompiledTaskSet:
 
     def check(self, parameters: Collection[str]) -> None:
         """
+        Check that every name in braces means something there.
+
         Raises
         ------
         InputError
@@ -153,7 +155,7 @@ class CompiledTaskSet:
 
 def compile_set(source: TaskSet) -> CompiledTaskSet:
     """
-    The set with its texts split, its plain values parsed.
+    Split the texts of a set at their places for values, and parse its plain values.
 
     Raises
     ------

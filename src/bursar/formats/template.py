@@ -53,18 +53,20 @@ class Template:
 
     @property
     def names(self) -> set[str]:
-        """Names of the values it needs."""
+        """Return the names of the values that the template needs."""
         return {piece.name for piece in self.pieces if isinstance(piece, _Placeholder)}
 
     @property
     def only_name(self) -> str | None:
-        """The name it consists of and nothing else, or None."""
+        """Return the name of which the template consists and nothing else, or None."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], _Placeholder):
             return self.pieces[0].name
         return None
 
     def check(self, known: Collection[str]) -> None:
         """
+        Check that every value that the template needs is known.
+
         Raises
         ------
         InputError
@@ -81,7 +83,7 @@ class Template:
 
     def render(self, values: Mapping[str, Value | tuple[str, ...]]) -> str:
         """
-        The text with its values in place.
+        Put the values in their places.
 
         Raises
         ------
@@ -101,7 +103,7 @@ def _listed(known: Collection[str]) -> str:
 
 def parse_template(text: str, *, shell: bool = False) -> Template:
     """
-    The template in a text.
+    Parse a text into a template.
 
     Parameters
     ----------
@@ -149,7 +151,7 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
 
 
 def template_at(text: str, place: str, *, shell: bool = False) -> Template:
-    """The template in a text, errors at its place."""
+    """Parse a text into a template, with errors at its place."""
     try:
         return parse_template(text, shell=shell)
     except InputError as error:
@@ -159,7 +161,7 @@ def template_at(text: str, place: str, *, shell: bool = False) -> Template:
 def rendered_at(
     template: Template, values: Mapping[str, Value | tuple[str, ...]], place: str
 ) -> str:
-    """The text with its values in place, errors at its place."""
+    """Put the values into a text, with errors at its place."""
     try:
         return template.render(values)
     except InputError as error:
@@ -206,7 +208,7 @@ def _plain(hole: _Placeholder, value: Value) -> str:
 
 
 def as_text(value: Value) -> str:
-    """A value as ``{parameter}`` writes it: text as it is, ``true``, ``2.5``."""
+    """Write a value as ``{parameter}`` does: text as it is, ``true``, ``2.5``."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def read_text(path: Path, *, limit: int = LIMIT) -> str:
     """
-    The whole of a UTF-8 file.
+    Read the whole of a UTF-8 file.
 
     Raises
     ------
@@ -45,6 +45,8 @@ def read_text(path: Path, *, limit: int = LIMIT) -> str:
 
 def check_readable(path: Path) -> None:
     """
+    Check that a path is a file that can be opened.
+
     Raises
     ------
     InputError
@@ -71,7 +73,7 @@ def _neighbour(path: Path) -> str | None:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """
-    The document in a TOML text.
+    Parse a TOML text into its document.
 
     Raises
     ------
@@ -131,9 +133,7 @@ def read_toml(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
 
 
 def at_line(error: InputError, text: str, path: Path) -> InputError:
-    """
-    The error with the file in front and, where it can be found, the line.
-    """
+    """Return the error with the file in front and, where it can be found, the line."""
     where = error.where
     if re.match(r"\d+(:\d+)?$", where):  # a syntax error
         return InputError(error.message, where=f"{path}:{where}", hint=error.hint)

@@ -24,7 +24,7 @@ class NodeTable(TomlTable, frozen=True):
 
 
 class WireTable(TomlTable, frozen=True):
-    """What joins two nodes."""
+    """A link that joins two nodes."""
 
     between: Annotated[
         Annotated[list[str], Meta(min_length=2, max_length=2)],
@@ -101,7 +101,7 @@ class TopologyFile(TomlTable, frozen=True):
 
 def read_topology(path: Path) -> Topology:
     """
-    The network in a TOML file, or in a CSV file where the name ends in ``.csv``.
+    Read the network in a TOML file, or in a CSV file where the name ends in ``.csv``.
 
     In a CSV file no node is a router, and the directions of each link have its bandwidth each.
 
@@ -132,7 +132,7 @@ def _read(document: dict[str, Any]) -> Topology:
 def _topology(
     wires: list[tuple[str, NetworkLink]], routers: dict[str, bool], routing: Routing, whole: str
 ) -> Topology:
-    """The wires and where each stands, made one network; nodes in the order in which they come."""
+    """Make one network of the wires and their places; nodes in the order in which they come."""
     joins: set[tuple[str, str]] = set()
     for place, wire in wires:
         both = [(wire.source, wire.target), (wire.target, wire.source)]

@@ -77,7 +77,7 @@ _PER = {
 
 def parse_duration(value: object) -> float:
     """
-    Seconds in ``"33m"``, ``"1h30m"``, ``"01:30:00"``, ``"1-02:00:00"``, ``90`` or ``"1.5 h"``.
+    Parse a time into seconds: ``"33m"``, ``"1h30m"``, ``"01:30:00"``, ``"1-02:00:00"``, ``90``.
 
     A number is in seconds. With colons it is ``hours:minutes`` or
     ``hours:minutes:seconds``, days before a dash.
@@ -125,7 +125,7 @@ def _seconds_in(text: str, expected: str) -> Decimal:
 
 def format_duration(seconds: float) -> str:
     """
-    The time as :func:`parse_duration` reads it back, exactly: ``"1h30m"``, ``"2.5s"``.
+    Write a time so that :func:`parse_duration` reads it back exactly: ``"1h30m"``, ``"2.5s"``.
     """
     if not (0 <= seconds < math.inf):
         raise InputError(f"a time must be finite and not negative, got {seconds}")
@@ -145,7 +145,7 @@ def format_duration(seconds: float) -> str:
 
 def parse_size(value: object) -> int:
     """
-    Bytes in ``"4 GB"`` (10^9), ``"10 MiB"`` (2^20) or ``123``.
+    Parse a size into bytes: ``"4 GB"`` (10^9), ``"10 MiB"`` (2^20) or ``123``.
 
     Raises
     ------
@@ -173,9 +173,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """
-    The size as :func:`parse_size` reads it back, exactly: ``"4 GB"``, ``"1.5 KiB"``.
-    """
+    """Write a size so that :func:`parse_size` reads it back exactly: ``"4 GB"``, ``"1.5 KiB"``."""
     if size < 0:
         raise InputError(f"a size must not be negative, got {size}")
     texts = []
@@ -188,7 +186,9 @@ def format_size(size: int) -> str:
 
 def parse_amount(value: object) -> tuple[float, str | None]:
     """
-    Currency units and the currency, where one is named: ``"40 SU"``, ``"12.5"``, ``126000``.
+    Parse an amount into currency units and the currency, where one is named.
+
+    Amounts are written ``"40 SU"``, ``"12.5"`` or ``126000``.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def parse_amount(value: object) -> tuple[float, str | None]:
 
 def parse_share(value: object) -> float:
     """
-    A share between 0 and 1, from ``"80%"``, ``"0.8"`` or ``0.8``.
+    Parse a share between 0 and 1: ``"80%"``, ``"0.8"`` or ``0.8``.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def parse_share(value: object) -> float:
 
 def parse_price(value: object) -> tuple[float, str | None]:
     """
-    Currency units per processor-second, and the currency where one is named.
+    Parse currency units per processor-second, and the currency where one is named.
 
     Text says what it is for: ``"0.05 EUR/core-hour"``. A number is per
     processor-second.
@@ -357,7 +357,7 @@ def _refuse(value: object, expected: str, hint: str | None = None) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """The value on one line of bearable length."""
+    """Return the value on one line of bearable length."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) >= 10**40:
@@ -400,7 +400,7 @@ class Period:
 
 def parse_period(text: str) -> Period:
     """
-    The period that a text names. Both ends of ``A..B`` belong to it.
+    Parse the period that a text names; both ends of ``A..B`` belong to the period.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class WeightsFile(TomlTable, frozen=True):
 
 def read_weights(path: Path) -> RankWeights:
     """
-    The weights in a TOML file.
+    Read the weights in a TOML file.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def _key(name: str) -> str:
 
 
 def _written(value: Fact) -> str:
-    """As JSON has it, and TOML as well, but for the character 0x7f and infinite numbers."""
+    """Write a value as JSON does: TOML agrees but for 0x7f and infinite numbers."""
     if isinstance(value, float):
         return repr(value)
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -42,7 +42,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
+        """Return whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -85,7 +85,7 @@ class MarketSettings(TomlTable, frozen=True):
 
     protocols: Annotated[
         tuple[NegotiationProtocol, ...],
-        Meta(description="By which it sells; none: it sells nothing."),
+        Meta(description="Protocols by which processors are sold; none: nothing is sold."),
     ] = PROTOCOLS
     must_buy: Annotated[bool, Meta(description="Whether tasks run only under an agreement.")] = (
         False
@@ -95,10 +95,12 @@ class MarketSettings(TomlTable, frozen=True):
     ] = False
     credit: Annotated[
         Credit | None,
-        Meta(description="That each user has from the start; without it: as much as they like."),
+        Meta(description="Credit that each user has from the start; default: unlimited."),
     ] = None
-    validity: Annotated[Duration, Meta(description="For which a quote holds; 10 min.")] = 600.0
-    floor: Annotated[Share, Meta(description="Share of the price down to which it bargains.")] = 0.8
+    validity: Annotated[Duration, Meta(description="How long a quote holds; 10 min.")] = 600.0
+    floor: Annotated[
+        Share, Meta(description="Share of the price down to which the service bargains.")
+    ] = 0.8
     holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
 
     def __post_init__(self) -> None:
@@ -111,20 +113,21 @@ class UserSettings(TomlTable, frozen=True):
     """A user who is known by name; what is not said here is as for all others."""
 
     local_user: Annotated[
-        str, Meta(description="Account of this machine under which the tasks run.")
+        str, Meta(description="Account of this machine under which the user's tasks run.")
     ] = ""
     scopes: Annotated[
         frozenset[Scope],
-        Meta(description="What a certificate of the user's allows; submit and read."),
+        Meta(description="Scopes of the user's certificate; default: submit and read."),
     ] = msgspec.field(default_factory=lambda: frozenset[Scope]({"submit", "read"}))
-    groups: Annotated[frozenset[str], Meta(description="That the prices count the user among.")] = (
-        frozenset()
-    )
+    groups: Annotated[
+        frozenset[str], Meta(description="Groups to which the prices assign the user.")
+    ] = frozenset()
     credit: Annotated[
-        Credit | None, Meta(description="That the user has from the start; as [market] says.")
+        Credit | None,
+        Meta(description="Credit that the user has from the start; default: as [market] says."),
     ] = None
     quota: Annotated[
-        Quota, Meta(description="That are the user's own, in place of those in [limits].")
+        Quota, Meta(description="The user's own limits, in place of those in [limits].")
     ] = msgspec.field(default_factory=Quota, name="limits")
 
 
@@ -135,20 +138,25 @@ class TaskSettings(TomlTable, frozen=True):
         str, Meta(description="Account under which tasks of users run that have none of their own.")
     ] = ""
     python: Annotated[
-        str, Meta(description="Interpreter of workers, which the local users can run.")
+        str,
+        Meta(
+            description="Interpreter of workers, which the local users can run; default: the service's."
+        ),
     ] = ""
     outlives: Annotated[
-        Duration, Meta(description="For which tasks and workers go on without the service; 10 min.")
+        Duration, Meta(description="How long tasks and workers go on without the service; 10 min.")
     ] = OUTLIVES
-    memory: Annotated[Size | None, Meta(description="Address space of each program; no limit.")] = (
-        None
-    )
-    file_size: Annotated[Size | None, Meta(description="Of the largest file; no limit.")] = None
+    memory: Annotated[
+        Size | None, Meta(description="Address space of each program; default: no limit.")
+    ] = None
+    file_size: Annotated[
+        Size | None, Meta(description="Size of the largest file; default: no limit.")
+    ] = None
     open_files: Annotated[
-        Annotated[int, Meta(ge=16)] | None, Meta(description="Of each program.")
+        Annotated[int, Meta(ge=16)] | None, Meta(description="Open files of each program.")
     ] = None
     processes: Annotated[
-        Annotated[int, Meta(ge=16)] | None, Meta(description="Of a local user.")
+        Annotated[int, Meta(ge=16)] | None, Meta(description="Processes of a local user.")
     ] = None
     cgroups: Annotated[
         bool, Meta(description="Whether the kernel holds workers to their processors.")
@@ -156,10 +164,11 @@ class TaskSettings(TomlTable, frozen=True):
 
 
 class LogSettings(TomlTable, frozen=True):
-    """What the service writes to its standard error, a line of JSON each."""
+    """Logging to standard error, a line of JSON for each event."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least of it.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least level that is written."),
     ] = "info"
     requests: Annotated[bool, Meta(description="Whether each request is a line.")] = False
 

@@ -46,21 +46,24 @@ class ServiceTable(TomlTable, frozen=True):
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=100)] | None,
-        Meta(description="Of the site, the owner in its deals; the site's own."),
+        Meta(description="Name of the service, the owner in its deals; default: the site's name."),
     ] = None
     folder: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(description="Where all that it keeps lies, relative to this file; the user's state."),
+        Meta(
+            description="Folder of the service's state, relative to this file; default: the user's state."
+        ),
     ] = None
-    listen: Annotated[str, Meta(description='Where clients reach it: "HOST:PORT".')] = (
-        f"127.0.0.1:{PORT}"
-    )
+    listen: Annotated[
+        str, Meta(description='Address where clients reach the service: "HOST:PORT".')
+    ] = f"127.0.0.1:{PORT}"
     worker_listen: Annotated[
-        str | None, Meta(description="Where workers on other machines reach it, over TLS.")
+        str | None,
+        Meta(description="Address where workers on other machines reach the service, over TLS."),
     ] = None
     names: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        Meta(description="Further names and addresses by which clients call it."),
+        Meta(description="Further names and addresses by which clients reach the service."),
     ] = ()
     security: Annotated[
         Security,
@@ -69,7 +72,9 @@ class ServiceTable(TomlTable, frozen=True):
             "have certificates."
         ),
     ] = "none"
-    certificate: Annotated[str | None, Meta(description="File of its certificate, PEM.")] = None
+    certificate: Annotated[
+        str | None, Meta(description="File of the service's certificate, PEM.")
+    ] = None
     key: Annotated[str | None, Meta(description="File of the certificate's key, PEM.")] = None
     authorities: Annotated[
         str | None, Meta(description="File of the CAs of users and workers, PEM.")
@@ -81,11 +86,12 @@ class ServiceTable(TomlTable, frozen=True):
         str | None, Meta(description="File of the certificate that tasks are sealed to, PEM.")
     ] = None
     seal_key: Annotated[
-        str | None, Meta(description="File of its key, which only the workers read, PEM.")
+        str | None,
+        Meta(description="File of that certificate's key, which only the workers read, PEM."),
     ] = None
     owner: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)],
-        Meta(description="Who everybody on this machine is, without security."),
+        Meta(description="The user that everybody on this machine is, without security."),
     ] = "owner"
     only_listed_users: Annotated[
         bool, Meta(description="Whether a user's certificate needs a table [users.NAME].")
@@ -95,9 +101,9 @@ class ServiceTable(TomlTable, frozen=True):
         Meta(description="Users who may read the metrics without being administrators."),
     ] = ()
     sites: Annotated[
-        str | None, Meta(description="A sites file that has its site, in place of [site].")
+        str | None, Meta(description="A sites file with the service's site, in place of [site].")
     ] = None
-    site: Annotated[str | None, Meta(description="Which of the file's sites.")] = None
+    site: Annotated[str | None, Meta(description="Name of the site in that file.")] = None
 
     def __post_init__(self) -> None:
         self.listen_address()
@@ -193,13 +199,13 @@ class ServiceTable(TomlTable, frozen=True):
 
 
 class TasksTable(TaskSettings, frozen=True):
-    """What tasks may do, and may take."""
+    """Limits and environment of tasks, and the folders in which they may run."""
 
     directories: Annotated[
         tuple[str, ...], Meta(description="Folders in which a task may be told to run, absolute.")
     ] = ()
     limit: Annotated[
-        Duration | None, Meta(description="After which a task is killed that names no limit.")
+        Duration | None, Meta(description="Time after which a task is killed that names no limit.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -213,16 +219,16 @@ class TasksTable(TaskSettings, frozen=True):
 
 
 class LimitsTable(TomlTable, frozen=True):
-    """How much users may have, and ask."""
+    """Limits of what users may have, and of what they may ask."""
 
     schema_rules: ClassVar[Schema] = {
         "properties": {"tasks": {"properties": {"limit": False, "directories": False}}}
     }
 
-    tasks: Annotated[EngineLimits, Meta(description="Of instances, tasks and results.")] = (
+    tasks: Annotated[EngineLimits, Meta(description="Limits of instances, tasks and results.")] = (
         msgspec.field(default_factory=EngineLimits)
     )
-    requests: Annotated[HttpLimits, Meta(description="Of requests, and their size.")] = (
+    requests: Annotated[HttpLimits, Meta(description="Limits of requests and their size.")] = (
         msgspec.field(default_factory=HttpLimits)
     )
 
@@ -240,21 +246,21 @@ class ServiceFile(TomlTable, frozen=True):
     )
     site: Annotated[
         AnySiteTable | None,
-        Meta(description="The processors it has, as in a sites file; those of this machine."),
+        Meta(description="The processors, as in a sites file; default: those of this machine."),
     ] = None
-    market: Annotated[MarketSettings, Meta(description="How it deals.")] = msgspec.field(
-        default_factory=MarketSettings
+    market: Annotated[MarketSettings, Meta(description="Rules for selling processors.")] = (
+        msgspec.field(default_factory=MarketSettings)
     )
     users: Annotated[dict[str, UserSettings], Meta(description="Users, by name.")] = msgspec.field(
         default_factory=dict
     )
-    tasks: Annotated[TasksTable, Meta(description="What tasks may do and take.")] = msgspec.field(
-        default_factory=TasksTable
+    tasks: Annotated[TasksTable, Meta(description="Limits and environment of tasks.")] = (
+        msgspec.field(default_factory=TasksTable)
     )
-    limits: Annotated[LimitsTable, Meta(description="How much of it users may have.")] = (
+    limits: Annotated[LimitsTable, Meta(description="Limits of what users may have and ask.")] = (
         msgspec.field(default_factory=LimitsTable)
     )
-    log: Annotated[LogSettings, Meta(description="What it writes.")] = msgspec.field(
+    log: Annotated[LogSettings, Meta(description="Logging.")] = msgspec.field(
         default_factory=LogSettings
     )
 

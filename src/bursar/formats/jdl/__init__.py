@@ -21,7 +21,7 @@ __all__ = ["read_jdl"]
 
 def read_jdl(path: Path) -> Campaign:
     """
-    The campaign that a JDL file describes.
+    Read the campaign that a JDL file describes.
 
     Parameters
     ----------

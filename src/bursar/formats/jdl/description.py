@@ -45,15 +45,15 @@ class JdlDescription:
         return name in self.ad
 
     def error(self, name: str, message: str, *, hint: str | None = None) -> InputError:
-        """An error at an attribute."""
+        """Return an error at an attribute."""
         return InputError(f"{name} {message}", where=self.where(name), hint=hint)
 
     def where(self, name: str) -> str:
-        """The place of an attribute, or of the ad where it has none."""
+        """Return the place of an attribute, or of the ad where it has none."""
         return self.places.get(name.lower(), self.place)
 
     def value(self, name: str) -> Any:
-        """What an attribute comes to within its ad; None when it is not there."""
+        """Return the value of an attribute within its ad; None when the attribute is not there."""
         if name not in self.ad:
             return None
         found = evaluate(self.ad.expression(name), self.ad)
@@ -62,7 +62,7 @@ class JdlDescription:
         return found
 
     def text(self, name: str) -> str | None:
-        """A string that is not empty."""
+        """Return a string that is not empty."""
         found = self.value(name)
         if found is None:
             return None
@@ -71,7 +71,7 @@ class JdlDescription:
         return found
 
     def texts(self, name: str) -> list[str]:
-        """A list of strings, or a single one; empty when it is not there."""
+        """Return a list of strings, or a single one; empty when it is not there."""
         found = self.value(name)
         items = [] if found is None else found if isinstance(found, list) else [found]
         for item in items:
@@ -80,7 +80,7 @@ class JdlDescription:
         return items
 
     def count(self, name: str, least: int) -> int | None:
-        """A whole number that is not below the least."""
+        """Return a whole number that is not below the least."""
         found = self.value(name)
         if found is None:
             return None
@@ -90,7 +90,7 @@ class JdlDescription:
         return found
 
     def share(self, name: str) -> float | None:
-        """A number from 0 to 1."""
+        """Return a number from 0 to 1."""
         found = self.value(name)
         if found is None:
             return None
@@ -107,12 +107,12 @@ class JdlDescription:
         return bool(found)
 
     def parts(self, name: str) -> list[ExpressionNode]:
-        """The items of a list as they are written; a single one counts as a list."""
+        """Return the items of a list as they are written; a single one counts as a list."""
         root = self.ad.expression(name).root
         return list(root.items) if isinstance(root, ExpressionList) else [root]
 
     def inner(self, name: str, node: NestedAd) -> "JdlDescription":
-        """An ad that stands within an attribute."""
+        """Return an ad that stands within an attribute."""
         ad = Ad.of(node)
         file = self.place
         places = {key.lower(): at(file, ad, key, self.places.get(name.lower(), file)) for key in ad}
@@ -132,7 +132,7 @@ def _file(place: str) -> str:
 def inheriting(
     outer: JdlDescription, inner: JdlDescription, leave: Iterable[str]
 ) -> JdlDescription:
-    """An ad with what it does not say itself taken from the one around it, but for some."""
+    """Return an ad completed by the ad around it, but for some attributes."""
     left = {name.lower() for name in leave}
     ad = {name: outer.ad[name] for name in outer.ad if name.lower() not in left}
     ad = {name: value for name, value in ad.items() if name not in inner.ad}
@@ -145,7 +145,7 @@ def inheriting(
 
 def read_description(path: Path) -> JdlDescription:
     """
-    The ad that a file holds.
+    Read the ad that a file holds.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def read_description(path: Path) -> JdlDescription:
 
 
 def name_of(node: ExpressionNode) -> str | None:
-    """A name written as it is, or as a string; None for anything else."""
+    """Return a name written as it is, or as a string; None for anything else."""
     if isinstance(node, AttributeReference) and node.of is None:
         return node.name
     if isinstance(node, Literal) and isinstance(node.value, str):
@@ -170,7 +170,7 @@ def name_of(node: ExpressionNode) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A value within a message."""
+    """Return a value within a message."""
     if isinstance(value, Ad | Expression):
         return "an ad"
     if isinstance(value, list):
@@ -183,7 +183,7 @@ def shown(value: object) -> str:
 
 
 def _unquoted(description: JdlDescription, name: str) -> str | None:
-    """A word without quotes is an attribute that is not there: a common slip."""
+    """Hint at quotes where a bare word names no attribute: a common slip."""
     root = description.ad.expression(name).root
     if isinstance(root, AttributeReference) and root.of is None:
         return f'write "{root.name}" for a string'

@@ -43,7 +43,7 @@ _KINDS = ("normal", "mpich", "mpi")
 @dataclass(frozen=True, slots=True)
 class JdlNode:
     """
-    Which job it is among those of the file.
+    A job's place among those of the file.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class JdlNode:
 
 def task_of(job: JdlDescription, place: JdlNode) -> Task:
     """
-    The task that an ad describes.
+    Return the task that an ad describes.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def _file_name(job: JdlDescription, name: str) -> str | None:
 
 
 def _relative(job: JdlDescription, name: str, text: str) -> str:
-    """The name of a file within the job's working directory."""
+    """Return the name of a file within the job's working directory."""
     try:
         return File(text).name
     except ValueError:
@@ -181,7 +181,7 @@ def _relative(job: JdlDescription, name: str, text: str) -> str:
 
 
 def _sandbox(job: JdlDescription, root: Path) -> dict[str, str]:
-    """Files that the user sends along, with the names they get in the working directory."""
+    """Return files that the user sends along, with their names in the working directory."""
     found: dict[str, str] = {}
     for entry in job.texts("InputSandbox"):
         path = entry.removeprefix("file://")
@@ -213,7 +213,7 @@ def _sandbox(job: JdlDescription, root: Path) -> dict[str, str]:
 
 
 def _outputs(job: JdlDescription) -> tuple[list[str], dict[str, str]]:
-    """Files the job must have made, and the logical names of those to be registered."""
+    """Return the files that the job must have made, and the logical names to be registered."""
     names = [_relative(job, "OutputSandbox", name) for name in job.texts("OutputSandbox")]
     for name in names:
         if glob.has_magic(name):
@@ -251,7 +251,7 @@ def _data(job: JdlDescription) -> tuple[str, ...]:
 
 
 def _logical(job: JdlDescription, name: str, text: str) -> str:
-    """A logical name, without the word in front that says it is one."""
+    """Return a logical name, without the word in front that says it is one."""
     kind, colon, rest = text.partition(":")
     if colon and kind.lower() in ("guid", "si-lfn", "si-guid", "query"):
         raise job.error(name, f'holds {shown(text)}, expected a logical name, "lfn:NAME"')
@@ -287,7 +287,9 @@ def _matching(job: JdlDescription) -> Matching:
 def _expression(
     job: JdlDescription, name: str, kinds: tuple[type, ...], what: str
 ) -> Expression | None:
-    """An expression that may come to a value of these kinds, as far as can be told by now."""
+    """
+    Return an expression that may come to a value of these kinds, as far as can be told by now.
+    """
     if name not in job:
         return None
     expression = job.ad.expression(name)

@@ -24,7 +24,7 @@ _OF_ALL = ("Type", "Nodes", "Dependencies", "NodeName", "File", "Description")
 
 def tasks_of(path: Path) -> tuple[Task, ...]:
     """
-    The tasks of a file.
+    Return the tasks of a file.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def _check_name(node: JdlDescription, name: str, found: dict[str, JdlDescription
 
 
 def _described(node: JdlDescription, path: Path) -> JdlDescription:
-    """The ad of a node's job: its description, another file's, or its own."""
+    """Return the ad of a node's job: its description, another file's, or its own."""
     if "Description" in node:
         root = node.ad.expression("Description").root
         if not isinstance(root, NestedAd):
@@ -129,7 +129,7 @@ def _dependencies(whole: JdlDescription, names: Sequence[str]) -> dict[str, list
 
 
 def _names(holder: JdlDescription, node: ExpressionNode, known: Sequence[str]) -> list[str]:
-    """A node's name, or a list of names."""
+    """Return a node's name, or a list of names."""
     found = []
     for part in node.items if isinstance(node, ExpressionList) else (node,):
         name = name_of(part)

@@ -21,7 +21,7 @@ LARGEST_FILE = 16 * 1024 * 1024
 
 def read_plan_file(path: Path) -> Campaign:
     """
-    The campaign that a plan file describes, every job spelt out.
+    Read the campaign that a plan file describes, every job spelt out.
 
     Parameters
     ----------

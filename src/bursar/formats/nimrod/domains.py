@@ -27,7 +27,7 @@ _LARGEST = Decimal(10) ** 18
 
 def values_of(parameter: PlanParameter, folder: Path) -> list[Value]:
     """
-    The values of a parameter that is not computed.
+    Return the values of a parameter that is not computed.
 
     Parameters
     ----------
@@ -63,9 +63,7 @@ def values_of(parameter: PlanParameter, folder: Path) -> list[Value]:
 
 
 def as_text(value: Value) -> str:
-    """
-    A value as it is put into commands: ``1`` for 1.0, ``0.1`` for 0.1.
-    """
+    """Write a value as it is put into commands: ``1`` for 1.0, ``0.1`` for 0.1."""
     if isinstance(value, float):
         text = repr(value)
         return text[:-2] if text.endswith(".0") else text
@@ -84,7 +82,7 @@ def _chosen(
     preset: "Sequence[Token] | None",
     folder: Path,
 ) -> list[Value]:
-    """The preset values where there are any, which must be among those offered, else all."""
+    """Return the preset values where there are any, which must be among those offered, else all."""
     values = _listed(parameter, offered, folder)
     if not preset:
         return values
@@ -198,7 +196,7 @@ def _files(token: "Token", folder: Path) -> list[str]:
 
 def check_type(value: Value, parameter: PlanParameter) -> Value:
     """
-    A computed value in the parameter's type.
+    Return a computed value in the parameter's type.
 
     Raises
     ------

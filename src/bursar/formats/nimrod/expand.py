@@ -85,7 +85,7 @@ def tasks_of(plan: NimrodPlan, folder: Path) -> tuple[Task, ...]:
 
 
 def _matching(plan: NimrodPlan) -> Matching:
-    """What every job asks of a site; the expressions are parsed here."""
+    """Return the requirements and rank of every job; the expressions are parsed here."""
     from bursar.classad.parsing import parse
 
     texts: dict[str, str] = {}
@@ -102,7 +102,7 @@ def _matching(plan: NimrodPlan) -> Matching:
 
 
 def _within_string(error: InputError, token: "Token") -> InputError:
-    """An error of an expression, where its string stands in the plan."""
+    """Return an error of an expression, where its string stands in the plan."""
     line, _, column = error.where.partition(":")
     if "\\" in token or line != "1":  # escapes: what is written is longer than what it means
         return at(token, f"column {column} of the expression: {error.message}", hint=error.hint)
@@ -124,7 +124,7 @@ def _job(plan: NimrodPlan, space: "_ParameterSpace") -> list[Maker]:
 
 
 def _undo(commands: Sequence[PlanCommand]) -> list[Maker]:
-    """What a block redirects or ignores ends with it."""
+    """End what a block redirects or ignores where the block ends."""
     streams = dict.fromkeys(str(c.arguments[0]) for c in commands if c.kind == "redirect")
     makers: list[Maker] = [_ConstantStep(Redirect(stream, None)) for stream in streams]
     if any(command.kind == "onerror" for command in commands):
@@ -143,7 +143,7 @@ def _after_all(task: Task, jobs: Sequence[Task]) -> Task:
 
 
 def _root_task(block: str, plan: NimrodPlan, space: "_ParameterSpace") -> Task | None:
-    """The one task of a root block; it knows the parameters that have but one value."""
+    """Make the one task of a root block; only parameters with a single value are known there."""
     if not plan.tasks.get(block):
         return None
     point = space.constants()
@@ -202,7 +202,7 @@ class _ParameterSpace:
         return f'unknown parameter "{name}"'
 
     def points(self) -> Iterator[dict[str, Value]]:
-        """Every combination; the last parameter changes fastest."""
+        """Yield every combination; the last parameter changes fastest."""
         names = list(self._listed)
         for values in itertools.product(*self._listed.values()):
             point = dict(zip(names, values, strict=True))
@@ -310,7 +310,7 @@ def _maker(
 
 
 def _check_inside(token: "Token", target: NimrodTemplate) -> None:
-    """What is written at the root stays in the run's files."""
+    """Refuse names outside the run's files for what is written at the root."""
     start = "".join("x" if isinstance(part, ParameterName) else part for part in target.parts)
     if start.startswith("/") or ".." in start.split("/"):
         raise at(
@@ -336,7 +336,7 @@ def _placed(token: "Token", parse: Callable[[], NimrodTemplate]) -> NimrodTempla
 
 
 def _made(template_names: Sequence[str], make: Maker) -> Maker:
-    """The maker, or its one product when nothing in it varies."""
+    """Return the maker, or its one product when nothing in it varies."""
     return make if template_names else _ConstantStep(make({}))
 
 

@@ -37,7 +37,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Number], int, int | None]] = {
 
 
 def names_in(tree: "Tree[Token]") -> list[Token]:
-    """The parameters an expression uses."""
+    """Return the parameters that an expression uses."""
     return [name for node in tree.find_data("name") for name in _tokens(node)]
 
 
@@ -65,7 +65,7 @@ def check(tree: "Tree[Token]") -> None:
 
 def evaluate(tree: "Tree[Token]", values: Mapping[str, Value]) -> Number:
     """
-    The value of a checked expression.
+    Evaluate a checked expression.
 
     Parameters
     ----------

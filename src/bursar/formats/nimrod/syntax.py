@@ -156,14 +156,14 @@ def parse_plan(text: str) -> NimrodPlan:
 
 
 def parse_expression(expression: "Token") -> "Tree[Token]":
-    """The tree of what stands after ``compute``; errors are placed in the plan file."""
+    """Parse what stands after ``compute``; errors are placed in the plan file."""
     return _parse(
         str(expression).rstrip(), "expression", expression.line or 1, expression.column or 1
     )
 
 
 def at(token: "Token", message: str, *, hint: str | None = None) -> InputError:
-    """An error at a token."""
+    """Return an error at a token."""
     return InputError(message, where=f"{token.line}:{token.column}", hint=hint)
 
 

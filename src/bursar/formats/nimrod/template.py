@@ -51,15 +51,15 @@ class NimrodTemplate:
 
     @property
     def names(self) -> list[str]:
-        """Names of the parameters in it, in order."""
+        """Return the names of the values that the template needs."""
         return [part for part in self.parts if isinstance(part, ParameterName)]
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """The text with every name replaced by its value."""
+        """Return the text with every name replaced by its value."""
         return "".join([values[p] if isinstance(p, ParameterName) else p for p in self.parts])
 
     def keep_unknown(self, known: Callable[[str], bool]) -> "NimrodTemplate":
-        """The same, with unknown names as plain text: the shell may know them."""
+        """Return the template with unknown names as plain text: the shell may know them."""
         return NimrodTemplate(
             [p.written if isinstance(p, ParameterName) and not known(p) else p for p in self.parts]
         )
@@ -104,7 +104,7 @@ def parse_string(quoted: str) -> NimrodTemplate:
 
 
 def parse_word(word: str) -> NimrodTemplate:
-    """A word of a command: raw text and strings, without a space between them."""
+    """Parse a word of a command: raw text and strings, without a space between them."""
     parts: list[str] = []
     for piece in re.split(r'("(?:[^"\\]|\\.)*")', word, flags=re.DOTALL):
         parts += (parse_string(piece) if piece.startswith('"') else parse_text(piece)).parts

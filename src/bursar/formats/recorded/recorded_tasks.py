@@ -47,7 +47,7 @@ def recorded_campaign(
     recording: Recording,
 ) -> Campaign:
     """
-    The campaign of a recording.
+    Make the campaign of a recording.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def _clean_names(records: Iterable[RecordedTask]) -> dict[str, str]:
 
 
 class _FileVersions:
-    """Which task's version of a file each task reads."""
+    """The version of each file that each task reads, told by the task that made the version."""
 
     def __init__(self, records: Sequence[RecordedTask]) -> None:
         self._parents = {r.task.id: r.parents for r in records}
@@ -153,7 +153,7 @@ class _FileVersions:
         }
 
     def label(self, record: RecordedTask, written: str) -> str:
-        """What tells this maker's version from others; empty when there is but one."""
+        """Return what tells this maker's version from others; empty when there is only one."""
         return record.task.id if written in self._several else ""
 
     def read_by(self, record: RecordedTask, read: str) -> Sequence[str]:

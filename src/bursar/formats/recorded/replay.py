@@ -27,7 +27,7 @@ LONGEST_PART = 240
 
 def replay(campaign: Campaign, *, scale: float, size_scale: float = 1.0) -> Campaign:
     """
-    The campaign in which every recorded task has a stand-in as its program.
+    Return the campaign in which every recorded task has a stand-in as its program.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def replay(campaign: Campaign, *, scale: float, size_scale: float = 1.0) -> Camp
 
 def initial_file_sizes(campaign: Campaign) -> dict[str, int]:
     """
-    Bytes of each file that a replay reads and none of its tasks makes.
+    Return the bytes of each file that a replay reads and none of its tasks makes.
 
     Empty for any campaign but a replayed one: elsewhere such files are the
     user's own.
@@ -140,7 +140,7 @@ def _scaled(file: File, size_scale: float, task: Task) -> File:
 
 def _steps(runtime: float, inputs: Sequence[File], outputs: Sequence[File]) -> tuple[Shell, ...]:
     """
-    The work in as few processes as it takes: one per file written, one to read all.
+    Split the work into as few processes as it takes: one per file written, one to read all.
 
     Moving the files counts as part of the runtime, hence in parallel with the
     sleep. Only when the line would grow too long does it begin earlier.
@@ -189,12 +189,12 @@ def _reads(names: Sequence[str]) -> list[str]:
 
 
 def _quoted(file: File) -> str:
-    """The name for the shell, and never an option: ``./`` stands before it."""
+    """Quote a name for the shell, never as an option: ``./`` stands before the name."""
     return shlex.quote("./" + file.name)
 
 
 def _check_names(workflow: Workflow) -> None:
-    """Files must be able to exist side by side on disk."""
+    """Refuse files that cannot exist side by side on disk."""
     where = {
         file.name: task.id for task in workflow.tasks for file in (*task.inputs, *task.outputs)
     }

@@ -93,7 +93,7 @@ class _Version(_Camel, frozen=True):
 
 def read_wfformat(path: Path) -> Campaign:
     """
-    The recorded workflow in a WfFormat file, plain, ``.gz`` or ``.xz``.
+    Read the recorded workflow in a WfFormat file, plain, ``.gz`` or ``.xz``.
 
     A fractional ``coreCount`` is a utilisation; the task is given the next
     whole number of processors. A task without an execution record has no
