@@ -139,9 +139,7 @@ class TaskSettings(TomlTable, frozen=True):
     ] = ""
     python: Annotated[
         str,
-        Meta(
-            description="Interpreter of workers, which the local users can run; default: the service's."
-        ),
+        Meta(description="Interpreter of workers that the local users can run; default: ours."),
     ] = ""
     outlives: Annotated[
         Duration, Meta(description="How long tasks and workers go on without the service; 10 min.")

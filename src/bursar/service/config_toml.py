@@ -50,9 +50,7 @@ class ServiceTable(TomlTable, frozen=True):
     ] = None
     folder: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(
-            description="Folder of the service's state, relative to this file; default: the user's state."
-        ),
+        Meta(description="Folder of the service's state, relative to this file."),
     ] = None
     listen: Annotated[
         str, Meta(description='Address where clients reach the service: "HOST:PORT".')
