@@ -29,6 +29,10 @@ FailureHandler = Callable[[BaseException], None]
 """Takes in the failure of a task; must not raise, and is no coroutine."""
 
 
+def heard_by_waiter(error: BaseException) -> None:
+    """Do nothing: the failure of this task is raised where the task is awaited."""
+
+
 class SupervisorClosed(RuntimeError):
     """A task was to be started under a supervisor that is closing or closed."""
 

@@ -73,7 +73,7 @@ async def entrance(
     monkeypatch.setattr(entrance_module, "MOST_STRANGERS", most)
     monkeypatch.setattr(entrance_module, "SILENT", silent)
     monkeypatch.setattr(entrance_module, "HANDSHAKE", 1000.0)
-    made = WorkerListener(Greeted, 30.0)
+    made = WorkerListener(Greeted, 30.0, pytest.fail)
     _, port = made.open("127.0.0.1", lambda: server_context(CERTIFICATE, KEY))
     try:
         async with asyncio.timeout(60):

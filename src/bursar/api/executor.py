@@ -321,11 +321,9 @@ class _ExecutorThread:
     async def _main(self) -> None:
         async with self._service as service:
             self._ready.set_result(None)
+            service.failed.add_done_callback(lambda _: self._wake.set())
             while not (self._closing and not self._inbox and not self._calls):
-                waker = asyncio.ensure_future(self._wake.wait())
-                waited: set[asyncio.Future[Any]] = {waker, service.failed}
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                waker.cancel()
+                await self._wake.wait()
                 if service.failed.done():
                     raise service.failed.result()
                 self._wake.clear()

@@ -39,6 +39,8 @@ class PilotListener:
         Factory of the protocol of each connection.
     turn_out
         Called with the name of a lease whose workers are to leave.
+    on_failure
+        Called with the error when no more workers can be admitted by a fault of ours.
     silence
         Approximate seconds after which a machine that does not answer is taken to be gone.
     """
@@ -48,10 +50,11 @@ class PilotListener:
         run: str,
         protocol: Callable[[], AcceptedConnection],
         turn_out: Callable[[str], None],
+        on_failure: Callable[[BaseException], None],
         silence: float = SILENCE,
     ) -> None:
         self._run = run
-        self._listener = WorkerListener(protocol, silence)
+        self._listener = WorkerListener(protocol, silence, on_failure)
         self._turn_out = turn_out
         self._silence = silence
         self._certificate = ""

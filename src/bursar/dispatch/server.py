@@ -291,7 +291,11 @@ class Dispatcher:
         self._server: asyncio.Server | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self.pilot_listener = PilotListener(
-            run, lambda: _WorkerSession(self, from_elsewhere=True), self._turn_out, silence
+            run,
+            lambda: _WorkerSession(self, from_elsewhere=True),
+            self._turn_out,
+            self._break,
+            silence,
         )
         self.token = secrets.token_urlsafe(32)
         self.address = ("127.0.0.1", 0)

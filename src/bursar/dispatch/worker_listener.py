@@ -17,6 +17,7 @@ from bursar.dispatch.handshakes import Handshakes
 from bursar.dispatch.keepalive import keep_alive
 from bursar.dispatch.subnet import subnet_of
 from bursar.model.errors import SiteError
+from bursar.supervisor import TaskSupervisor
 
 HANDSHAKE = 10.0
 """Seconds in which a connection must have begun to become one over TLS."""
@@ -82,15 +83,23 @@ class WorkerListener:
         Factory of the protocol of each connection.
     silence
         Approximate seconds after which a machine that does not answer is taken to be gone.
+    on_failure
+        Called with the error when no more connections can be accepted by a fault of ours.
     """
 
-    def __init__(self, protocol: Callable[[], AcceptedConnection], silence: float) -> None:
+    def __init__(
+        self,
+        protocol: Callable[[], AcceptedConnection],
+        silence: float,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self._protocol = protocol
         self._silence = silence
         self._most = affordable_connections(MOST_STRANGERS)
         self._handshakes: Handshakes | None = None  # shared by all addresses
         self._listening: dict[str, socket.socket] = {}  # by address
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accepting = TaskSupervisor(on_failure)
+        self._welcoming = TaskSupervisor(_on_welcome_failure)
         self._unauthenticated: dict[_UnauthenticatedConnection, None] = {}  # the oldest first
         self._left = asyncio.Event()
         self._closed = False
@@ -132,22 +141,17 @@ class WorkerListener:
                 raise SiteError(f"cannot listen on {address}: {error.strerror}") from None
             self._listening[address] = listening
             accepting = self._accept(listening, self._handshakes)
-            self._accepting.append(asyncio.create_task(accepting))
+            self._accepting.start(accepting)
         bound: int = self._listening[address].getsockname()[1]
         return address, bound
 
     async def close(self) -> None:
         """Stop listening, and end connections that are still unauthenticated."""
         self._closed = True
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await self._accepting.close()
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        coming = [stranger.task for stranger in self._unauthenticated if stranger.task is not None]
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
+        await self._welcoming.close()
         for listening in self._listening.values():
             listening.close()
         self._listening.clear()
@@ -168,7 +172,7 @@ class WorkerListener:
                 raise
             stranger = _UnauthenticatedConnection(connection, source, loop.time())
             self._unauthenticated[stranger] = None
-            stranger.task = asyncio.create_task(self._welcome(stranger, handshakes))
+            stranger.task = self._welcoming.start(self._welcome(stranger, handshakes))
             stranger.task.add_done_callback(partial(self._forget, stranger))
 
     async def _make_room(self, source: str) -> None:
@@ -219,6 +223,13 @@ class WorkerListener:
             stranger.connection.close()
         del self._unauthenticated[stranger]
         self._left.set()
+
+
+def _on_welcome_failure(error: BaseException) -> None:
+    """Log a fault of ours; the connection has been closed, and others go on."""
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "A worker's connection could not be accepted", "exception": error}
+    )
 
 
 def _interface(host: str) -> str:

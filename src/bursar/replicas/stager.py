@@ -25,6 +25,7 @@ from bursar.replicas.rate_limiter import TransferRateLimiter
 from bursar.replicas.site_storage import PendingFile, SiteStorage, open_storage
 from bursar.replicas.transfer import CandidateReplica, TransferPool, wait_until_ended
 from bursar.replicas.urls import normalise_url
+from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 LinkBetween = Callable[[str, str], Link]
 """How data pass from one site to another."""
@@ -92,6 +93,7 @@ class Stager:
         self._transfers = transfers or TransferPool()
         self._lines: dict[tuple[str, str], _SharedLink] = {}
         self._flights: dict[tuple[str, str], _PendingTransfer] = {}
+        self._tasks = TaskSupervisor(heard_by_waiter)  # each is awaited by a call of bring()
 
     async def bring(
         self, names: Iterable[str], site: str, job: str, *, on_file: OnFile | None = None
@@ -131,18 +133,17 @@ class Stager:
         doubtful = await self._transfers.run(self._catalogue.doubtful, wanted, site)
         if doubtful:
             await self._transfers.run(store.doubt, doubtful)
-        futures: list[asyncio.Future[str]] = []
         try:
             there = await self._transfers.run(store.pin, contents, job)
-            futures = [
-                asyncio.ensure_future(self._one(name, site, job, there.get(name), on_file))
-                for name in wanted
-            ]
-            return dict(zip(wanted, await asyncio.gather(*futures), strict=True))
+            # The first file that cannot be brought says why the job cannot run, the others need
+            # not: whoever waits for all of them is told of that one.
+            async with TaskSupervisor(heard_by_waiter) as tasks:
+                works = [
+                    tasks.start(self._one(name, site, job, there.get(name), on_file))
+                    for name in wanted
+                ]
+                return dict(zip(wanted, await asyncio.gather(*works), strict=True))
         except BaseException:
-            for work in futures:
-                work.cancel()
-            await asyncio.gather(*futures, return_exceptions=True)
             await self.release(job, site)
             raise
 
@@ -228,7 +229,7 @@ class Stager:
         key = name, site
         flight = self._flights.get(key)
         if flight is None:
-            work = asyncio.ensure_future(self._bring(name, site, on_file))
+            work = self._tasks.start(self._bring(name, site, on_file))
             flight = self._flights[key] = _PendingTransfer(work)
             work.add_done_callback(lambda _: self._landed(key, flight))
         flight.waiting += 1
@@ -301,7 +302,7 @@ class Stager:
     ) -> PendingFile | None:
         """Begin to write a file once no other process writes it."""
         while True:
-            work = asyncio.ensure_future(
+            work = self._tasks.start(
                 self._transfers.run(store.begin, name, content, self._catalogue.spare, keep=keep)
             )
             try:

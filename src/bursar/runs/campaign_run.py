@@ -48,6 +48,7 @@ from bursar.runs.run_reports import write_reports
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.supervisor import TaskSupervisor
 
 if TYPE_CHECKING:
     from bursar.provisioning.pool import PilotPool
@@ -241,16 +242,19 @@ async def _carry_out(
                     folder.write_campaign(campaign)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
-                watches = [_watch(execution, campaign, plan, forecast, shown, surroundings.refresh)]
+                showing = _watch(execution, campaign, plan, forecast, shown, surroundings.refresh)
+                watches = {"the progress display": showing}
                 if surroundings.replan is not None and can_rebuy(plan):
                     every = max(LOOK, (plan.makespan or 0.0) / 100)
-                    watches.append(ReplanMonitor(execution, forecast, every).watch())
+                    monitor = ReplanMonitor(execution, forecast, every)
+                    watches["the watch for a better plan"] = monitor.watch()
                 if surroundings.amendable:
                     amend = partial(_amend, execution, folder, campaign, info, payments)
-                    watches.append(receive_amendments(folder, amend))
+                    watches["the watch for a changed goal"] = receive_amendments(folder, amend)
                 if payments is not None:
                     ledger = execution.guard.ledger
-                    watches.append(payments.follow(lambda: ledger.spent, execution.notify))
+                    follow = payments.follow(lambda: ledger.spent, execution.notify)
+                    watches["the charging of the account"] = follow
                 await _finish(execution, watches)
                 state = _state(execution)
             if state == "finished" and execution.unsettled:
@@ -297,15 +301,25 @@ def _amend(
     execution.note(AMENDED, msgspec.json.encode(answer).decode())
 
 
-async def _finish(execution: RunExecution, watches: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Waits for the end, with signals heeded and progress shown."""
+async def _finish(
+    execution: RunExecution, watches: Mapping[str, Coroutine[Any, Any, None]]
+) -> None:
+    """
+    Wait for the end, with signals heeded and watches beside the run.
+
+    A watch that fails does not end the run, which may have gone on for days; its owner is told.
+    """
+
+    def tell(what: str, error: BaseException) -> None:
+        execution.notify(f"{what} has failed, the run goes on: {type(error).__name__}: {error}")
+
     forget = _heed_signals(execution)
-    watching = [asyncio.ensure_future(watch) for watch in watches]
     try:
-        await execution.finish()
+        async with TaskSupervisor() as watching:
+            for what, watch in watches.items():
+                watching.start(watch, what, on_failure=partial(tell, what))
+            await execution.finish()
     finally:
-        for watch in watching:
-            watch.cancel()
         forget()
 
 

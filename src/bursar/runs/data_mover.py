@@ -17,6 +17,7 @@ from bursar.replicas.content import LogicalFileContent, content_of
 from bursar.replicas.copying import read_content
 from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.stager import Stager, links_of, open_stores
+from bursar.supervisor import TaskSupervisor
 
 
 class StagedDataMover:
@@ -65,7 +66,8 @@ class StagedDataMover:
             raise
         self._brought: dict[int, _StagedFiles] = {}
         self._times = 0
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._failures: list[BaseException] = []
+        self._background = TaskSupervisor(self._failures.append)
 
     def copies(self, name: str) -> list[Replica]:
         """Return the present replicas of a logical file."""
@@ -110,15 +112,20 @@ class StagedDataMover:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """On exit, cancel transfers under way and unpin all files held for the run."""
+        """
+        On exit, cancel transfers under way and unpin all files held for the run; raise what could
+        not be told while they were under way.
+        """
         try:
             yield
         finally:
             for brought in self._brought.values():
                 if brought.work is not None:
                     brought.work.cancel()
-            await asyncio.gather(*self._under_way, return_exceptions=True)
+            await self._background.wait()
             self.close()
+        if self._failures:
+            raise self._failures[0]
 
     def close(self) -> None:
         """Release the storages, with the files pinned for the run, and the catalogue."""
@@ -161,10 +168,7 @@ class StagedDataMover:
                 problem = f"{type(error).__name__}: {error}"
             done(problem)
 
-        task = asyncio.create_task(tell())
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return task
+        return self._background.start(tell())
 
 
 def check_storages(sites: Sequence[SiteFacts]) -> None:

@@ -44,6 +44,7 @@ from bursar.runs.incarnations import BEGIN, END, incarnations_of
 from bursar.runs.pilot_provisioner import PilotProvisioner, leases_of
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import Site
+from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 if TYPE_CHECKING:
     from bursar.provisioning.pool import PilotPool
@@ -234,6 +235,7 @@ class RunExecution:
         self._first = 0.0
         self._bookings: dict[str, str] = {}
         self._woken = asyncio.Event()
+        self._background = TaskSupervisor(self.fail)
         self._stopping: asyncio.Task[None] | None = None
         self.cause: StopCause | None = None
         self.reason = ""
@@ -290,13 +292,13 @@ class RunExecution:
         BursarError
             When the journal cannot be written.
         """
-        waiting = asyncio.ensure_future(self.dispatcher.wait())
-        woken = asyncio.ensure_future(self._woken.wait())
+        waiting = self._background.start(self.dispatcher.wait(), on_failure=heard_by_waiter)
+        woken = self._background.start(self._woken.wait())
         try:
             while not waiting.done():
                 if woken.done():
                     self._woken.clear()
-                    woken = asyncio.ensure_future(self._woken.wait())
+                    woken = self._background.start(self._woken.wait())
                 now = self.dispatcher.now()
                 pause = min(self._tick, self.guard.next_tick(now) - now, self._until_wake)
                 await asyncio.wait(
@@ -350,9 +352,25 @@ class RunExecution:
         if self.cause is None:
             self.cause, self.reason = cause, reason
             self.notify(reason)
-        stopping = asyncio.ensure_future(self.dispatcher.stop(reason, grace=grace))
+        if self._background.is_closed:  # all that runs has been stopped
+            return
+        stopping = self._background.start(
+            self.dispatcher.stop(reason, grace=grace), on_failure=self._on_stop_failure
+        )
         if self._stopping is None:
             self._stopping = stopping
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run by an error of something that goes on beside it."""
+        if not isinstance(error, BursarError):
+            error = BursarError(f"{type(error).__name__}: {error}")
+        self._fault(error)
+
+    def _on_stop_failure(self, error: BaseException) -> None:
+        """Make the failure to stop the cause of the end; stopping once more would fail, too."""
+        if self.cause != "fault":
+            self.cause, self.reason = "fault", f"stopping failed: {error}"
+            self.notify(self.reason)
 
     @property
     def goal(self) -> Goal:
@@ -428,7 +446,9 @@ class RunExecution:
         self._stretch = stretch
         left = [i for i in range(len(self._tasks)) if i not in self.dispatcher.ended]
         self._bind(dict.fromkeys(left, _UNSENT), {task: task for task in left})
-        self._replanning = asyncio.ensure_future(self._plan_again(self._replan))
+        self._replanning = self._background.start(
+            self._plan_again(self._replan), on_failure=self._on_replan_failure
+        )
 
     def note(self, kind: str, text: str) -> None:
         """Write an event to the journal."""
@@ -730,6 +750,7 @@ class RunExecution:
             steps.callback(self._close)
             if hasattr(self, "provision"):
                 steps.push_async_callback(self._give_back)
+            steps.push_async_callback(self._background.close)
             if hasattr(self, "dispatcher"):
                 steps.push_async_callback(self.dispatcher.close)
             if self.pooling is not None:
@@ -799,9 +820,10 @@ class RunExecution:
         if self.cause is None:
             with self._drain_events():
                 self._supply(supply, supply.ended(ended))
-        for lease in ran_on:
-            if lease is not None and not supply.holds(lease):
-                self.provision.finished(lease)
+        with self._drain_events():
+            for lease in ran_on:
+                if lease is not None and not supply.holds(lease):
+                    self.provision.finished(lease)
 
     def _delay_between(self, task: int, child: int) -> float:
         ran, runs = (self._site_of.get(self._of_task.get(t, "")) for t in (task, child))
@@ -860,23 +882,24 @@ class RunExecution:
         if self._replan is None:
             self.stop("fault", f"the time of {pilot.name} is over before its tasks", grace=0.0)
         else:
-            self._replanning = asyncio.ensure_future(self._plan_again(self._replan))
+            self._replanning = self._background.start(
+                self._plan_again(self._replan), on_failure=self._on_replan_failure
+            )
 
     async def _plan_again(self, replan: Replan) -> None:
         """Lets what runs end, gives the rest back, and agrees on a plan for what is left."""
-        try:
-            while not await self.provision.give_back():
-                await self.dispatcher.change()
-            self.notify("what is left is planned again")
-            plan = await replan(self._snapshot())
-            self._replanning = None
-            self._plan = plan
-            await self._sign(plan)
-        except BursarError as error:
-            self._fault(error)
-        except Exception as error:
-            self._fault(BursarError(f"planning again failed: {type(error).__name__}: {error}"))
-            raise
+        while not await self.provision.give_back():
+            await self.dispatcher.change()
+        self.notify("what is left is planned again")
+        plan = await replan(self._snapshot())
+        self._replanning = None
+        self._plan = plan
+        await self._sign(plan)
+
+    def _on_replan_failure(self, error: BaseException) -> None:
+        if not isinstance(error, BursarError):
+            error = BursarError(f"planning again failed: {type(error).__name__}: {error}")
+        self._fault(error)
 
     def _snapshot(self, stretch: float | None = None) -> RunSnapshot:
         return RunSnapshot(

@@ -28,6 +28,7 @@ from bursar.runs.folder import RunFolder
 from bursar.runs.pilot_provisioner import leases_of
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.supervisor import TaskSupervisor
 
 
 class ExecutorEngine:
@@ -114,7 +115,7 @@ class ExecutorEngine:
             on_outcome=on_outcome,
             on_start=on_start,
         )
-        self._ticking: asyncio.Task[None] | None = None
+        self._tasks = TaskSupervisor(self._on_failure)
 
     async def __aenter__(self) -> "ExecutorEngine":
         self.failed: asyncio.Future[BursarError] = asyncio.get_running_loop().create_future()
@@ -123,7 +124,7 @@ class ExecutorEngine:
                 await opening.enter_async_context(site.opened())
             await self._execution.__aenter__()
             self._opened = opening.pop_all()
-        self._ticking = asyncio.create_task(self._tick())
+        self._tasks.start(self._tick())
         return self
 
     async def __aexit__(
@@ -132,8 +133,7 @@ class ExecutorEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
+        await self._tasks.close()
         async with self._opened:
             await self._execution.__aexit__(kind, error, trace)
         if self._billed is not None:
@@ -162,12 +162,13 @@ class ExecutorEngine:
         write_atomically(self._folder.bill_file, text)
 
     async def _tick(self) -> None:
-        try:
-            self.failed.set_result(await self._watch())
-        except Exception as error:  # waiting callers must get the error
-            failure = BursarError(f"the workers went out of sight: {error}")
-            failure.__cause__ = error
-            self.failed.set_result(failure)
+        self.failed.set_result(await self._watch())
+
+    def _on_failure(self, error: BaseException) -> None:
+        """Pass a fault of ours on to all that wait for results."""
+        failure = BursarError(f"the workers went out of sight: {error}")
+        failure.__cause__ = error
+        self.failed.set_result(failure)
 
     async def _watch(self) -> BursarError:
         """Looks at the money and the workers until something is wrong with them."""

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
@@ -20,6 +21,7 @@ from bursar.model.money import Transfer
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site
+from bursar.supervisor import TaskSupervisor, heard_by_waiter
 from bursar.worker.launch import Endpoint
 
 GRACE = 1e-3
@@ -151,6 +153,8 @@ class PilotProvisioner:
         self._lifecycles: dict[str, _PilotLifecycle] = {}
         self._crowded = asyncio.Event()
         self._leaving = False
+        self._tasks = TaskSupervisor()  # one for each pilot
+        self._failures: list[BaseException] = []  # while everything goes back
 
     async def sign(self, pilots: Sequence[Pilot]) -> None:
         """
@@ -274,9 +278,18 @@ class PilotProvisioner:
         return True
 
     async def end(self) -> None:
-        """Everything goes back, what is reserved included; nothing is left over."""
+        """
+        Give everything back, what is reserved included; nothing is left over.
+
+        A fault of ours with a pilot is raised here; before, it was passed to ``on_fault``.
+        """
         self._leaving = True
-        await self._end(list(self._lifecycles.values()))
+        try:
+            await self._end(list(self._lifecycles.values()))
+        finally:
+            await self._tasks.close()
+        if self._failures:
+            raise self._failures[0]
         for site in self._sites.values():
             try:
                 await site.reserve(())
@@ -317,8 +330,18 @@ class PilotProvisioner:
     def _start_lifecycle(self, pilot: Pilot, origin: float) -> _PilotLifecycle:
         lifecycle = _PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
         self._lifecycles[pilot.name] = lifecycle
-        lifecycle.task = asyncio.create_task(self._run_lifecycle(lifecycle, origin))
+        lifecycle.task = self._tasks.start(
+            self._run_lifecycle(lifecycle, origin), on_failure=partial(self._on_failure, lifecycle)
+        )
         return lifecycle
+
+    def _on_failure(self, lifecycle: _PilotLifecycle, error: BaseException) -> None:
+        """Pass on a fault of ours, or of a site's adapter, which is no :class:`BursarError`."""
+        if self._leaving:
+            self._failures.append(error)
+            return
+        pilot = lifecycle.pilot
+        self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
 
     async def _run_lifecycle(self, lifecycle: _PilotLifecycle, origin: float) -> None:
         pilot = lifecycle.pilot
@@ -338,9 +361,6 @@ class PilotProvisioner:
                 failed = True
                 self._watch.pilot_ended(lifecycle.pilot, _loss(error), str(error))
                 self._on_fault(error, pilot)
-        except Exception as error:  # ours, or a site's
-            self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
-            raise
         finally:
             if not lifecycle.begun.done():
                 lifecycle.begun.set_result(None)
@@ -367,38 +387,48 @@ class PilotProvisioner:
                 lifecycle.has_room = True
                 return
             self._crowded.clear()
-            crowded = asyncio.ensure_future(self._crowded.wait())
-            over = asyncio.ensure_future(lifecycle.over.wait())
-            await asyncio.wait({crowded, over}, return_when=asyncio.FIRST_COMPLETED)
-            crowded.cancel()
-            over.cancel()
+            async with TaskSupervisor() as tasks:
+                gone = tasks.start(self._crowded.wait())
+                over = tasks.start(lifecycle.over.wait())
+                await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _hold(self, lifecycle: _PilotLifecycle, origin: float) -> None:
         """Holds the processors until their time is over, or their work."""
         pilot = lifecycle.pilot
         if pilot.works:
             due = origin + (pilot.start or 0.0)
-            asking = asyncio.ensure_future(self._ask(lifecycle, due))
-            done = asyncio.ensure_future(lifecycle.over.wait())
+            asking = self._tasks.start(self._ask(lifecycle, due), on_failure=heard_by_waiter)
+            over = self._tasks.start(lifecycle.over.wait())
             try:
-                await asyncio.wait({asking, done}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({asking, over}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                done.cancel()
-                if not asking.done():
-                    asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                lifecycle.held = await asking
-            if lifecycle.held is None:
+                over.cancel()
+                asking.cancel()
+            if not asking.done():  # processors may come although the request was cancelled
+                await asyncio.wait({asking})
+            if asking.cancelled():
                 return
+            lifecycle.held = asking.result()
         if not lifecycle.begun.done():
             lifecycle.begun.set_result(None)
-        lost: asyncio.Future[tuple[AllocationLoss, str]] | None = None
         try:
-            since = lifecycle.since if pilot.start is None else origin + pilot.start
+            await self._keep(
+                lifecycle, lifecycle.since if pilot.start is None else origin + pilot.start
+            )
+        finally:
+            if lifecycle.held is not None:
+                self._dispatcher.dismiss(pilot.name)
+                await lifecycle.held.release()
+
+    async def _keep(self, lifecycle: _PilotLifecycle, since: float) -> None:
+        """Keep the processors until their time is over, or their work, or they are lost."""
+        pilot = lifecycle.pilot
+        lost: asyncio.Task[tuple[AllocationLoss, str]] | None = None
+        try:
             if lifecycle.held is not None:
                 if lifecycle.since > since + _LATE and not lifecycle.is_late:
                     since = lifecycle.since
-                lost = asyncio.ensure_future(lifecycle.held.lost())
+                lost = self._tasks.start(lifecycle.held.lost(), on_failure=heard_by_waiter)
                 lost.add_done_callback(lambda _: lifecycle.finish())
                 self._watch.began(lifecycle.pilot, since)
             lifecycle.more = EXTENSION * lifecycle.pilot.duration
@@ -413,11 +443,8 @@ class PilotProvisioner:
             if lost is not None and lost.done():
                 lifecycle.lost = lost.result()
         finally:
-            if lost is not None:
+            if lost is not None:  # not waited for: what is released now is not to come later
                 lost.cancel()
-            if lifecycle.held is not None:
-                self._dispatcher.dismiss(pilot.name)
-                await lifecycle.held.release()
 
     async def _goes_on(self, lifecycle: _PilotLifecycle) -> bool:
         """Whether an extensible pilot has something to do beyond its end, and the money for it."""
@@ -508,11 +535,8 @@ class PilotProvisioner:
         for one in lifecycle:
             one.finish()
         tasks = [one.task for one in lifecycle if one.task is not None]
-        for problem in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(problem, SiteError):
-                self._notify(str(problem))
-            elif isinstance(problem, BaseException):
-                raise problem
+        if tasks:
+            await asyncio.wait(tasks)
 
     # Its lease.
 

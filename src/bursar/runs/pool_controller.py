@@ -1,7 +1,6 @@
 """The controller that carries out a pool's decisions at the sites and reports the results to it."""
 
 import asyncio
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from bursar.provisioning.pool_snapshot import (
 )
 from bursar.runs.pilot_provisioner import PilotObserver, PilotProvisioner
 from bursar.sites.protocol import Site
+from bursar.supervisor import TaskSupervisor
 
 PAUSE = 0.1
 """Seconds between two decisions, at the least."""
@@ -152,13 +152,15 @@ class PoolController(PilotObserver):
         self._stop = stop
         self._on_error = on_error
         self._asked: dict[str, _PendingAllocation] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSupervisor(self._on_failure)
         self._changed = asyncio.Event()
+        self._has_begun = False
 
     def begin(self, provision: PilotProvisioner) -> None:
         """Decides from now on."""
         self._provision = provision
-        self._task = asyncio.create_task(self._decide_on())
+        self._tasks.start(self._run())
+        self._has_begun = True
 
     def review_soon(self) -> None:
         """Decide again soon, because the inputs of the decision have changed."""
@@ -166,11 +168,9 @@ class PoolController(PilotObserver):
 
     async def end(self) -> None:
         """Stop deciding."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._tasks.close()
+        if self._has_begun:
+            self._has_begun = False
             scores = {name: self._pool.waits.score(name) for name in self._sites}
             figures = {name: [s.given, s.held] for name, s in scores.items() if s.given}
             if figures:
@@ -210,14 +210,10 @@ class PoolController(PilotObserver):
 
     # Deciding.
 
-    async def _decide_on(self) -> None:
-        try:
-            await self._run()
-        except BursarError as error:
-            self._on_error(error)
-        except Exception as error:
-            self._on_error(BursarError(f"the pool failed: {type(error).__name__}: {error}"))
-            raise
+    def _on_failure(self, error: BaseException) -> None:
+        if not isinstance(error, BursarError):
+            error = BursarError(f"the pool failed: {type(error).__name__}: {error}")
+        self._on_error(error)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -235,17 +231,12 @@ class PoolController(PilotObserver):
                 return
             await asyncio.sleep(PAUSE)
             until = min(loop.time() + CALM, loop.time() + self._pool.wake - view.now)
-            woken = asyncio.ensure_future(self._changed.wait())
-            changed = asyncio.ensure_future(self._dispatcher.change())
-            try:
+            async with TaskSupervisor() as tasks:
                 await asyncio.wait(
-                    {woken, changed},
+                    {tasks.start(self._changed.wait()), tasks.start(self._dispatcher.change())},
                     timeout=max(0.0, until - loop.time()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-            finally:
-                woken.cancel()
-                changed.cancel()
 
     def _request(self, asks: Sequence[AllocationRequest], now: float) -> None:
         """Submit pilots for requests; pilots of one bundle know of each other."""

@@ -8,6 +8,7 @@ the worst case stays set aside.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -15,6 +16,7 @@ from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, SettledBy
 from bursar.model.money import Transfer
 from bursar.sites.protocol import MeteringSite, Site
+from bursar.supervisor import TaskSupervisor
 
 SETTLING = 60.0
 """Seconds for which a run waits, at its begin and at its end, for leases to be settled."""
@@ -59,7 +61,8 @@ class LeaseSettlements:
         self._note = note
         self._notify = notify
         self._on_settled = on_settled
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks = TaskSupervisor()
+        self._settling: dict[str, asyncio.Task[None]] = {}  # by lease
         self._site_of: dict[str, str] = {}
 
     def keeps_count(self, site: str) -> bool:
@@ -99,15 +102,15 @@ class LeaseSettlements:
         tuple of str
             Leases that are not settled after so many seconds.
         """
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=min(SOON, patience))
-        if self._tasks and patience > SOON:
+        if self._settling:
+            await asyncio.wait(self._settling.values(), timeout=min(SOON, patience))
+        if self._settling and patience > SOON:
             self._notify(
                 f"waits up to {patience:g} s until {self._where()} says what "
-                f"{_leases(len(self._tasks))} came to"
+                f"{_leases(len(self._settling))} came to"
             )
-            await asyncio.wait(self._tasks.values(), timeout=patience - SOON)
-        return tuple(self._tasks)
+            await asyncio.wait(self._settling.values(), timeout=patience - SOON)
+        return tuple(self._settling)
 
     async def close(self) -> tuple[str, ...]:
         """
@@ -118,10 +121,8 @@ class LeaseSettlements:
         tuple of str
             Names of leases that are not settled; their money stays set aside.
         """
-        left, where = list(self._tasks.values()), self._where()
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        where = self._where()
+        await self._tasks.close()
         unsettled = self._guard.unsettled
         if unsettled:
             self._notify(
@@ -132,15 +133,14 @@ class LeaseSettlements:
 
     def _begin(self, lease: Lease, watched: float | None) -> None:
         self._site_of[lease.id] = lease.site
-        task = asyncio.create_task(self._settle(lease, watched))
-        self._tasks[lease.id] = task
-        task.add_done_callback(lambda done: self._ended(lease.id, done))
+        task = self._tasks.start(
+            self._settle(lease, watched), on_failure=partial(self._on_failure, lease.id)
+        )
+        self._settling[lease.id] = task
+        task.add_done_callback(lambda _: self._settling.pop(lease.id, None))
 
-    def _ended(self, lease: str, task: "asyncio.Task[None]") -> None:
-        self._tasks.pop(lease, None)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._notify(f"{lease} is not settled: {error}")
+    def _on_failure(self, lease: str, error: BaseException) -> None:
+        self._notify(f"{lease} is not settled: {error}")
 
     async def _settle(self, lease: Lease, watched: float | None) -> None:
         site = self._sites[lease.site]
@@ -163,7 +163,7 @@ class LeaseSettlements:
         self._on_settled()
 
     def _where(self) -> str:
-        return ", ".join(dict.fromkeys(self._site_of[lease] for lease in self._tasks))
+        return ", ".join(dict.fromkeys(self._site_of[lease] for lease in self._settling))
 
     def _write(self, lease: Lease) -> None:
         self._note("lease", msgspec.json.encode(lease).decode(), self._guard.transfers())

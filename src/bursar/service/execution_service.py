@@ -38,6 +38,7 @@ from bursar.service.service_manager import ServiceManager
 from bursar.service.workers import WorkerServer
 from bursar.service.workers.seal_key import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import MOST_SPAWNERS
 
 log = logging.getLogger(f"{LOGGER}.house")
@@ -115,7 +116,7 @@ class ExecutionService:
         self._clock = clock
         self._sites = sites
         self._open_sites = contextlib.AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSupervisor(self._on_failure)
         self._fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_open = self._is_draining = self._is_drained = False
         self._changed = asyncio.Event()
@@ -247,11 +248,11 @@ class ExecutionService:
             await self._open_sites.enter_async_context(site.opened())
         await self.provisioner.open()
         self._is_open = True
-        self._go_on(self._watch(self.journal.failed(), "the journal cannot be written"))
-        self._go_on(self._watch(self.engine.failed(), "the engine cannot go on"))
-        self._go_on(self._keep_time())
-        self._go_on(self._tick())
-        self._go_on(self.provisioner.run())
+        self._tasks.start(self._watch(self.journal.failed(), "the journal cannot be written"))
+        self._tasks.start(self._watch(self.engine.failed(), "the engine cannot go on"))
+        self._tasks.start(self._keep_time())
+        self._tasks.start(self._tick())
+        self._tasks.start(self.provisioner.run())
         return repaired
 
     def begin_drain(self) -> None:
@@ -306,9 +307,7 @@ class ExecutionService:
         self.begin_drain()
         self._end_drain()
         self.app.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self.provisioner.close()
         await self.worker_server.close()
         await self.engine.close()
@@ -338,18 +337,10 @@ class ExecutionService:
 
     # What goes on in it.
 
-    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._has_ended)
-
-    def _has_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         """Fail the whole service when one of its background tasks fails."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("internal fault", exc_info=error)
-            self._fail(f"internal fault: {type(error).__name__}")
+        log.error("internal fault", exc_info=error)
+        self._fail(f"internal fault: {type(error).__name__}")
 
     def _fail(self, reason: str) -> None:
         if not self._fault.done():

@@ -32,6 +32,7 @@ from bursar.service.real_disk import RealDisk
 from bursar.service.site_provider import AccountInstanceHomes, make_site_provider
 from bursar.service.steady_clock import SteadyClock
 from bursar.service.systemd import SystemdNotifier
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.resource_limits import ResourceLimits
 
 log = logging.getLogger(f"{LOGGER}.premises")
@@ -212,26 +213,21 @@ class ServiceRunner:
         BursarError
             When the service cannot go on.
         """
-        failed = asyncio.ensure_future(service.failed())
-        ending = asyncio.ensure_future(self._ending.wait())
-        watchdog = asyncio.ensure_future(self._notify_watchdog())
-        following = asyncio.ensure_future(self._follow_clock(service))
-        try:
+        async with TaskSupervisor() as tasks:
+            failed = tasks.start(service.failed())
+            ending = tasks.start(self._ending.wait())
+            # A failure of one of these cancels the two that are waited for, and is raised.
+            tasks.start(self._notify_watchdog())
+            tasks.start(self._follow_clock(service))
             await asyncio.wait({failed, ending}, return_when=asyncio.FIRST_COMPLETED)
-            if failed.done():
+            if failed.done() and not failed.cancelled():
                 raise BursarError(f"{failed.result()}; start it again")
-        finally:
-            for waiting in (failed, ending, watchdog, following):
-                waiting.cancel()
 
     async def _drain(self, service: ExecutionService, seconds: float) -> None:
-        draining = asyncio.ensure_future(service.drain(seconds))
-        second_signal = asyncio.ensure_future(self._second_signal.wait())
-        try:
+        async with TaskSupervisor() as tasks:
+            draining = tasks.start(service.drain(seconds))
+            second_signal = tasks.start(self._second_signal.wait())
             await asyncio.wait({draining, second_signal}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            draining.cancel()
-            second_signal.cancel()
 
     async def _close_listeners(self, service: ExecutionService, listening: HttpListener) -> None:
         service.app.end_streams()

@@ -6,10 +6,8 @@ import socket
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Mapping,
     Sequence,
 )
@@ -42,6 +40,7 @@ from bursar.sites.pilot_job_journal import PilotJobJournal
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.sites.queue_observer import QueueObserver
 from bursar.sites.window_reservations import WindowReservations
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint, PilotAdmission
 
 FRESH = 5.0
@@ -131,9 +130,9 @@ class BatchSite:
             clock=clock,
             notify=self._notify,
         )
-        self._tasks: set[asyncio.Task[None]] = set()  # that end by themselves
+        self._tasks = TaskSupervisor(self._on_failure)  # of those that end by themselves
         self._endings = JobEndings(
-            self._manager, self._record, start=self._go_on, notify=self._notify
+            self._manager, self._record, start=self._tasks.start, notify=self._notify
         )
 
     @property
@@ -157,16 +156,12 @@ class BatchSite:
         if not self._lasts:
             with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
                 await self._make_ready()
-        watching = [
-            asyncio.create_task(self._insist(self._watch.run)),
-            asyncio.create_task(self._insist(self._keep_fresh)),
-        ]
         try:
-            yield
+            async with TaskSupervisor(self._on_unwatched) as watching:
+                watching.start(self._watch.run())
+                watching.start(self._keep_fresh())
+                yield
         finally:
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
             await (self._leave() if self._lasts else self._close())
 
     async def adopt(
@@ -209,32 +204,25 @@ class BatchSite:
 
     async def leave(self) -> None:
         """Leave the pilots to the scheduler, where they go on or wait on."""
-        await self._leave()  # at once: one that waits is about to be given up
+        await self._leave()
 
     async def _leave(self) -> None:
-        """Stop watching, and leave the pilots to the run's next process."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Leave the pilots to the run's next process: from now on none of them is ended."""
+        await self._tasks.close()
 
-    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a background task; its failure reaches the pilots that rely on it."""
-        try:
-            await work()
-        except Exception as error:
-            failure = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
-            self._notify(f"is not watched any more: {type(error).__name__}: {error}")
-            for entry in list(self._pilots.values()):
-                entry.fail(failure)
-            raise
+    def _on_unwatched(self, error: BaseException) -> None:
+        """Fail the pilots: what becomes of their jobs is not seen any more."""
+        failure = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
+        self._notify(f"is not watched any more: {type(error).__name__}: {error}")
+        for entry in list(self._pilots.values()):
+            entry.fail(failure)
 
     async def _make_ready(self) -> None:
         """Give back what an earlier process left, once, however many callers wait for it."""
         if self._is_ready:
             return
         if self._readying is None or self._readying.done():
-            self._readying = self._go_on(self._become_ready())
+            self._readying = self._tasks.start(self._become_ready())
         await asyncio.shield(self._readying)
 
     async def _become_ready(self) -> None:
@@ -385,18 +373,10 @@ class BatchSite:
 
     def _hand_in(self, entries: Sequence[BatchPilot]) -> None:
         """Submit a bundle in one request, which goes on though some of its pilots are cancelled."""
-        self._go_on(self._submit(entries))
+        self._tasks.start(self._submit(entries))
 
-    def _go_on(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._has_ended)
-        return task
-
-    def _has_ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, SiteError):  # that is told elsewhere
+    def _on_failure(self, error: BaseException) -> None:
+        if not isinstance(error, SiteError):  # that is failure elsewhere
             self._notify(f"{type(error).__name__}: {error}")
 
     async def _submit(self, entries: Sequence[BatchPilot]) -> None:
@@ -486,7 +466,7 @@ class BatchSite:
                 reason = f", {report.reason}" if report.reason else ""
                 message = f"{what} has ended: {report.how}{reason}"
                 if report.how == "failed":
-                    self._go_on(self._lose_with_reason(entry, loss, message))
+                    self._tasks.start(self._lose_with_reason(entry, loss, message))
                 else:
                     self._lose(entry, loss, message)
 
@@ -532,6 +512,8 @@ class BatchSite:
         """End the job, whatever state it is in."""
         self._pilots.pop(entry.pilot.name, None)
         entry.abandon()
+        if self._tasks.is_closed:  # the run's next process has it
+            return
         ending = None
         if entry.job:
             self._watch.drop(entry.job)
@@ -581,11 +563,10 @@ class BatchSite:
         for entry in list(self._pilots.values()):
             await self._give_up(entry)
         while self._tasks:
-            done, late = await asyncio.wait(self._tasks, timeout=PARTING)
+            done, _ = await asyncio.wait(self._tasks, timeout=PARTING)
             if not done:  # what they ask for is written down for the next process
-                for task in late:
-                    task.cancel()
-                await asyncio.wait(late)
+                self._tasks.cancel()
+                await self._tasks.wait()
         await self._windows.release_all()
         found, all_found = await self._endings.find_unanswered()
         self._jobs.update(dict.fromkeys(found, ""))

@@ -31,6 +31,7 @@ from bursar.sites.pilot_job_journal import (
     SubmittedRequest,
 )
 from bursar.sites.protocol import MeteredTime
+from bursar.supervisor import TaskSupervisor
 
 LATE = 120.0
 """
@@ -102,7 +103,7 @@ class JobSettlement:
         self._clock = clock
         self._notify = notify
         self._owed: dict[str, _UnsettledLease] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._tasks = TaskSupervisor(self._on_failure)  # one at the most
         self._pause = _SOONEST
         self._began: dict[str, float] = {}  # of jobs, as it was heard last
         self._cancel_at: dict[str, float] = {}  # when jobs are to be told again, loop time
@@ -119,8 +120,8 @@ class JobSettlement:
         """Returns when it is known; see :class:`bursar.sites.protocol.MeteringSite`."""
         owed = self._owed[lease.id] = _UnsettledLease(lease, watched)
         self._pause = _SOONEST
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask_on())
+        if not self._tasks:
+            self._tasks.start(self._ask_on())
         try:
             return await owed.found
         except asyncio.CancelledError:
@@ -153,10 +154,7 @@ class JobSettlement:
 
     async def close(self) -> None:
         """Stop asking the scheduler."""
-        if self._asking is not None:
-            self._asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._asking
+        await self._tasks.close()
 
     async def adopt(self, left: RecoveredJobs) -> dict[str, str]:
         """
@@ -192,22 +190,23 @@ class JobSettlement:
 
     async def _ask_on(self) -> None:
         notified = False
-        try:
-            while self._owed:
-                try:
-                    await self._ready()
-                    await self._ask()
-                    notified = False
-                except SiteError as error:
-                    if not notified:
-                        self._notify(f"{error}; asked again until its jobs are settled")
-                    notified = True
-                await asyncio.sleep(self._pause)
-                self._pause = min(self._pause * _SLOWER, _LATEST)
-        except Exception as error:
-            for owed in self._owed.values():
-                if not owed.found.done():
-                    owed.found.set_exception(error)
+        while self._owed:
+            try:
+                await self._ready()
+                await self._ask()
+                notified = False
+            except SiteError as error:
+                if not notified:
+                    self._notify(f"{error}; asked again until its jobs are settled")
+                notified = True
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * _SLOWER, _LATEST)
+
+    def _on_failure(self, error: BaseException) -> None:
+        """Pass a fault of ours on to all that wait for a lease."""
+        for owed in self._owed.values():
+            if not owed.found.done():
+                owed.found.set_exception(error)
 
     async def _ask(self) -> None:
         """Ask the scheduler once about all leases that are not settled."""

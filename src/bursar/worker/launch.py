@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import SiteError
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.worker_settings import WorkerSettings
 
 MOST_SPAWNERS = 16
@@ -212,7 +214,8 @@ class LocalWorkers:
         self._shares = split_processors(processors, rigid=rigid)
         self._on_event = on_event
         self._starter: WorkerStarter = starter or ChildStarter()
-        self._watches: list[asyncio.Task[None]] = []
+        self._watches = TaskSupervisor()
+        self._is_started = False
         self._processes: dict[str, WorkerProcess] = {}
         self._leaving = asyncio.Event()
         self._run = ""
@@ -234,19 +237,21 @@ class LocalWorkers:
                 self._processes[name] = found
             else:
                 await self._spawn(name, share, endpoint)
-            self._watches.append(asyncio.create_task(self._watch(name, share, endpoint)))
+            self._is_started = True
+            self._watches.start(
+                self._watch(name, share, endpoint), on_failure=partial(self._on_unwatched, name)
+            )
 
     async def release(self) -> None:
         """Waits for them to leave, and kills those that do not."""
         self._leaving.set()
-        if not self._watches:
+        if not self._is_started:
             return
-        _, late = await asyncio.wait(self._watches, timeout=_LEAVING)
+        await self._watches.wait(_LEAVING)
         killed = dict(self._processes)
         for process in killed.values():
             process.kill()
-        if late:
-            await asyncio.wait(late)
+        await self._watches.wait()
         for name in killed:  # what it ran is not to go on without it
             await asyncio.to_thread(kill_leftovers, self._run, name)
         try:
@@ -256,9 +261,7 @@ class LocalWorkers:
 
     async def leave_running(self) -> None:
         """Watches them no more; those that can do without this process go on."""
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await self._watches.close()
         for process in self._processes.values():
             process.close()
         self._processes.clear()
@@ -266,7 +269,7 @@ class LocalWorkers:
     @property
     def workers(self) -> int:
         """Workers that are there or will be again."""
-        return sum(not watch.done() for watch in self._watches)
+        return len(self._watches)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -318,6 +321,12 @@ class LocalWorkers:
             except SiteError as error:
                 self._on_event(f"{error}; worker {name} is given up")
                 return
+
+    def _on_unwatched(self, name: str, error: BaseException) -> None:
+        """Give up a worker by a fault of ours: nobody would replace it when it dies."""
+        self._on_event(f"worker {name} is given up: {type(error).__name__}: {error}")
+        if name in self._processes:
+            self._processes[name].kill()
 
     async def _left_within(self, seconds: float) -> bool:
         """Whether the workers are told to leave within so many seconds."""

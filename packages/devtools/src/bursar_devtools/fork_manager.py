@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bursar.model.errors import InputError, SiteError
@@ -29,6 +30,7 @@ from bursar.provisioning.lrm.resource_manager import (
     QueuedJob,
     QueueState,
 )
+from bursar.supervisor import TaskSupervisor
 
 GRACE = 2.0
 """Seconds between asking the processes of a job to end and ending them."""
@@ -85,6 +87,7 @@ class ForkManager:
         self._last = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._closed = False
+        self._tasks = TaskSupervisor()
 
     @property
     def abilities(self) -> ManagerCapabilities:
@@ -250,14 +253,17 @@ class ForkManager:
             free -= job.processors
             self._queue.remove(job)
             job.state, job.began, job.reason = "running", now, ""
-            job.task = asyncio.create_task(self._run(job))
+            job.task = self._tasks.start(self._run(job), on_failure=partial(self._on_failure, job))
 
     async def _run(self, job: _ForkedJob) -> None:
-        try:
-            how, reason = await self._run_process(job)
-        except OSError as error:
-            how, reason = "failed", f"it cannot be started: {error}"
+        how, reason = await self._run_process(job)
         _end(job, how, reason)
+        self._start_what_can()
+
+    def _on_failure(self, job: _ForkedJob, error: BaseException) -> None:
+        """End a job whose process could not be started or watched."""
+        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        _end(job, "failed", f"it cannot be started: {said}")
         self._start_what_can()
 
     async def _run_process(self, job: _ForkedJob) -> tuple[JobEnding, str]:
@@ -278,20 +284,20 @@ class ForkManager:
                 env={**os.environ, "BURSAR_ELEMENT": str(job.element)},
                 start_new_session=True,
             )
-        ended = asyncio.create_task(process.wait())
-        asked = asyncio.create_task(job.end.wait())
-        try:
-            await asyncio.wait(
-                (ended, asked),
-                timeout=job.request.seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not ended.done():
-                job.wish = job.wish or "timeout"
-        finally:
-            # A job that is done leaves nothing in its group either.
-            await _end_group(process.pid, ended)
-            asked.cancel()
+        async with TaskSupervisor() as tasks:
+            ended = tasks.start(process.wait())
+            asked = tasks.start(job.end.wait())
+            try:
+                await asyncio.wait(
+                    (ended, asked),
+                    timeout=job.request.seconds,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not ended.done():
+                    job.wish = job.wish or "timeout"
+            finally:
+                # A job that is done leaves nothing in its group either.
+                await _end_group(process.pid, ended)
         script.unlink(missing_ok=True)
         if job.wish is not None:
             return job.wish, "cancelled" if job.wish == "cancelled" else "its time is over"

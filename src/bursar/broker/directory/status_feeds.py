@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.model.errors import BursarError, InputError
 from bursar.model.status import SiteStatus
+from bursar.supervisor import TaskSupervisor
 
 EVERY = 60.0
 """Seconds between two questions to a site, or two of its messages, where nothing else is said."""
@@ -70,21 +71,35 @@ class StatusPoller:
         self._on_round = on_round
         self._open = set(sites)  # not asked yet in this round
         self._first_round = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: BaseException | None = None
+        self._tasks = TaskSupervisor(self._on_failure)
 
     async def __aenter__(self) -> "StatusPoller":
         """Begin to ask."""
-        self._tasks = [asyncio.create_task(self._go_on(site)) for site in self._sites]
+        for site in self._sites:
+            self._tasks.start(self._go_on(site))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop asking."""
-        await _stop(self._tasks)
+        """Stop asking; raise what kept a site from being asked further."""
+        await self._tasks.close()
+        if self._failure is not None:
+            raise self._failure
 
     async def wait_for_all(self) -> None:
-        """Wait until each site has answered, or failed to, for the first time."""
+        """
+        Wait until each site has answered, or failed to, for the first time.
+
+        A fault of ours that keeps a site from being asked further is raised.
+        """
         if self._sites:
             await self._first_round.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._first_round.set()
 
     async def _go_on(self, site: str) -> None:
         loop = asyncio.get_running_loop()
@@ -110,12 +125,11 @@ class StatusPoller:
                 status = self._sites[site]()
                 if inspect.isawaitable(status):
                     status = await status
+            self._directory.receive_status(site, status)
         except TimeoutError:
             self._directory.failed(site, f"does not answer within {self._patience:g} s")
         except Exception as error:  # whatever it is, others go on
             self._directory.failed(site, _shown(error))
-        else:
-            self._directory.receive_status(site, status)
 
 
 class StatusPublisher:
@@ -171,16 +185,16 @@ class StatusPublisher:
         self._published: SiteStatus | None = None  # or being told
         self._is_failing = False
         self._changed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSupervisor()
 
     async def __aenter__(self) -> "StatusPublisher":
         """Begin with a message."""
-        self._tasks = [asyncio.create_task(self._go_on())]
+        self._tasks.start(self._go_on())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop sending."""
-        await _stop(self._tasks)
+        """Stop sending; raise what kept the status from being sent further."""
+        await self._tasks.close()
 
     def poll(self) -> None:
         """Something has happened at the site: if that is news, it is sent."""
@@ -239,15 +253,6 @@ def _differs(a: float | None, b: float | None, threshold: float) -> bool:
     if a is None or b is None:
         return a is not b
     return abs(a - b) >= 1 and abs(a - b) > threshold * max(a, b)
-
-
-async def _stop(tasks: list[asyncio.Task[None]]) -> None:
-    """Ends them; what one of them failed with is raised."""
-    for task in tasks:
-        task.cancel()
-    for ended in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(ended, Exception):
-            raise ended
 
 
 def _shown(error: Exception) -> str:

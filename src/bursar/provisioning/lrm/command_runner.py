@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bursar.model.errors import InputError, SiteError
+from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 MOST_AT_ONCE = 4
 """Commands of one manager that run at a time: a scheduler serves others too."""
@@ -384,17 +385,19 @@ async def _started(
 ) -> tuple[asyncio.SubprocessTransport, _CommandOutput]:
     """A process that runs; if the caller goes meanwhile, none."""
     loop = asyncio.get_running_loop()
-    starting = asyncio.ensure_future(
-        loop.subprocess_exec(_CommandOutput, *command, env=variables, start_new_session=True)
-    )
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # Cancelled itself, asyncio would end the process without what that has started, and
-        # wait for both.
-        with contextlib.suppress(OSError, ValueError):
-            await _ended(*await starting)
-        raise
+    async with TaskSupervisor() as tasks:
+        starting = tasks.start(
+            loop.subprocess_exec(_CommandOutput, *command, env=variables, start_new_session=True),
+            on_failure=heard_by_waiter,
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Cancelled itself, asyncio would end the process without what that has started, and
+            # wait for both.
+            with contextlib.suppress(OSError, ValueError):
+                await _ended(*await starting)
+            raise
 
 
 async def _ended(transport: asyncio.SubprocessTransport, output: _CommandOutput) -> None:

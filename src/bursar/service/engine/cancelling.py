@@ -7,7 +7,6 @@ import msgspec
 
 from bursar.model.outcome import Outcome, Status
 from bursar.service.engine import records
-from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.dispatching import GRACE, TaskDispatcher
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
@@ -17,6 +16,7 @@ from bursar.service.engine.records import UNWANTED, TasksCancelled
 from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import ABSENT, CANCELLED, CLAIMED, ENDING, HELD, READY
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
+from bursar.supervisor import TaskSupervisor
 
 _CHUNK = 2048  # tasks that are cancelled between two turns of the loop
 
@@ -35,7 +35,7 @@ class TaskCanceller:
         scheduler: PoolScheduler,
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
-        background: BackgroundTasks,
+        background: TaskSupervisor,
         clock: Clock,
     ) -> None:
         self._journal = journal
@@ -74,7 +74,7 @@ class TaskCanceller:
                 self._locations.append(UNWANTED, _encode(record), essential=True)
             )
             instance.winding += 1
-            await asyncio.shield(self._background.spawn(self._cancel(instance, chosen, grace)))
+            await asyncio.shield(self._background.start(self._cancel(instance, chosen, grace)))
         else:
             await self._journal.durable()
         if before and grace is not None:

@@ -29,7 +29,6 @@ from bursar.model.demand import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
 from bursar.remote.task_output import STREAMS
-from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import TaskCounters
@@ -60,6 +59,7 @@ from bursar.service.interfaces import (
     ServiceJournal,
     UsageBilling,
 )
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.workspace import log_name
 
 GRACE = 30.0
@@ -146,7 +146,7 @@ class ServiceEngine:
         )
         self._waiters = InstanceWaiters()
         self.dispatching.on_freed = self._waiters.wake
-        self._background = BackgroundTasks(self.on_fault)
+        self._background = TaskSupervisor(self._on_failure)
         self._upkeep = InstanceCompaction(self._locations)
         self._delivery = ResultDelivery(
             index=self._index,
@@ -208,7 +208,7 @@ class ServiceEngine:
         restoring, self._restoring = self._restoring, None
         self._lifecycle.restore(restoring)
         if any(instance.tasks.unfinished for instance in self._index):
-            self._background.spawn(self._settle_later())
+            self._background.start(self._settle_later())
         else:
             self.dispatching.settled = True
         for instance in self._index:
@@ -236,7 +236,7 @@ class ServiceEngine:
             tasks.queue_all(t for t in held if t not in instance.doomed)
             self.dispatching.enlist(instance)
             if doomed:
-                self._background.spawn(self._cancelling.wind_up(instance, doomed))
+                self._background.start(self._cancelling.wind_up(instance, doomed))
 
     def drain(self) -> None:
         """Accept no submissions and give out no tasks; running tasks go on and are recorded."""
@@ -260,7 +260,7 @@ class ServiceEngine:
             async with asyncio.timeout(_PARTING):
                 await self._recorder.settle()
         await self._background.close()
-        self._recorder.stop()
+        await self._recorder.close()
 
     async def failed(self) -> str:
         """Wait until the engine cannot go on and return the reason: the service must end then."""
@@ -478,7 +478,7 @@ class ServiceEngine:
             self._index.usage(user).result_bytes -= size
             logs = [log_name(str(task), serial, name) for task, serial in ended for name in STREAMS]
             if logs:
-                self._background.spawn(
+                self._background.start(
                     run_in_thread(self._homes.remove_logs, instance.folder, logs)
                 )
         await self._journal.durable()
@@ -554,6 +554,11 @@ class ServiceEngine:
     async def _settle_later(self) -> None:
         await asyncio.sleep(self._grace)
         self.settle()
+
+    def _on_failure(self, error: BaseException) -> None:
+        """Stop after the failure of a background task, unless whoever waits for it is told."""
+        if not isinstance(error, ServiceError):
+            self.on_fault(error)
 
     def on_fault(self, error: BaseException) -> None:
         """Stop after an internal error: nothing more is acknowledged."""

@@ -9,7 +9,6 @@ import msgspec
 
 from bursar.model.admission import Refusal
 from bursar.remote import messages as api
-from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.content import digest_of_instance
 from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.engine_limits import EngineLimits
@@ -35,6 +34,7 @@ from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import CLAIMED
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, Entropy, ServiceError, UsageBilling
+from bursar.supervisor import TaskSupervisor
 
 _BLOCK = 1024  # numbers of instances that are set aside together
 _STOPPING = 30.0  # seconds for which a home waits for the tasks in it to end
@@ -58,7 +58,7 @@ class InstanceLifecycle:
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
         waiters: InstanceWaiters,
-        background: BackgroundTasks,
+        background: TaskSupervisor,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -97,7 +97,7 @@ class InstanceLifecycle:
         dying = [name for name, _ in restoring.homes]
         await run_in_thread(self._homes.restore, users, dying)
         for name, location in restoring.homes:
-            self._background.spawn(self._remove_home(name, location))
+            self._background.start(self._remove_home(name, location))
 
     # Making one.
 
@@ -144,7 +144,7 @@ class InstanceLifecycle:
         instance.pool = pool
         self._give_home(instance)
         self._index.add(instance)
-        self._making[instance.number] = self._background.spawn(self._make_home(instance))
+        self._making[instance.number] = self._background.start(self._make_home(instance))
         return instance
 
     async def wait_for_home(self, instance: Instance) -> None:
@@ -213,7 +213,7 @@ class InstanceLifecycle:
         )
         self._upkeep.destroy(instance)
         making = self._making.get(instance.number)
-        self._background.spawn(self._remove_home(instance.folder, dying, instance, making))
+        self._background.start(self._remove_home(instance.folder, dying, instance, making))
         self._waiters.wake(instance)
 
     def sweep(self, now: float) -> None:

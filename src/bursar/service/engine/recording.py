@@ -28,6 +28,7 @@ from bursar.service.engine.results import (
     has_log,
 )
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal, UsageBilling
+from bursar.supervisor import TaskSupervisor
 
 MOST = 4096
 """Results recorded together, about."""
@@ -108,7 +109,7 @@ class ResultRecorder:
         self._on_recorded = on_recorded
         self._on_fault = on_fault
         self._queue: deque[tuple[Sequence[TaskEnd], OnDurable | None]] = deque()
-        self._running: asyncio.Task[None] | None = None
+        self._tasks = TaskSupervisor(on_fault)  # one at the most
         self._queued = 0
         self._urgent = asyncio.Event()
         self._next = 0.0  # on the loop's clock: when those that can wait are written
@@ -119,19 +120,21 @@ class ResultRecorder:
         self._queued += len(endings)
         if self._queued >= MOST or not all(e.instance.tasks.ready for e in endings):
             self._urgent.set()
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run())
+        if not self._tasks:
+            self._tasks.start(self._run(), "result recording")
 
     async def settle(self) -> None:
         """Wait until all that was handed in is durable, or never will be."""
         self._urgent.set()
-        while self._running is not None and not self._running.done():
-            await asyncio.wait({self._running})
+        await self._tasks.wait()
 
     def stop(self) -> None:
         """Stop recording."""
-        if self._running is not None:
-            self._running.cancel()
+        self._tasks.cancel()
+
+    async def close(self) -> None:
+        """Stop recording for good, and wait until the last write is over."""
+        await self._tasks.close()
 
     async def _run(self) -> None:
         while self._queue:

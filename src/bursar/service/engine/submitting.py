@@ -7,7 +7,6 @@ from hashlib import sha256
 import msgspec
 
 from bursar.remote import messages as api
-from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.content import hash_tasks
 from bursar.service.engine.counters import TaskCounters
@@ -20,6 +19,7 @@ from bursar.service.engine.records import ADDED
 from bursar.service.engine.tasks import HELD, columns_of
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
+from bursar.supervisor import TaskSupervisor
 
 _CHUNK = 2048  # tasks that are taken between two turns of the loop
 
@@ -46,7 +46,7 @@ class SubmissionRecorder:
         locations: RecordLocations,
         dispatching: TaskDispatcher,
         waiters: InstanceWaiters,
-        background: BackgroundTasks,
+        background: TaskSupervisor,
         counters: TaskCounters,
         clock: Clock,
         directories: Sequence[str],
@@ -126,7 +126,7 @@ class SubmissionRecorder:
         self._index.check_tasks(instance, len(specs), sum(map(len, bodies)))
         submission, new = self._add(instance, specs, bodies, key, digest)
         # Whoever asked may go away meanwhile; what was journalled is given out all the same.
-        await asyncio.shield(self._background.spawn(self._start(instance, new)))
+        await asyncio.shield(self._background.start(self._start(instance, new)))
         return submission
 
     def _add(
@@ -160,7 +160,7 @@ class SubmissionRecorder:
             await self._journal.durable()
         except ServiceError as error:
             if error.status == 507:
-                self._background.spawn(self._start_later(instance, new))
+                self._background.start(self._start_later(instance, new))
             raise
         self._queue(instance, new)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -193,9 +193,9 @@ class ServiceApi:
         goes_on = reply.size is None
         seconds = self._parts.limits.stream_seconds if goes_on else None
 
-        def over() -> asyncio.Future[None]:
+        def over() -> Coroutine[Any, Any, None]:
             gone = request.gone()
-            return self._waiting.until(gone) if goes_on else asyncio.ensure_future(gone)
+            return self._waiting.until(gone) if goes_on else gone
 
         try:
             await send_streaming_response(reply, send, bare=bare, over=over, seconds=seconds)

@@ -11,6 +11,7 @@ from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.request import HttpRequest
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Principal, ServiceError
+from bursar.supervisor import TaskSupervisor
 
 T = TypeVar("T")
 
@@ -30,8 +31,8 @@ class AuthorizedRequest:
     request
         The request as it was received, with a body that the handler may read piece by piece.
     over
-        Makes a future that is done when the client has disconnected or the service ends all
-        waiting.
+        Returns when the client has disconnected or the service ends all waiting; has a task of
+        its own.
     answers
         Memory for replies that users have requested and not yet read.
     document
@@ -43,7 +44,7 @@ class AuthorizedRequest:
     principal: Principal
     path: Mapping[str, Any]
     request: HttpRequest
-    over: Callable[[], "asyncio.Future[None]"]
+    over: Callable[[], Coroutine[Any, Any, None]]
     answers: DynamicThreshold
     document: bytes
 
@@ -85,12 +86,8 @@ class AuthorizedRequest:
 
     async def until_over(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a coroutine; None when the request is over before it ends."""
-        doing = asyncio.ensure_future(work)
-        over = self.over()
-        try:
+        async with TaskSupervisor() as tasks:
+            doing = tasks.start(work)
+            over = tasks.start(self.over())
             await asyncio.wait((doing, over), return_when=asyncio.FIRST_COMPLETED)
             return doing.result() if doing.done() else None
-        finally:
-            doing.cancel()
-            over.cancel()
-            await asyncio.gather(doing, over, return_exceptions=True)

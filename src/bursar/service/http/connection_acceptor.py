@@ -6,6 +6,7 @@ some thousands of half-open connections could use up all file descriptors, also 
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,6 +18,10 @@ from bursar.dispatch.handshakes import Handshakes
 from bursar.dispatch.subnet import subnet_of
 from bursar.service.http.limiters import ConcurrencyLimit
 from bursar.service.http_limits import HttpLimits
+from bursar.service.logs import LOGGER
+from bursar.supervisor import TaskSupervisor
+
+_log = logging.getLogger(f"{LOGGER}.http")
 
 _BACKLOG = 1024
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
@@ -169,7 +174,7 @@ class ConnectionAcceptor:
         of_one = max(1, limits.connections_per_address * most // limits.connections)
         self._places = _ConnectionLimit(most, of_one)
         self._sockets: list[socket.socket] = []
-        self._coming: set[asyncio.Task[None]] = set()
+        self._coming = TaskSupervisor(_on_failure)
         self._is_closed = False
 
     @property
@@ -214,10 +219,7 @@ class ConnectionAcceptor:
             asyncio.get_running_loop().remove_reader(listening)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        coming = list(self._coming)
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
+        await self._coming.close()
         self.leave()
 
     def leave(self) -> None:
@@ -241,8 +243,7 @@ class ConnectionAcceptor:
             if place is None:
                 connection.close()
                 continue
-            place.coming = asyncio.create_task(self._welcome(connection, place))
-            self._coming.add(place.coming)
+            place.coming = self._coming.start(self._welcome(connection, place))
             place.coming.add_done_callback(partial(self._settle, connection, place))
 
     def _accept_again(self, listening: socket.socket) -> None:
@@ -263,7 +264,11 @@ class ConnectionAcceptor:
         self, connection: socket.socket, place: ConnectionSlot, coming: "asyncio.Task[None]"
     ) -> None:
         """Free the slot of a connection that was not made, even when its task never began."""
-        self._coming.discard(coming)
         if not place.is_made:
             place.leave()
             connection.close()
+
+
+def _on_failure(error: BaseException) -> None:
+    """Log a fault of ours; the connection has been closed, and others go on."""
+    _log.error("a connection could not be accepted", exc_info=error)

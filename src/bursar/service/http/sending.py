@@ -6,6 +6,7 @@ from typing import Any
 
 from bursar.service.http.request import Send
 from bursar.service.http.responses import HttpResponse, StreamingResponse
+from bursar.supervisor import TaskSupervisor
 
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -17,23 +18,29 @@ class PendingWaits:
     """Requests that wait for an event, until they are ended together."""
 
     def __init__(self) -> None:
-        self._futures: dict[asyncio.Future[None], None] = {}  # in the order they came
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they came
         self._ended = False
 
-    def until(self, gone: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """Return a future that is done when ``gone`` is, or :meth:`end` was called."""
-        future = asyncio.ensure_future(gone)
+    async def until(self, gone: Coroutine[Any, Any, None]) -> None:
+        """
+        Wait until ``gone`` returns or :meth:`end` is called, which cancels the task of the caller.
+        """
+        task = asyncio.current_task()
+        assert task is not None
         if self._ended:
-            future.cancel()
-        self._futures[future] = None
-        future.add_done_callback(lambda done: self._futures.pop(done, None))
-        return future
+            gone.close()
+            return
+        self._tasks[task] = None
+        try:
+            await gone
+        finally:
+            del self._tasks[task]
 
     def end(self) -> None:
         """End all waiting, now and from now on."""
         self._ended = True
-        for future in list(self._futures):
-            future.cancel()
+        for task in list(self._tasks):
+            task.cancel()
 
 
 async def send_response(reply: HttpResponse, send: Send, *, bare: bool) -> None:
@@ -58,7 +65,7 @@ async def send_streaming_response(
     send: Send,
     *,
     bare: bool,
-    over: Callable[[], "asyncio.Future[None]"],
+    over: Callable[[], Coroutine[Any, Any, None]],
     seconds: float | None,
 ) -> None:
     """
@@ -72,25 +79,19 @@ async def send_streaming_response(
     bare
         Whether to leave out the body, as for ``HEAD``.
     over
-        Makes a future that is done when the stream should be ended.
+        Returns when the stream should be ended; has a task of its own.
     seconds
         Seconds after which the stream ends in any case; None: no limit.
     """
     try:
         await send(_head(stream, stream.size))
         if not bare and stream.size != 0:
-            ending = over()
-            pump = asyncio.ensure_future(_send_pieces(stream, send))
-            try:
+            async with TaskSupervisor() as tasks:
+                ending = tasks.start(over())
+                pump = tasks.start(_send_pieces(stream, send))
                 await asyncio.wait(
                     (pump, ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
-                if pump.done():
-                    pump.result()
-            finally:
-                pump.cancel()
-                ending.cancel()
-                await asyncio.gather(pump, ending, return_exceptions=True)
             if stream.size is not None:
                 return  # ended with its last byte, or left without an end
         await send({"type": "http.response.body", "body": b""})

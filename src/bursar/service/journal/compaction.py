@@ -1,7 +1,6 @@
 """Compaction: segments that are mostly dead are emptied and removed, a little at a time."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from bursar.service.journal.record_format import (
     segment_name,
 )
 from bursar.service.journal.segment import Segment
+from bursar.supervisor import TaskSupervisor
 
 _CHUNK = 256 * 1024
 """Bytes read, moved and made durable at a time."""
@@ -80,19 +80,16 @@ class SegmentCompaction:
         self._spare = spare
         self._wake = asyncio.Event()
         self._was_current = 0
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSupervisor(self._on_failure)
 
     def start(self) -> None:
         """Start compaction in the background."""
         self._wake.set()
-        self._task = asyncio.create_task(self._run(), name="journal compaction")
+        self._tasks.start(self._run(), "journal compaction")
 
     async def stop(self) -> None:
         """Stop compaction; segments stay as they are."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._tasks.close()
 
     def on_killed(self, segment: Segment) -> None:
         """Note that a record of a segment was killed."""
@@ -105,6 +102,10 @@ class SegmentCompaction:
         if current != self._was_current:
             self._was_current = current
             self._wake.set()
+
+    def _on_failure(self, error: BaseException) -> None:
+        """Break the journal, which would only ever grow from now on."""
+        self._records.fail(f"compaction failed: {type(error).__name__}: {error}")
 
     def _is_rubbish(self, segment: Segment) -> bool:
         if segment is self._records.current:

@@ -20,6 +20,7 @@ from bursar.service.journal.record_format import (
 )
 from bursar.service.journal.recovery import scan_segment
 from bursar.service.journal.segment import Segment, SegmentBatch
+from bursar.supervisor import TaskSupervisor
 
 MEBIBYTE = 2**20
 
@@ -81,6 +82,7 @@ class SegmentedJournal:
         self._unseen = 0
         self._is_reserved = False
         self._looking: asyncio.Task[None] | None = None
+        self._tasks = TaskSupervisor(self._on_failure)
         self._next_look = 0.0
         above = 2 * segment_size if tidy_above is None else tidy_above
         self._compaction = SegmentCompaction(self, disk, above=above, spare=reserve // 4)
@@ -221,6 +223,7 @@ class SegmentedJournal:
             self._close_batch(even_empty=True)
             await self.durable()
         finally:
+            await self._tasks.close()
             for segment in self._segments.values():
                 if segment.file is not None:
                     await segment.file.close()
@@ -372,7 +375,7 @@ class SegmentedJournal:
     def _commit_soon(self) -> "asyncio.Task[ServiceError | None]":
         """Return the commit that is under way, or a new one."""
         if self._commit is None or self._commit.done():
-            self._commit = asyncio.create_task(self._commit_all(), name="journal commit")
+            self._commit = self._tasks.start(self._commit_all(), "journal commit")
         return self._commit
 
     async def _commit_all(self) -> ServiceError | None:
@@ -416,6 +419,10 @@ class SegmentedJournal:
         await file.append(bytes(batch.data))
         await file.sync()
 
+    def _on_failure(self, error: BaseException) -> None:
+        """Break the journal by a fault of ours: what is on disk is not known any more."""
+        self.fail(f"{type(error).__name__}: {error}")
+
     # Room.
 
     def _admit(self, size: int) -> None:
@@ -429,9 +436,11 @@ class SegmentedJournal:
 
     def _look_soon(self) -> None:
         now = asyncio.get_running_loop().time()
-        if now >= self._next_look and (self._looking is None or self._looking.done()):
+        if self._tasks.is_closed or now < self._next_look:
+            return
+        if self._looking is None or self._looking.done():
             self._next_look = now + ASK_AGAIN
-            self._looking = asyncio.create_task(self._look_again(), name="journal room")
+            self._looking = self._tasks.start(self._look_again(), "journal room")
 
     async def _look_again(self) -> None:
         try:

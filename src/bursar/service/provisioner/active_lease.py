@@ -104,4 +104,3 @@ class ActiveLease:
     held: HeldProcessors | None = None
     expected: float | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None

@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -39,6 +38,7 @@ from bursar.service.provisioner.provisioning_view import (
     ProvisioningView,
 )
 from bursar.sites.protocol import HeldProcessors, Site
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 LEASE = STAFF_KINDS[0]
@@ -136,6 +136,7 @@ class WorkerProvisioner:
         self._review_due = asyncio.Event()
         self._decided = -math.inf  # when, seconds since the epoch
         self._fault: BaseException | None = None
+        self._tasks = TaskSupervisor(self._on_failure)  # one for each lease
         journal.register(STAFF_KINDS, self)
 
     # What it keeps; see Participant.
@@ -189,7 +190,7 @@ class WorkerProvisioner:
             with contextlib.suppress(ServiceError):  # what was not killed is looked for next time
                 await self._journal.durable()
         for lease in self._leases.values():
-            self._go_on(lease, self._keep(lease))
+            self._tasks.start(self._keep(lease))
 
     async def _adopted(
         self, account: str, records: Sequence[LeaseRecord]
@@ -224,14 +225,13 @@ class WorkerProvisioner:
 
     async def close(self) -> None:
         """Detach from the workers: they go on, and the next start finds them."""
-        tasks = [lease.task for lease in self._leases.values() if lease.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.cancel()
+        # Before what the tasks asked for is given up: what waits in a queue is to stay there.
         for account in dict.fromkeys(lease.record.account for lease in self._leases.values()):
             site = self._sites(account)
             if isinstance(site, ReattachableSite):
                 await site.leave()
+        await self._tasks.close()
 
     def review(self) -> None:
         """Decide soon: tasks wait, a worker has come or gone, or an agreement has changed."""
@@ -320,7 +320,7 @@ class WorkerProvisioner:
             return
         await self._keep_processors()
         for lease in opened:
-            self._go_on(lease, self._run_lease(lease))
+            self._tasks.start(self._run_lease(lease))
 
     def _view(self, now: float) -> ProvisioningView:
         loads = self._workers.leases()
@@ -418,15 +418,10 @@ class WorkerProvisioner:
 
     # One lease.
 
-    def _go_on(self, lease: ActiveLease, work: Coroutine[Any, Any, None]) -> None:
-        lease.task = asyncio.create_task(work)
-        lease.task.add_done_callback(self._has_ended)
-
-    def _has_ended(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fault = error
-            self._review_due.set()
+    def _on_failure(self, error: BaseException) -> None:
+        """Have :meth:`run` fail when a lease fails by a fault of ours."""
+        self._fault = error
+        self._review_due.set()
 
     async def _run_lease(self, lease: ActiveLease) -> None:
         """Carry a lease from its opening to its end."""
@@ -436,19 +431,14 @@ class WorkerProvisioner:
             if lease.leaving:
                 self._end(lease, "ended", "")
                 return
-            asking = asyncio.ensure_future(self._ask(lease))
-            changed = asyncio.ensure_future(self._until_leaving(lease))
-            try:
-                await asyncio.wait({asking, changed}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
-                if not asking.done():
-                    asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                lease.held = await asking
-            if lease.held is None:
+            async with TaskSupervisor() as tasks:
+                asking = tasks.start(self._ask(lease))
+                leaving = tasks.start(self._until_leaving(lease))
+                await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.cancelled():
                 self._end(lease, "ended", "")
                 return
+            lease.held = asking.result()
             with contextlib.suppress(ServiceError):  # then the next life takes it for waiting
                 await self._journal.durable()
         except (BursarError, OSError) as error:
@@ -464,9 +454,9 @@ class WorkerProvisioner:
         assert lease.held is not None
         name = lease.record.name
         self._review_due.set()
-        lost = asyncio.ensure_future(lease.held.lost())
-        lost.add_done_callback(lambda _: lease.changed.set())
-        try:
+        async with TaskSupervisor() as tasks:
+            lost = tasks.start(lease.held.lost())
+            lost.add_done_callback(lambda _: lease.changed.set())
             while not lost.done():
                 if lease.stopped or (lease.leaving and self._is_empty(lease)):
                     break
@@ -477,8 +467,6 @@ class WorkerProvisioner:
                 if self._clock() >= lease.record.ends and not lease.stopped:
                     self._close(CloseLease(name=name, reason="its time is over", at_once=True))
             loss, reason = lost.result() if lost.done() else ("ended", "")
-        finally:
-            lost.cancel()
         self._workers.revoke(name)
         try:
             await lease.held.release()

@@ -146,7 +146,7 @@ class WorkerServer:
         SiteError
             When the address cannot be listened on.
         """
-        listener = WorkerListener(self.protocol, self._silence)
+        listener = WorkerListener(self.protocol, self._silence, self.failed)
         self.use_listener(listener, port, certificate)
         _, self._port = listener.open(host, lambda: server_context(certificate, key), port)
         return self._port

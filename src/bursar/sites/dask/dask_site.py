@@ -28,6 +28,7 @@ from bursar.sites.dask.held import HeldThreads
 from bursar.sites.dask.job_executor import PATIENCE, DaskWorker
 from bursar.sites.dask.sidecar_registry import end_run, inspect_process, record_heartbeat
 from bursar.sites.protocol import PilotBeginListener
+from bursar.supervisor import TaskSupervisor
 from bursar.version import VERSION
 from bursar.worker.launch import Endpoint
 
@@ -80,7 +81,6 @@ class DaskSite:
     async def _opened(self) -> AsyncIterator[None]:
         with _quiet():
             self._client = await self._connected()
-            looking: asyncio.Task[None] | None = None
             try:
                 try:
                     await self._watch_connection()
@@ -93,12 +93,10 @@ class DaskSite:
                         transient=True,
                     )
                 await self._clear_up()  # of an earlier process of the run
-                looking = asyncio.create_task(self._look_on())
-                yield
+                async with TaskSupervisor(self._on_unwatched) as watching:
+                    watching.start(self._look_on())
+                    yield
             finally:
-                if looking is not None:
-                    looking.cancel()
-                    await asyncio.gather(looking, return_exceptions=True)
                 await self._clear_up()
                 with contextlib.suppress(Exception):
                     async with asyncio.timeout(CONNECT):
@@ -303,6 +301,14 @@ class DaskSite:
                         self._worker_lost(address, "cannot be reached")
             for held in list(self._held):
                 await self._mend(held)
+
+    def _on_unwatched(self, error: BaseException) -> None:
+        """Give up all threads: whether their workers are there is not known any more."""
+        why = f"is not watched any more: {type(error).__name__}: {error}"
+        for address in list(self._workers):
+            self._worker_lost(address, why)
+        for held in list(self._held):
+            held.lose(f"its Dask cluster {why}")
 
     async def _mend(self, held: HeldThreads) -> None:
         """A pilot gets others in place of workers that are gone; or is lost after a while."""

@@ -9,6 +9,7 @@ from bursar.broker.pilot_plan import Pilot
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.sites.dask.job_executor import DaskJobExecutor, DaskWorker
 from bursar.sites.proxy_worker import ProxyWorker
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 
@@ -57,7 +58,7 @@ class HeldThreads:
         self._lost: asyncio.Future[tuple[AllocationLoss, str]] = (
             asyncio.get_running_loop().create_future()
         )
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping = TaskSupervisor(self._on_stop_failure)
         self._counted = asyncio.get_running_loop().time()
         self._had = 0.0  # processor-seconds
         among.append(self)
@@ -118,7 +119,12 @@ class HeldThreads:
         elif self._empty_since is None:
             self._empty_since = now
         if self._empty_since is not None and now - self._empty_since >= patience:
-            self._lose()
+            self.lose("its Dask workers are gone")
+
+    def lose(self, why: str) -> None:
+        """Report the threads as lost, unless they have been lost before."""
+        if not self._lost.done():
+            self._lost.set_result(("lost", why))
 
     async def lost(self) -> tuple[AllocationLoss, str]:
         """Returns when its Dask workers are gone, and others have not come in their place."""
@@ -129,8 +135,7 @@ class HeldThreads:
         try:
             for share in list(self._shares):
                 self._drop(share)
-            while self._stopping:
-                await asyncio.gather(*self._stopping, return_exceptions=True)
+            await self._stopping.wait()
         finally:
             if self in self._among:
                 self._among.remove(self)
@@ -175,9 +180,7 @@ class HeldThreads:
         self._count()
         self._shares.remove(share)
         share.bridge.close()
-        stopping = asyncio.ensure_future(share.executor.stop())
-        self._stopping.add(stopping)
-        stopping.add_done_callback(self._stopping.discard)
+        self._stopping.start(share.executor.stop())
         return True
 
     def _count(self) -> None:
@@ -186,9 +189,10 @@ class HeldThreads:
         self._had += self.processors * (now - self._counted)
         self._counted = now
 
-    def _lose(self) -> None:
-        if not self._lost.done():
-            self._lost.set_result(("lost", "its Dask workers are gone"))
+    def _on_stop_failure(self, error: BaseException) -> None:
+        self._notify(
+            f"{self._pilot.site}: jobs at a Dask worker may go on: {type(error).__name__}: {error}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

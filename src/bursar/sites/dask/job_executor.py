@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from bursar.sites.dask.job_messages import (
 )
 from bursar.sites.dask.sidecar import unstarted_outcome
 from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 
 PATIENCE = 30.0
@@ -114,7 +115,7 @@ class DaskJobExecutor:
         self._used = 0
         self._send_scheduled = False
         self._is_over = False
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSupervisor(self._on_failure)
         self._futures: set[Any] = set()
 
     def welcome(self, welcome: Welcome) -> None:
@@ -142,9 +143,9 @@ class DaskJobExecutor:
                 kept.append(job)
         self._waiting = kept
         sent = [one for one in self._sent if which is None or one[0] in which]
-        if sent:
+        if sent and not self._is_over:
             self._unwanted |= dict.fromkeys(sent, reason)
-            self._begin(self._stop_over_there(sent, grace, reason))
+            self._tasks.start(self._stop_over_there(sent, grace, reason))
 
     async def stop(self) -> None:
         """Carries nothing more; what runs is stopped, if it can be reached."""
@@ -158,9 +159,7 @@ class DaskJobExecutor:
         for future in list(self._futures):
             with contextlib.suppress(Exception):  # the scheduler may be gone
                 future.release()
-        for task in list(self._under_way):
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._tasks.close()
 
     # Orders.
 
@@ -179,7 +178,7 @@ class DaskJobExecutor:
                 break
             jobs = [self._waiting.popleft()] if width > 1 else self._together(free)
             self._used += width
-            self._begin(self._run_jobs(jobs, width))
+            self._tasks.start(self._run_jobs(jobs, width))
 
     def _together(self, orders: int) -> list[WireJob]:
         """The next narrow jobs, a fair part for one of so many orders."""
@@ -208,9 +207,6 @@ class DaskJobExecutor:
                 jobs = self._together(self._processors) if sidecar and width == 1 else []
         except _DaskProtocolError as broken:
             self._break(str(broken))
-        except Exception as error:  # ours; nobody would hear of the jobs
-            self._break(f"is given up: {_line(error)}")
-            raise
         finally:
             self._used -= width
             self._schedule_send()
@@ -338,10 +334,9 @@ class DaskJobExecutor:
             self._is_over = True
             self._on_broken(reason)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+    def _on_failure(self, error: BaseException) -> None:
+        """Give up the Dask worker by a fault of ours, or nobody would hear of the jobs."""
+        self._break(f"is given up: {_line(error)}")
 
 
 class _DaskProtocolError(Exception):

@@ -1,7 +1,6 @@
 """Processors of a service that a pilot holds."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,6 +14,7 @@ from bursar.remote.session import AsyncSession
 from bursar.sites.proxy_worker import ProxyWorker
 from bursar.sites.remote.remote_executor import RemoteJobExecutor
 from bursar.sites.remote.remote_files import InstanceFileIndex
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 LOOK = 2.0
@@ -84,7 +84,7 @@ class HeldInstance:
         self._lost: asyncio.Future[tuple[AllocationLoss, str]] = (
             asyncio.get_running_loop().create_future()
         )
-        self._watching: asyncio.Task[None] | None = None
+        self._watching = TaskSupervisor(self._on_unwatched)
 
     async def open(self, endpoint: Endpoint) -> None:
         """
@@ -105,7 +105,7 @@ class HeldInstance:
             on_end=lambda: None,
         )
         await self._bridge.open()
-        self._watching = asyncio.create_task(self._watch())
+        self._watching.start(self._watch())
 
     @property
     def workers(self) -> int:
@@ -131,14 +131,15 @@ class HeldInstance:
 
     async def _watch(self) -> None:
         """Asks now and then: a service that is silent is noticed although nothing runs."""
-        try:
-            while (gone := await self._check(self)) is None:
-                self.seen = time.monotonic()
-                await asyncio.sleep(LOOK)
-        except (RemoteProblem, SiteError) as error:
-            self._lose("lost", str(error))
-        else:
-            self._lose(*gone)
+        while (gone := await self._check(self)) is None:
+            self.seen = time.monotonic()
+            await asyncio.sleep(LOOK)
+        self._lose(*gone)
+
+    def _on_unwatched(self, error: BaseException) -> None:
+        """Give up the processors: the service does not answer, or not as expected."""
+        is_expected = isinstance(error, RemoteProblem | SiteError)
+        self._lose("lost", str(error) if is_expected else f"{type(error).__name__}: {error}")
 
     def _lose(self, loss: AllocationLoss, why: str) -> None:
         if self._lost.done():
@@ -151,8 +152,5 @@ class HeldInstance:
         """Stop sending jobs to the instance and watching it."""
         if self._bridge is not None:
             self._bridge.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watching
+        await self._watching.close()
         await self._executor.stop()

@@ -32,6 +32,7 @@ from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_files import InstanceFileIndex
 from bursar.sites.remote.remote_status import RemoteSiteStatus, sells
 from bursar.sites.remote.site_client import PARTING, RemoteSiteClient
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 T = TypeVar("T")
@@ -108,7 +109,7 @@ class RemoteLeases:
         self._retired: HeldInstance | None = None
         self._cleared = False
         self._closing = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSupervisor(self._on_failure)  # of those that end by themselves
         self.on_event: Callable[[str], None] = lambda message: None
         self.changed = asyncio.Event()
         """Set when something of ours has changed there."""
@@ -152,7 +153,7 @@ class RemoteLeases:
                 )
         except BaseException:
             self._reserved.clear()
-            ending = [self._go_on(self._give_up(pilot)) for pilot in pilots]
+            ending = [self._tasks.start(self._give_up(pilot)) for pilot in pilots]
             await asyncio.shield(asyncio.gather(*ending))
             raise
         finally:
@@ -195,7 +196,7 @@ class RemoteLeases:
             self._held.pop(pilot.name, None)
             if held is not None:
                 await held.leave()
-            await asyncio.shield(self._go_on(self._give_up(pilot)))
+            await asyncio.shield(self._tasks.start(self._give_up(pilot)))
             raise
         finally:
             self._coming.discard(pilot.name)
@@ -319,7 +320,7 @@ class RemoteLeases:
             return
         bought = self._record.of(held.pilot.name)
         # A cancelled caller must not leave it half done.
-        await asyncio.shield(self._go_on(self._end_held(held, bought)))
+        await asyncio.shield(self._tasks.start(self._end_held(held, bought)))
 
     async def _end_held(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
         quick_client = self._contact.quick_client
@@ -466,12 +467,12 @@ class RemoteLeases:
     async def close(self) -> None:
         """Release all pilots."""
         self._closing = True
-        await self._all_done()  # a cancelled caller may have left one that is just being ended
+        await self._tasks.wait()  # a cancelled caller may have left one that is just being ended
         for held in list(self._held.values()):
             await held.release()
         self._reserved.clear()
         self._retired = None
-        await self._all_done()
+        await self._tasks.wait()
         self._cleared = False
         try:
             await self.clear_up()
@@ -484,15 +485,10 @@ class RemoteLeases:
     def _notify(self, message: str) -> None:
         self.on_event(f"{self._published.name}: {message}")
 
-    async def _all_done(self) -> None:
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _go_on(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _on_failure(self, error: BaseException) -> None:
+        """Tell of a fault of ours: whoever waited for the task may have been cancelled."""
+        self._cleared = False
+        self._notify(f"something may still be held there: {type(error).__name__}: {error}")
 
 
 def _shorter(seconds: float | None, pilot: Pilot) -> float | None:

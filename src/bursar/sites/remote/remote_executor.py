@@ -1,11 +1,10 @@
 """Jobs are sent to an instance, and their results come back."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Any
 
 from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError, SiteError
@@ -24,6 +23,7 @@ from bursar.sites.remote.translation import (
     spec_of,
     without_result,
 )
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 
 _FAULTS = frozenset({400, 403, 409, 413, 415, 422})
@@ -80,14 +80,14 @@ class RemoteJobExecutor:
         self._waiting: list[_SubmittedJob] = []
         self._bringing = 0  # results of which something is still under way
         self._work = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSupervisor(self._on_failure)
 
     def welcome(self, welcome: Welcome) -> None:
         """Take in where the run's files lie, and begin to submit and listen."""
         root = RootNamespace(welcome.root, welcome.files)
         self._files = RemoteInstanceFiles(self._session, self._siblings, root, Path(welcome.logs))
-        self._begin(self._submit_on())
-        self._begin(self._listen())
+        self._tasks.start(self._submit_on())
+        self._tasks.start(self._listen())
 
     def execute(self, jobs: Sequence[WireJob]) -> None:
         """Jobs are to be submitted."""
@@ -111,7 +111,7 @@ class RemoteJobExecutor:
             elif submitted.number is not None:
                 numbers.append(submitted.number)
         if numbers:
-            self._begin(self._cancel(numbers, grace))
+            self._tasks.start(self._cancel(numbers, grace))
 
     def give_back(self, count: int) -> Sequence[WireJob]:
         """Up to so many jobs that were not submitted yet, the last ones first."""
@@ -122,23 +122,12 @@ class RemoteJobExecutor:
 
     async def stop(self) -> None:
         """Stop sending jobs and listening for results."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except (RemoteProblem, SiteError) as error:
-            self._on_lost(str(error))
-        except Exception as error:  # ours; nobody would hear of the jobs
-            self._on_lost(f"{type(error).__name__}: {error}")
-            raise
+    def _on_failure(self, error: BaseException) -> None:
+        """Give up the instance; by a fault of ours, too, or nobody would hear of its jobs."""
+        is_expected = isinstance(error, RemoteProblem | SiteError)
+        self._on_lost(str(error) if is_expected else f"{type(error).__name__}: {error}")
 
     # There.
 
@@ -224,7 +213,7 @@ class RemoteJobExecutor:
                     outcome = without_result(submitted.job, Status.CANCELLED, submitted.unwanted)
                 if _leaves_files(submitted.job, outcome):
                     self._bringing += 1
-                    self._begin(self._bring(submitted, result, outcome))
+                    self._tasks.start(self._bring(submitted, result, outcome))
                 else:
                     del self._submitted[result.label]
                     plain.append(outcome)

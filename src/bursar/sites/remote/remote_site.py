@@ -22,6 +22,7 @@ from bursar.sites.remote.leases import RemoteLeases
 from bursar.sites.remote.purchase_journal import PurchaseJournal
 from bursar.sites.remote.remote_status import RemoteSiteStatus
 from bursar.sites.remote.site_client import RemoteSiteClient
+from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 FRESH = 5.0
@@ -114,12 +115,11 @@ class RemoteSite:
             with contextlib.suppress(SiteError):  # told when a pilot is asked for
                 await self.refresh()
                 await self._leases.clear_up()
-            fresh = asyncio.create_task(self._keep_fresh())
             try:
-                yield
+                async with TaskSupervisor(self._on_unwatched) as watching:
+                    watching.start(self._keep_fresh())
+                    yield
             finally:
-                fresh.cancel()
-                await asyncio.gather(fresh, return_exceptions=True)
                 await self._leases.close()
 
     def in_touch(self) -> AbstractAsyncContextManager[None]:
@@ -139,6 +139,11 @@ class RemoteSite:
                 await self._leases.clear_up()
             except SiteError:
                 self._status.take_silence()
+
+    def _on_unwatched(self, error: BaseException) -> None:
+        """Count the service as silent: nobody asks for its status any more."""
+        self._status.take_silence()
+        self._notify(f"is not asked any more: {type(error).__name__}: {error}")
 
     # Processors.
 

@@ -13,6 +13,7 @@ from bursar.remote import messages as api
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.problems import RemoteProblem
 from bursar.service.interfaces import Clock
+from bursar.supervisor import TaskSupervisor
 from bursar_devtools.faults.client_campaign import ClientCampaign
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.invariant_checker import InvariantChecker
@@ -114,17 +115,22 @@ class CampaignClient:
         if campaign.destroys_after is None:
             await self._work(campaign)
             return
-        working = asyncio.create_task(self._work(campaign))
-        try:
+        failures: list[BaseException] = []
+
+        def hear(error: BaseException) -> None:
+            if not campaign.destroying:  # afterwards requests are refused
+                failures.append(error)
+
+        async with TaskSupervisor(hear) as tasks:
+            working = tasks.start(self._work(campaign))
             await asyncio.wait({working}, timeout=campaign.destroys_after)
             campaign.destroying = True
             await self._client.destroy(campaign.handle)
             campaign.destroyed = True
             self._witness.destroyed(campaign)
             self._note(campaign, "is destroyed")
-        finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        if failures:
+            raise failures[0]
 
     async def _work(self, campaign: ClientCampaign) -> None:
         async with asyncio.TaskGroup() as group:

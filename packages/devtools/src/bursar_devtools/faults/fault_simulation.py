@@ -18,6 +18,7 @@ from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import ServiceConnection
 from bursar.service.interfaces import Clock, Scope
 from bursar.service.logs import LOGGER
+from bursar.supervisor import TaskSupervisor
 from bursar_devtools.faults.agreement_checker import AgreementChecker
 from bursar_devtools.faults.campaign_client import CampaignClient
 from bursar_devtools.faults.client_campaign import draw_campaign
@@ -283,7 +284,8 @@ class FaultSimulation:
         self.server.start()
         await self._until_up()
         await self._let_in()
-        watch = asyncio.create_task(self._watch())
+        watch = TaskSupervisor(lambda error: self.witness.wrong("all", f"not watched: {error!r}"))
+        watch.start(self._watch())
         self._trouble.begin()
         assert self.server.life is not None
         self._damage_server(self.server.life)
@@ -317,7 +319,7 @@ class FaultSimulation:
                 await self._until_jobs_are_gone()
         except TimeoutError:
             self.witness.wrong("all", f"not settled {patience:g} s after the last fault")
-        watch.cancel()
+        await watch.close()
 
     async def _until_jobs_are_gone(self) -> None:
         """Wait until idle pilots have ended, and report jobs that remain."""

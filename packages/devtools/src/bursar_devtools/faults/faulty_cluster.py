@@ -137,7 +137,9 @@ class FaultyCluster:
         Return the adapter for one process of the service, whose workers report to its worker
         server.
         """
-        hub.use_listener(WorkerListener(hub.protocol, _SILENT), 1, "simulated certificate")
+        hub.use_listener(
+            WorkerListener(hub.protocol, _SILENT, hub.failed), 1, "simulated certificate"
+        )
         return BatchSite(
             self.facts,
             run=_RUN,

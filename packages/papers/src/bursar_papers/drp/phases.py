@@ -1,6 +1,5 @@
 """Many tasks through a service: submitted, processed and delivered at the same time."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from bursar.model.errors import BursarError
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.session import AsyncSession
+from bursar.supervisor import TaskSupervisor
 from bursar_papers.drp.serving import MeasuredService
 
 ECHO = TaskSpec(command=("/bin/echo", "hello"))
@@ -88,12 +88,12 @@ async def measure_phases(
         info = await client.create_instance()
         session = client.attach(info.id, seal=service.sealer())
         phases = PhaseTimes(time.time())
-        delivering = asyncio.ensure_future(_deliver(session, phases, count))
         try:
-            await _submit(session, phases, spec, count, piece)
-            await delivering
+            async with TaskSupervisor() as tasks:
+                delivering = tasks.start(_deliver(session, phases, count))
+                await _submit(session, phases, spec, count, piece)
+                await delivering
         finally:
-            delivering.cancel()
             await session.destroy()
     return phases
 

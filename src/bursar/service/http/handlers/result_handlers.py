@@ -1,7 +1,7 @@
 """Handlers for results, as pages, lines and events, and for output of tasks."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from bursar.remote import messages as api
 from bursar.service.http.authorized_request import AuthorizedRequest
@@ -17,6 +17,7 @@ from bursar.service.http.responses import (
 )
 from bursar.service.http.sending import PIECE
 from bursar.service.interfaces import ResultBatch, ServiceError
+from bursar.supervisor import TaskSupervisor
 
 _HEARTBEAT_LINE = b"\n"
 _HEARTBEAT_EVENT = b": \n\n"
@@ -80,25 +81,25 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     changes = call.parts.engine.changes(call.user, call.handle)
     yield _HEARTBEAT_EVENT if first is None else _event(first)
-    following: asyncio.Future[api.InstanceInfo | None] | None = None
     try:
-        while True:
-            if following is None:
-                following = asyncio.ensure_future(anext(changes, None))
-            await asyncio.wait((following,), timeout=call.parts.limits.heartbeat)
-            if not following.done():
-                yield _HEARTBEAT_EVENT
-                continue
-            info, following = following.result(), None
-            if info is None:
-                return
-            yield _event(info)
+        async with TaskSupervisor() as tasks:
+            while True:
+                following = tasks.start(_next(changes))
+                while not following.done():
+                    await asyncio.wait((following,), timeout=call.parts.limits.heartbeat)
+                    if not following.done():
+                        yield _HEARTBEAT_EVENT
+                info = following.result()
+                if info is None:
+                    return
+                yield _event(info)
     finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
         if isinstance(changes, AsyncGenerator):
             await changes.aclose()
+
+
+async def _next(changes: AsyncIterator[api.InstanceInfo]) -> api.InstanceInfo | None:
+    return await anext(changes, None)
 
 
 async def output(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
