@@ -825,9 +825,9 @@ class Dispatcher:
         if self._fault is not None:
             return
         now = self.now()
-        self._queue.wake(now)
         self._refused_for_now = False
         try:
+            self._queue.wake(now)
             if self._queue.ready and not self._queue.draining:
                 self._fill_workers(now)
             self._take_back(now)
@@ -1027,6 +1027,14 @@ class Dispatcher:
                 if not told.done():
                     told.set_exception(self._fault or error)
             return
+        try:
+            self._follow_commit(pending)
+        except Exception as failure:  # in a callback of the loop nobody else would hear of it
+            self._break(failure)
+        self._changed.set()
+
+    def _follow_commit(self, pending: _PendingTransaction) -> None:
+        """Acknowledge what is durable now, and go on from it."""
         for told in pending.told:
             if not told.done():
                 told.set_result(None)
@@ -1043,12 +1051,8 @@ class Dispatcher:
         elif self._delay is not None:
             self._set_waker(self.now())
         if self._on_outcome is not None:
-            try:
-                for record in pending.records:
-                    self._on_outcome(record)
-            except Exception as failure:
-                self._break(failure)
-        self._changed.set()
+            for record in pending.records:
+                self._on_outcome(record)
 
     def _release(self, outcome: Outcome) -> None:
         """Let the children of a task start, now or when its data have arrived."""

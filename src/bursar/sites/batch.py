@@ -373,7 +373,8 @@ class BatchSite:
 
     def _hand_in(self, entries: Sequence[BatchPilot]) -> None:
         """Submit a bundle in one request, which goes on though some of its pilots are cancelled."""
-        self._tasks.start(self._submit(entries))
+        if not self._tasks.is_closed:  # otherwise nobody waits for them any more
+            self._tasks.start(self._submit(entries))
 
     def _on_failure(self, error: BaseException) -> None:
         if not isinstance(error, SiteError):  # that is failure elsewhere

@@ -508,8 +508,11 @@ class WorkerServer:
     def _give_up(self, name: str) -> None:
         """Count a worker as lost that was disconnected for too long."""
         self._absent.pop(name, None)
-        self._dispatching.leave(name)
-        self.on_change()
+        try:
+            self._dispatching.leave(name)
+            self.on_change()
+        except Exception as error:  # in a callback of the loop nobody else would hear of it
+            self.failed(error)
 
     def _look_who_is_missing(self) -> None:
         """Let tasks from before a restart be given out once all workers are back."""
