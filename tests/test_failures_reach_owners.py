@@ -44,7 +44,7 @@ def run(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return on.run(story())
 
 
-async def fails(*_: object) -> Any:
+async def fails(*_: object, **__: object) -> Any:
     raise WRONG
 
 
@@ -57,16 +57,23 @@ def test_who_waits_for_the_first_round_hears_that_there_will_be_none() -> None:
     A round whose report failed left its caller waiting for ever, and the site unasked.
     """
 
-    async def story() -> None:
+    async def block(heard: list[BaseException]) -> None:
         loop = asyncio.get_running_loop()
         index = InformationIndex(clock=loop.time, expiry=100.0)
         sites = {"a": lambda: SiteStatus(site="a", at=loop.time(), free_processors=1)}
-        async with StatusPoller(index, sites, on_round=raises) as poller:
-            async with asyncio.timeout(50):
+        async with StatusPoller(index, sites, on_round=raises) as poller, asyncio.timeout(50):
+            try:
                 await poller.wait_for_all()
+            except ArithmeticError as error:
+                heard.append(error)
 
-    with pytest.raises(ArithmeticError, match="of ours"):
-        run(story)
+    async def story() -> list[BaseException]:
+        heard: list[BaseException] = []
+        with pytest.raises(ArithmeticError, match="of ours"):
+            await block(heard)
+        return heard
+
+    assert run(story) == [WRONG]
 
 
 def test_a_site_whose_answer_cannot_be_taken_in_is_asked_again(
@@ -83,7 +90,7 @@ def test_a_site_whose_answer_cannot_be_taken_in_is_asked_again(
         index = InformationIndex(
             clock=loop.time, expiry=100.0, on_fault=lambda site, reason: told.append(reason)
         )
-        monkeypatch.setattr(index, "heard", raises)
+        monkeypatch.setattr(index, "receive_status", raises)
         async with StatusPoller(index, {"a": lambda: asked.append(loop.time())}, every=10):
             await asyncio.sleep(35)
         return len(asked), told[:1]
@@ -238,7 +245,7 @@ def test_a_failed_watch_beside_a_run_is_told_and_the_run_goes_on() -> None:
     said: list[str] = []
 
     async def story() -> None:
-        execution = SimpleNamespace(say=said.append, finish=lambda: asyncio.sleep(5))
+        execution = SimpleNamespace(notify=said.append, finish=lambda: asyncio.sleep(5))
         await campaign_run._finish(cast(Any, execution), {"the watch for a better plan": fails()})
 
     run(story)
@@ -262,7 +269,7 @@ def test_a_job_that_cannot_be_started_for_any_reason_ends(
         )
         jobs = await manager.submit(request)
         end = time.monotonic() + 60
-        while (report := (await manager.look(jobs))[jobs[0]]).state != "ended":
+        while (report := (await manager.poll(jobs))[jobs[0]]).state != "ended":
             assert time.monotonic() < end
             await asyncio.sleep(0.01)
         await manager.close()
