@@ -54,7 +54,7 @@ def raises(*_: object) -> Any:
 
 def test_who_waits_for_the_first_round_hears_that_there_will_be_none() -> None:
     """
-    A round whose report failed left its caller waiting for ever, and the site unasked.
+    A round whose report failed was heard of at the end of the run only; no site was asked again.
     """
 
     async def block(heard: list[BaseException]) -> None:

@@ -115,9 +115,9 @@ class StatusPoller:
         self._open.discard(site)
         if not self._open:
             self._open = set(self._sites)
-            self._first_round.set()
             if self._on_round is not None:
                 self._on_round()
+            self._first_round.set()  # not before: who waits for it hears that the report failed
 
     async def _ask(self, site: str) -> None:
         try:
