@@ -421,7 +421,7 @@ def test_who_never_speaks_tls_has_a_place_nonetheless(world: World) -> None:
             context = client_context(certificate)
             async with httpx.AsyncClient(base_url=base, verify=context) as client:
                 assert (await client.get("/health")).status_code == 200
-            assert not found._acceptor._coming
+            assert not found._acceptor._connecting
             for _, writer in silent:
                 writer.close()
 
@@ -444,7 +444,7 @@ def test_closing_ends_what_is_no_connection_yet(world: World) -> None:
             with suppress(ConnectionError):
                 assert await reader.read() == b""
             writer.close()
-            assert not found._acceptor._places.taken
+            assert not found._acceptor._limit.taken
 
     asyncio.run(main())
     world.api.close()
@@ -470,7 +470,7 @@ def test_who_does_not_read_its_answer_is_cut_off(world: World) -> None:
                     await asyncio.sleep(0.01)
                 while found._state.connections or found._state.tasks:
                     await asyncio.sleep(0.01)
-                assert not found._acceptor._places.taken
+                assert not found._acceptor._limit.taken
 
     asyncio.run(main())
 

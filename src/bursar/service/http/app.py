@@ -45,20 +45,20 @@ class ServiceApi:
 
     Parameters
     ----------
-    parts
+    service
         The components of the service that the routes call.
     """
 
-    def __init__(self, parts: ApiDependencies) -> None:
-        self._parts = parts
-        self._admission = RequestAdmission(parts)
+    def __init__(self, service: ApiDependencies) -> None:
+        self._service = service
+        self._admission = RequestAdmission(service)
         self._router = Router()
         self._file_store = FileStore()
         self._document = document(VERSION)
         self._waiting = PendingWaits()
-        self._buffers = DynamicThreshold(parts.limits.buffered_bytes)
-        self._answers = DynamicThreshold(parts.limits.answered_bytes)
-        self._salt = parts.entropy(16)
+        self._buffers = DynamicThreshold(service.limits.buffered_bytes)
+        self._answers = DynamicThreshold(service.limits.answered_bytes)
+        self._salt = service.entropy(16)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request; starting and stopping are the service runner's."""
@@ -71,8 +71,8 @@ class ServiceApi:
 
         Limits of memory buffers stay as they are; limits of connections are the listener's.
         """
-        self._parts = replace(self._parts, limits=limits, own_limits=own_limits)
-        self._admission.relimit(self._parts)
+        self._service = replace(self._service, limits=limits, own_limits=own_limits)
+        self._admission.relimit(self._service)
 
     def end_streams(self) -> None:
         """End all streams and waiting requests now, and answer later ones without waiting."""
@@ -100,7 +100,7 @@ class ServiceApi:
             try:
                 await self._send(reply, request, known.route, send)
             finally:
-                self._parts.observer.served(
+                self._service.observer.served(
                     method=request.method if known.route else "",
                     route=known.route,
                     status=reply.status,
@@ -111,7 +111,7 @@ class ServiceApi:
     async def _reply(
         self, request: HttpRequest, known: _RequestContext, held: ExitStack
     ) -> HttpResponse | StreamingResponse:
-        request.check_origin(self._parts.names)
+        request.check_origin(self._service.names)
         request.check_headers()
         route, values = self._route(request)
         known.route = route.name
@@ -124,7 +124,7 @@ class ServiceApi:
         if route.body is not None:
             given["body"] = await self._read(request, route.body, known.principal.user)
         call = AuthorizedRequest(
-            parts=self._parts,
+            service=self._service,
             file_store=self._file_store,
             principal=known.principal,
             path=values,
@@ -157,7 +157,7 @@ class ServiceApi:
 
     async def _read(self, request: HttpRequest, body: RequestBody, user: str) -> Any:
         """Return the decoded body of a request, which takes buffer memory until then."""
-        limits = self._parts.limits
+        limits = self._service.limits
         _check_kind(request.kind, tuple(body.readers))
         pieces = []
         size = 0
@@ -191,7 +191,7 @@ class ServiceApi:
             return
 
         goes_on = reply.size is None
-        seconds = self._parts.limits.stream_seconds if goes_on else None
+        seconds = self._service.limits.stream_seconds if goes_on else None
 
         def over() -> Coroutine[Any, Any, None]:
             gone = request.gone()
@@ -207,8 +207,8 @@ class ServiceApi:
             self._incident(route, error)
 
     def _incident(self, route: str, error: Exception) -> str:
-        incident = self._parts.entropy(8).hex()
-        self._parts.observer.failed(incident, route, error)
+        incident = self._service.entropy(8).hex()
+        self._service.observer.failed(incident, route, error)
         return incident
 
     def _alias(self, user: str) -> str:

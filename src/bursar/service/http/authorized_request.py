@@ -39,7 +39,7 @@ class AuthorizedRequest:
         The OpenAPI document.
     """
 
-    parts: ApiDependencies
+    service: ApiDependencies
     file_store: FileStore
     principal: Principal
     path: Mapping[str, Any]
@@ -56,7 +56,7 @@ class AuthorizedRequest:
     @property
     def limits(self) -> HttpLimits:
         """Limits that apply to the user."""
-        return self.parts.limits_of(self.user)
+        return self.service.limits_of(self.user)
 
     @property
     def handle(self) -> str:

@@ -26,7 +26,7 @@ _log = logging.getLogger(f"{LOGGER}.http")
 _BACKLOG = 1024
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
 _AT_ONCE = 64  # connections accepted between two turns of the loop
-_ROUNDS = 3  # of the loop, more than it takes until one that was accepted can be cancelled
+_ROUNDS = 3  # turns of the loop after which the task of an accepted connection has begun
 
 SILENT = 3.0
 """Seconds after which a connection without a request goes when there is no room for another."""
@@ -38,44 +38,44 @@ class ConnectionSlot:
 
     Parameters
     ----------
-    places
+    limit
         The limit that counts the slot.
     connection
         Socket of the connection.
-    source
+    subnet
         Subnet of the client's address.
     """
 
-    def __init__(self, places: "_ConnectionLimit", connection: socket.socket, source: str) -> None:
-        self._places = places
+    def __init__(self, limit: "_ConnectionLimit", connection: socket.socket, subnet: str) -> None:
+        self._limit = limit
         self._connection = connection
-        self.source = source
-        self.since = 0.0  # when it last asked nothing, on the loop's clock
-        self.coming: asyncio.Task[None] | None = None  # makes its transport, over TLS or in clear
-        self.is_made = False
+        self.subnet = subnet
+        self.since = 0.0  # the loop's time at which the connection became idle
+        self.connecting: asyncio.Task[None] | None = None  # makes the transport
+        self.is_connected = False
         self._is_left = False
 
     def busy(self) -> None:
         """Mark the connection as having a request: it is not closed for others."""
-        self._places.keep(self)
+        self._limit.mark_busy(self)
 
     def idle(self) -> None:
         """Mark the connection as having no request."""
         if not self._is_left:
-            self._places.spare(self)
+            self._limit.mark_idle(self)
 
     def leave(self) -> None:
         """Free the slot; a second call changes nothing."""
         if not self._is_left:
             self._is_left = True
-            self._places.leave(self)
+            self._limit.leave(self)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Free the slot and shut the connection down, so that its tasks end."""
         self.leave()
-        if self.coming is not None and not self.is_made:
-            self.coming.cancel()
-        with suppress(OSError):  # it has gone by itself
+        if self.connecting is not None and not self.is_connected:
+            self.connecting.cancel()
+        with suppress(OSError):  # the client has disconnected
             self._connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -88,63 +88,63 @@ class _ConnectionLimit:
     :data:`SILENT` idle seconds; before that the new one is refused.
     """
 
-    def __init__(self, most: int, most_of_one: int) -> None:
+    def __init__(self, most: int, most_per_subnet: int) -> None:
         self._most = most
-        self._of_one = ConcurrencyLimit(lambda source: most_of_one)
+        self._per_subnet = ConcurrencyLimit(lambda subnet: most_per_subnet)
         self._idle: dict[str, dict[ConnectionSlot, None]] = {}  # by address, the longest idle first
         self.taken = 0
 
-    def take(self, connection: socket.socket, source: str) -> ConnectionSlot | None:
+    def take(self, connection: socket.socket, subnet: str) -> ConnectionSlot | None:
         """Return a slot for a new connection; None: there is none."""
         if self.taken >= self._most:
-            self._make_room(source)
+            self._make_room(subnet)
         if self.taken >= self._most:
             return None
-        if not self._of_one.enter(source):
-            self._hang_up_on_one(source)
-            if not self._of_one.enter(source):
+        if not self._per_subnet.enter(subnet):
+            self._disconnect_oldest(subnet)
+            if not self._per_subnet.enter(subnet):
                 return None
         self.taken += 1
-        place = ConnectionSlot(self, connection, source)
-        self.spare(place)
-        return place
+        slot = ConnectionSlot(self, connection, subnet)
+        self.mark_idle(slot)
+        return slot
 
-    def spare(self, place: ConnectionSlot) -> None:
+    def mark_idle(self, slot: ConnectionSlot) -> None:
         """Count a connection as idle."""
-        self.keep(place)
-        place.since = asyncio.get_running_loop().time()
-        self._idle.setdefault(place.source, {})[place] = None
+        self.mark_busy(slot)
+        slot.since = asyncio.get_running_loop().time()
+        self._idle.setdefault(slot.subnet, {})[slot] = None
 
-    def keep(self, place: ConnectionSlot) -> None:
+    def mark_busy(self, slot: ConnectionSlot) -> None:
         """Count a connection as busy."""
-        same = self._idle.get(place.source)
+        same = self._idle.get(slot.subnet)
         if same is not None:
-            same.pop(place, None)
+            same.pop(slot, None)
             if not same:
-                del self._idle[place.source]
+                del self._idle[slot.subnet]
 
-    def leave(self, place: ConnectionSlot) -> None:
+    def leave(self, slot: ConnectionSlot) -> None:
         """Free a slot."""
-        self.keep(place)
+        self.mark_busy(slot)
         self.taken -= 1
-        self._of_one.leave(place.source)
+        self._per_subnet.leave(slot.subnet)
 
-    def _make_room(self, source: str) -> None:
+    def _make_room(self, subnet: str) -> None:
         if not self._idle:
             return
-        largest = max(self._idle, key=lambda each: len(self._idle[each]))
-        if len(self._idle[largest]) > len(self._idle.get(source, ())) + 1:
-            next(iter(self._idle[largest])).hang_up()
+        most_idle = max(self._idle, key=lambda each: len(self._idle[each]))
+        if len(self._idle[most_idle]) > len(self._idle.get(subnet, ())) + 1:
+            next(iter(self._idle[most_idle])).disconnect()
         else:
-            self._hang_up_on_one(largest)
+            self._disconnect_oldest(most_idle)
 
-    def _hang_up_on_one(self, source: str) -> None:
+    def _disconnect_oldest(self, subnet: str) -> None:
         """
         Close the longest idle connection of an address if it is idle for :data:`SILENT` seconds.
         """
-        oldest = next(iter(self._idle.get(source, ())), None)
+        oldest = next(iter(self._idle.get(subnet, ())), None)
         if oldest is not None and asyncio.get_running_loop().time() - oldest.since >= SILENT:
-            oldest.hang_up()
+            oldest.disconnect()
 
 
 class ConnectionAcceptor:
@@ -170,11 +170,11 @@ class ConnectionAcceptor:
         self._protocol = protocol
         self._handshakes = None if tls is None else Handshakes(tls, limits.header_seconds)
         most = affordable_connections(limits.connections)
-        # Where there can be fewer, no address has a larger part of them than it should have.
-        of_one = max(1, limits.connections_per_address * most // limits.connections)
-        self._places = _ConnectionLimit(most, of_one)
+        # Where fewer connections are affordable, an address keeps its share of them.
+        per_subnet = max(1, limits.connections_per_address * most // limits.connections)
+        self._limit = _ConnectionLimit(most, per_subnet)
         self._sockets: list[socket.socket] = []
-        self._coming = TaskSupervisor(_on_failure)
+        self._connecting = TaskSupervisor(_on_failure)
         self._is_closed = False
 
     @property
@@ -219,7 +219,7 @@ class ConnectionAcceptor:
             asyncio.get_running_loop().remove_reader(listening)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        await self._coming.close()
+        await self._connecting.close()
         self.leave()
 
     def leave(self) -> None:
@@ -239,33 +239,33 @@ class ConnectionAcceptor:
                 loop.call_later(_EXHAUSTED, self._accept_again, listening)
                 return
             connection.setblocking(False)
-            place = self._places.take(connection, subnet_of(address[0]))
-            if place is None:
+            slot = self._limit.take(connection, subnet_of(address[0]))
+            if slot is None:
                 connection.close()
                 continue
-            place.coming = self._coming.start(self._welcome(connection, place))
-            place.coming.add_done_callback(partial(self._settle, connection, place))
+            slot.connecting = self._connecting.start(self._connect(connection, slot))
+            slot.connecting.add_done_callback(partial(self._on_connected, connection, slot))
 
     def _accept_again(self, listening: socket.socket) -> None:
         if not self._is_closed:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    async def _welcome(self, connection: socket.socket, place: ConnectionSlot) -> None:
-        protocol = partial(self._protocol, place)
+    async def _connect(self, connection: socket.socket, slot: ConnectionSlot) -> None:
+        protocol = partial(self._protocol, slot)
         if self._handshakes is not None:
-            made = await self._handshakes.shake(connection, place.source, protocol)
-            place.is_made = made is not None
+            made = await self._handshakes.shake(connection, slot.subnet, protocol)
+            slot.is_connected = made is not None
         else:
             loop = asyncio.get_running_loop()
             await loop.connect_accepted_socket(protocol, connection)
-            place.is_made = True
+            slot.is_connected = True
 
-    def _settle(
-        self, connection: socket.socket, place: ConnectionSlot, coming: "asyncio.Task[None]"
+    def _on_connected(
+        self, connection: socket.socket, slot: ConnectionSlot, connecting: "asyncio.Task[None]"
     ) -> None:
         """Free the slot of a connection that was not made, even when its task never began."""
-        if not place.is_made:
-            place.leave()
+        if not slot.is_connected:
+            slot.leave()
             connection.close()
 
 

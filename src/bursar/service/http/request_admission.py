@@ -20,21 +20,21 @@ class RequestAdmission:
 
     Parameters
     ----------
-    parts
+    service
         Components of the service, limits and clock.
     """
 
-    def __init__(self, parts: ApiDependencies) -> None:
-        self._parts = parts
-        self._users = TokenBuckets(self._pace_of_user, parts.clock)
-        self._unauthenticated = TokenBuckets(self._pace_of_unauthenticated, parts.clock)
-        self._failures = TokenBuckets(self._pace_of_failures, parts.clock)
-        self._requests = ConcurrencyLimit(lambda user: self._parts.limits_of(user).requests)
-        self._streams = ConcurrencyLimit(lambda user: self._parts.limits_of(user).streams)
+    def __init__(self, service: ApiDependencies) -> None:
+        self._service = service
+        self._users = TokenBuckets(self._pace_of_user, service.clock)
+        self._unauthenticated = TokenBuckets(self._pace_of_unauthenticated, service.clock)
+        self._failures = TokenBuckets(self._pace_of_failures, service.clock)
+        self._requests = ConcurrencyLimit(lambda user: self._service.limits_of(user).requests)
+        self._streams = ConcurrencyLimit(lambda user: self._service.limits_of(user).streams)
 
-    def relimit(self, parts: ApiDependencies) -> None:
+    def relimit(self, service: ApiDependencies) -> None:
         """Set the components with the limits that hold from now on."""
-        self._parts = parts
+        self._service = service
 
     def authenticate(self, request: HttpRequest, route: ApiRoute) -> Principal:
         """
@@ -51,7 +51,7 @@ class RequestAdmission:
             self.count_unauthenticated(request)
             return ANONYMOUS
         try:
-            return self._parts.authenticator.authenticate(
+            return self._service.authenticator.authenticate(
                 request.headers, request.certificate, request.peer
             )
         except ServiceError:
@@ -65,7 +65,7 @@ class RequestAdmission:
     def is_still_valid(self, request: HttpRequest, principal: Principal) -> bool:
         """Return whether a request's credentials are still valid: they can be revoked."""
         try:
-            return principal == self._parts.authenticator.authenticate(
+            return principal == self._service.authenticator.authenticate(
                 request.headers, request.certificate, request.peer
             )
         except ServiceError:
@@ -116,19 +116,19 @@ class RequestAdmission:
 
     def _may(self, principal: Principal, access: RouteAccess) -> bool:
         if access == "scrape":
-            named = principal.user in self._parts.scrapers
+            named = principal.user in self._service.scrapers
             return "admin" in principal.scopes or (named and "read" in principal.scopes)
         return access in principal.scopes
 
     def _pace_of_user(self, user: str) -> tuple[float, float]:
-        limits = self._parts.limits_of(user)
+        limits = self._service.limits_of(user)
         return limits.rate, limits.burst
 
     def _pace_of_unauthenticated(self, subnet: str) -> tuple[float, float]:
-        return self._parts.limits.stranger_rate, self._parts.limits.stranger_burst
+        return self._service.limits.stranger_rate, self._service.limits.stranger_burst
 
     def _pace_of_failures(self, subnet: str) -> tuple[float, float]:
-        return self._parts.limits.failure_rate, self._parts.limits.failure_burst
+        return self._service.limits.failure_rate, self._service.limits.failure_burst
 
 
 class AuthorizedStream:

@@ -31,7 +31,7 @@ async def get(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
 async def put(call: AuthorizedRequest, query: PutQuery) -> api.FileInfo:
     """Write a file, in place of one of that name."""
     parts = parse_name(call.path["name"])
-    pieces = call.request.pieces(call.parts.limits.file_bytes)
+    pieces = call.request.pieces(call.service.limits.file_bytes)
     return await call.file_store.put(
         _root(call),
         parts,
@@ -48,7 +48,7 @@ async def delete(call: AuthorizedRequest) -> None:
 
 async def put_archive(call: AuthorizedRequest) -> api.FileList:
     """Unpack the files of an archive, all or none."""
-    pieces = call.request.pieces(call.parts.limits.archive_bytes)
+    pieces = call.request.pieces(call.service.limits.archive_bytes)
     found = await call.file_store.unpack(_root(call), pieces, call.request.kind, _owner(call))
     return api.FileList(files=found)
 
@@ -56,7 +56,7 @@ async def put_archive(call: AuthorizedRequest) -> api.FileList:
 async def copy(call: AuthorizedRequest, body: api.CopyRequest) -> api.FileList:
     """Copy files of another instance of the same user; missing ones are left out."""
     store, target = call.file_store, _root(call)
-    source = call.parts.engine.home(call.user, body.source) / "files"
+    source = call.service.engine.home(call.user, body.source) / "files"
     found: list[api.FileInfo] = []
     for parts in [parse_name(name, "files") for name in body.files]:
         try:
@@ -141,10 +141,10 @@ def requested_range(headers: Mapping[str, str], size: int, tag: str) -> tuple[in
 
 
 def _root(call: AuthorizedRequest) -> Path:
-    return call.parts.engine.home(call.user, call.handle) / "files"
+    return call.service.engine.home(call.user, call.handle) / "files"
 
 
 def _owner(call: AuthorizedRequest) -> FileOwner:
     return FileOwner(
-        user=call.user, limits=call.limits, homes=partial(call.parts.engine.homes, call.user)
+        user=call.user, limits=call.limits, homes=partial(call.service.engine.homes, call.user)
     )

@@ -18,38 +18,38 @@ _TASK = msgspec.json.Decoder(api.TaskSpec)
 
 async def create(call: AuthorizedRequest, body: api.NewInstance) -> HttpResponse:
     """Create an instance."""
-    made = await call.parts.engine.create(call.user, body, call.key)
+    made = await call.service.engine.create(call.user, body, call.key)
     return json_response(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
 
 
 async def show_all(call: AuthorizedRequest) -> api.InstanceList:
     """List the caller's instances."""
-    return api.InstanceList(instances=call.parts.engine.instances(call.user))
+    return api.InstanceList(instances=call.service.engine.instances(call.user))
 
 
 async def show(call: AuthorizedRequest) -> api.InstanceInfo:
     """Return an instance."""
-    return call.parts.engine.instance(call.user, call.handle)
+    return call.service.engine.instance(call.user, call.handle)
 
 
 async def destroy(call: AuthorizedRequest) -> None:
     """Kill an instance's tasks and delete its results and files."""
-    await call.parts.engine.destroy(call.user, call.handle)
+    await call.service.engine.destroy(call.user, call.handle)
 
 
 async def submit(call: AuthorizedRequest, body: list[api.TaskSpec]) -> api.Submitted:
     """Add tasks to an instance."""
-    return await call.parts.engine.submit(call.user, call.handle, body, call.key)
+    return await call.service.engine.submit(call.user, call.handle, body, call.key)
 
 
 async def show_tasks(call: AuthorizedRequest, query: TasksQuery) -> api.TaskPage:
     """Return the states of an instance's tasks."""
-    return call.parts.engine.tasks(call.user, call.handle, query.after, query.limit)
+    return call.service.engine.tasks(call.user, call.handle, query.after, query.limit)
 
 
 async def cancel(call: AuthorizedRequest, body: api.CancelRequest) -> api.Cancelled:
     """Cancel tasks."""
-    return await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace)
+    return await call.service.engine.cancel(call.user, call.handle, body.tasks, body.grace)
 
 
 def read_submission(data: bytes) -> list[api.TaskSpec]:

@@ -27,9 +27,13 @@ async def show(call: AuthorizedRequest, query: ResultsQuery) -> HttpResponse | S
     """Return results after a cursor."""
     as_lines = NDJSON in call.request.headers.get("accept", "")
     if query.follow:
-        batch = await call.parts.engine.results(call.user, call.handle, query.after, query.limit, 0)
+        batch = await call.service.engine.results(
+            call.user, call.handle, query.after, query.limit, 0
+        )
         return StreamingResponse(_followed(call, query, batch), NDJSON)
-    asked = call.parts.engine.results(call.user, call.handle, query.after, query.limit, query.wait)
+    asked = call.service.engine.results(
+        call.user, call.handle, query.after, query.limit, query.wait
+    )
     found = await (call.until_over(asked) if query.wait else asked)
     if found is None:  # waiting was ended: a connected client asks again
         found = ResultBatch(lines=(), next=query.after, done=False)
@@ -58,19 +62,19 @@ async def _followed(
                 call.answers.give_back(call.user, size)
         if batch.done:
             return
-        batch = await call.parts.engine.results(
-            call.user, call.handle, batch.next, query.limit, call.parts.limits.heartbeat
+        batch = await call.service.engine.results(
+            call.user, call.handle, batch.next, query.limit, call.service.limits.heartbeat
         )
 
 
 async def forget(call: AuthorizedRequest, query: ThroughQuery) -> None:
     """Forget the results up to a cursor, which the client has stored."""
-    await call.parts.engine.forget(call.user, call.handle, query.through)
+    await call.service.engine.forget(call.user, call.handle, query.through)
 
 
 async def events(call: AuthorizedRequest) -> StreamingResponse:
     """Stream the instance's state whenever it changes."""
-    info = call.parts.engine.instance(call.user, call.handle)
+    info = call.service.engine.instance(call.user, call.handle)
     last = _last_event(call)
     first = None if last is not None and info.results <= last else info
     return StreamingResponse(_events(call, first), EVENTS)
@@ -79,14 +83,14 @@ async def events(call: AuthorizedRequest) -> StreamingResponse:
 async def _events(
     call: AuthorizedRequest, first: api.InstanceInfo | None
 ) -> AsyncGenerator[bytes, None]:
-    changes = call.parts.engine.changes(call.user, call.handle)
+    changes = call.service.engine.changes(call.user, call.handle)
     yield _HEARTBEAT_EVENT if first is None else _event(first)
     try:
         async with TaskSupervisor() as tasks:
             while True:
                 following = tasks.start(_next(changes))
                 while not following.done():
-                    await asyncio.wait((following,), timeout=call.parts.limits.heartbeat)
+                    await asyncio.wait((following,), timeout=call.service.limits.heartbeat)
                     if not following.done():
                         yield _HEARTBEAT_EVENT
                 info = following.result()
@@ -104,7 +108,7 @@ async def _next(changes: AsyncIterator[api.InstanceInfo]) -> api.InstanceInfo | 
 
 async def output(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
     """Return a stream of a task's output that is too long for the result."""
-    engine = call.parts.engine
+    engine = call.service.engine
     name = engine.output(call.user, call.handle, call.path["task"], call.path["stream"])
     return await send_file(call, engine.home(call.user, call.handle) / "logs", (name,))
 
