@@ -49,13 +49,13 @@ from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import makespan_bounds
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.front import trade_off
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import PlacementPolicy
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
 from bursar.planning.search_limits import SearchLimits
+from bursar.planning.trade_off_solver import trade_off
 
 DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
 CLUSTER = SiteFacts(name="cluster", processors=64, unit_price=0.001, fixed_price=0.1)

@@ -22,10 +22,10 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.topology import Topology
 from bursar.model.workflow import Workflow
-from bursar.planning.front import trade_off
 from bursar.planning.policy import PlacementPolicy, Scheduler
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import MANY_SERIAL, schedule
+from bursar.planning.trade_off_solver import trade_off
 from bursar.simulation.flow_network import FlowNetwork
 from bursar.simulation.virtual_loop import VirtualLoop
 

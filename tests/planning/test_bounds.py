@@ -11,10 +11,10 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import cost_bound, makespan_bounds, prove_bounds
-from bursar.planning.front import trade_off
 from bursar.planning.kernels.availability import IntArray
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
+from bursar.planning.trade_off_solver import trade_off
 
 
 @st.composite

@@ -6,8 +6,9 @@ from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.front import ParetoFront, trade_off
+from bursar.planning.front import ParetoFront
 from bursar.planning.plan_choice import best_effort, choose_plan
+from bursar.planning.trade_off_solver import trade_off
 
 HERE = SiteFacts(name="here", processors=4, unit_price=1.0, fixed_price=1.0)
 

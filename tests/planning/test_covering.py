@@ -23,7 +23,8 @@ from bursar.planning.kernels.capacity import is_overfull
 from bursar.planning.linear_programme import LinearProgramme
 from bursar.planning.policy import SCHEDULERS, PlacementPolicy
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.schedulers import Schedule, schedule
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import schedule
 
 KINDS = {
     "whole": {"divisible": False},

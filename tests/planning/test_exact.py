@@ -29,7 +29,8 @@ from bursar.planning.exact import (
 from bursar.planning.kernels.availability import FloatArray, IntArray
 from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.schedulers import Schedule, schedule
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import schedule
 from bursar.planning.validation import violations
 
 needs_solver = pytest.mark.skipif(

@@ -112,7 +112,7 @@ def test_placing_is_heft_with_gaps_filled(
 @given(workflow=workflows(), facts=SITES)
 @settings(max_examples=150)
 def test_no_plan_beats_a_bound(workflow: Workflow, facts: list[tuple[int, float]]) -> None:
-    from bursar.planning.front import trade_off
+    from bursar.planning.trade_off_solver import trade_off
 
     sites = _sites(facts)
     front = trade_off(workflow, sites)

@@ -16,7 +16,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
-from bursar.planning.front import ParetoFront, trade_off
+from bursar.planning.front import ParetoFront
 from bursar.planning.methods import ga, moga, nsga2
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.variation import (
@@ -31,7 +31,7 @@ from bursar.planning.pareto import nondominated
 from bursar.planning.policy import METHODS, Method, PlacementPolicy
 from bursar.planning.problem import build_problem
 from bursar.planning.search_limits import SearchLimits
-from bursar.planning.trade_off_solver import problem_of
+from bursar.planning.trade_off_solver import plan_option, problem_of, trade_off
 from bursar.planning.validation import violations
 
 FEW = SearchLimits(population=6, generations=3, evaluations=60)
@@ -62,7 +62,7 @@ def test_every_plan_of_every_method_keeps_the_rules(
         assert fast < slow
         assert dear > cheap
     for option in front.options:
-        plan = front.plan(option)
+        plan = plan_option(front, option)
         if not whole:
             assert violations(plan, workflow, front.sites) == []
         assert plan.makespan == option.makespan

@@ -18,7 +18,8 @@ from bursar.planning.building import build_option, build_plan
 from bursar.planning.kernels import serial
 from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.schedulers import Schedule, priority_of, run, schedule
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import priority_of, run, schedule
 from bursar.planning.validation import violations
 
 Gap = tuple[float, float, int]

@@ -16,7 +16,8 @@ from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.minmin import minmin_schedule
 from bursar.planning.policy import SCHEDULERS, PlacementPolicy, Scheduler
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.schedulers import Schedule, schedule
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import schedule
 
 
 def _problem(workflow: Workflow, sites: list[SiteFacts]) -> PlanningProblem:

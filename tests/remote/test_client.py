@@ -65,7 +65,7 @@ def test_both_clients_have_the_same_methods() -> None:
     """Of the same names and parameters, in the same order."""
     import inspect
 
-    from bursar.remote.session import AsyncSession
+    from bursar.remote.async_client import AsyncSession
 
     for sync, other in ((ServiceClient, AsyncServiceClient), (Session, AsyncSession)):
         theirs = _methods(other)

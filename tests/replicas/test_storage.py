@@ -21,8 +21,9 @@ from bursar.model.errors import InputError
 from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.failures import StorageFull, TargetFailed
 from bursar.replicas.locking import FileInUse
+from bursar.replicas.open_storage import open_storage
 from bursar.replicas.parts import CopyOrigin
-from bursar.replicas.site_storage import MayGo, open_storage
+from bursar.replicas.site_storage import MayGo
 from bursar.replicas.storage import FolderStorage, PendingFolderFile
 
 

@@ -14,6 +14,7 @@ from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Outcome, Status
+from bursar.planning.trade_off_solver import plan_option
 from bursar.report.bill import make_bill
 from bursar.report.plan_table import plan_to_dict
 from bursar.report.report_content import ReportContent
@@ -93,7 +94,7 @@ def make_up(
     proposal = bursar.plan(campaign, sites)
     option = proposal.choice.option
     assert option is not None
-    plan = proposal.front.plan(option)
+    plan = plan_option(proposal.front, option)
     cut, length = pause or (float("inf"), 0.0)
     ledger = Ledger()
     ledger.fund(BEGIN, 10**12)

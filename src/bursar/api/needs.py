@@ -14,6 +14,7 @@ from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.planning.front import ParetoFront, PlanOption
+from bursar.planning.trade_off_solver import plan_option
 from bursar.report.formatting import amount_above, span_above
 
 
@@ -46,7 +47,7 @@ class PlanNeeds:
         most = self._most(option, option.makespan, len(self._tasks))
         if most is None or most <= budget or option.makespan is None:
             return True
-        least = least_budget(self._front.plan(option), self._tasks, self._goal, self._sites)
+        least = least_budget(plan_option(self._front, option), self._tasks, self._goal, self._sites)
         return least is None or least <= budget * (1 + _CLOSE)
 
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
@@ -56,7 +57,7 @@ class PlanNeeds:
             seconds, late, slower = self._seconds(option, len(self._tasks))
             least = None
             if option.cost is not None:
-                plan = self._front.plan(option)
+                plan = plan_option(self._front, option)
                 least = least_budget(
                     plan, self._tasks, self._goal, self._sites, late=late, slower=slower
                 )

@@ -66,8 +66,8 @@ def plan(
         When a file is wrong, no plan holds every task, or no site meets what all require.
     """
     from bursar.api.needs import PlanNeeds
-    from bursar.planning.front import trade_off
     from bursar.planning.plan_choice import choose_plan
+    from bursar.planning.trade_off_solver import trade_off
 
     campaign = resolve_campaign(campaign)
     facts = suitable(campaign, on_offer(resolve_sites(sites)))

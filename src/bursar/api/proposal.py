@@ -52,8 +52,9 @@ class Proposal:
     def nearest(self) -> Plan:
         """The plan that comes nearest to a goal out of reach."""
         from bursar.planning.plan_choice import best_effort
+        from bursar.planning.trade_off_solver import plan_option
 
-        return self.front.plan(best_effort(self.front, self.campaign.goal))
+        return plan_option(self.front, best_effort(self.front, self.campaign.goal))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``bursar plan --json`` prints; the keys are in the documentation."""
@@ -74,6 +75,7 @@ class Proposal:
         Each is worked out in full and held against the campaign and the sites by
         rules written for nothing else (:mod:`bursar.planning.validation`).
         """
+        from bursar.planning.trade_off_solver import plan_option
         from bursar.planning.validation import violations
 
         front = self.front
@@ -82,7 +84,7 @@ class Proposal:
             for number, option in enumerate(front.options, 1)
             if option.makespan is not None
             for violation in violations(
-                front.plan(option), front.workflow, front.sites, front.overhead
+                plan_option(front, option), front.workflow, front.sites, front.overhead
             )
         ]
 

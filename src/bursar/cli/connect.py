@@ -10,8 +10,7 @@ import typer
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.remote.async_client import AsyncServiceClient
-    from bursar.remote.session import AsyncSession
+    from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 
 T = TypeVar("T")
 

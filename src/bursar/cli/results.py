@@ -11,8 +11,8 @@ from bursar.cli.options import AsJson, InstanceId, ServiceName
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
+    from bursar.remote.async_client import AsyncSession
     from bursar.remote.messages import Result
-    from bursar.remote.session import AsyncSession
 
 Form = Literal["table", "json", "ndjson"]
 

@@ -3,7 +3,7 @@ Planning turns the slots that sites offer and a workflow into plans.
 
 A plan buys processors of one or more sites and says where each task goes.
 
-- :func:`bursar.planning.front.trade_off` tries many purchases and keeps those
+- :func:`bursar.planning.trade_off_solver.trade_off` tries many purchases and keeps those
   not beaten in both makespan and cost.
 - :func:`bursar.planning.plan_choice.choose_plan` picks one of them by the user's goal, or
   says why none will do and what would.

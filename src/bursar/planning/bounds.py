@@ -27,13 +27,13 @@ holds to within the float's own error (one part in 10^9).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bursar.model.slot import Slot
 from bursar.planning.energetic_bound import makespan_bound
-from bursar.planning.front import PlanOption
+from bursar.planning.front import PlanBounds, PlanOption
 from bursar.planning.kernels import ranks
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 from bursar.planning.problem import PlanningProblem
@@ -43,47 +43,6 @@ PATIENCE = 2.0
 
 MAX_LEVELS = 256
 """Heads tried in the energetic bound; of more distinct ones, evenly spread quantiles."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanBounds:
-    """
-    Lower bounds over every purchase from the sites.
-
-    Parameters
-    ----------
-    critical_path, work, energetic
-        On the makespan, with all processors bought, seconds; None when no
-        runtime is known.
-    cost
-        On the allocation cost over the sites of known price, currency units;
-        None when no runtime or price is known, or a task fits on no priced site.
-    exact
-        On the makespan, proven by CP-SAT, seconds; None when it was not asked.
-    currency
-        Of the cost.
-    tasks, unknown_tasks
-        How many there are, and how many of unknown runtime count as nothing.
-    unpriced_sites
-        Names of the sites that the cost bound does not speak of.
-    """
-
-    critical_path: float | None
-    work: float | None
-    energetic: float | None
-    cost: float | None
-    currency: str
-    tasks: int
-    exact: float | None = None
-    unknown_tasks: int = 0
-    unpriced_sites: tuple[str, ...] = ()
-
-    @property
-    def makespan(self) -> float | None:
-        """The strongest bound on the makespan, seconds; None when no runtime is known."""
-        if self.critical_path is None or self.work is None or self.energetic is None:
-            return None
-        return max(self.critical_path, self.work, self.energetic, self.exact or 0.0)
 
 
 def prove_bounds(problem: PlanningProblem) -> PlanBounds:

@@ -11,7 +11,8 @@ from bursar.planning.front import PlanOption
 from bursar.planning.numbering import number_processors
 from bursar.planning.policy import ScheduleRecipe
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import SHORTEST, Schedule, replay
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import SHORTEST, replay
 
 
 def build_option(

@@ -1,18 +1,11 @@
-"""The trade-off between makespan and allocation cost, and how it is asked for."""
+"""The trade-off between makespan and allocation cost: options, bounds and the front of both."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from bursar.model.goal import Goal
-from bursar.model.plan import Plan, Purchase
+from bursar.model.plan import Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler, ScheduleRecipe
-
-if TYPE_CHECKING:
-    from bursar.planning.bounds import PlanBounds
-    from bursar.planning.search_limits import OnProgress, SearchLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +64,47 @@ class PlanOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBounds:
+    """
+    Lower bounds over every purchase from the sites.
+
+    Parameters
+    ----------
+    critical_path, work, energetic
+        On the makespan, with all processors bought, seconds; None when no
+        runtime is known.
+    cost
+        On the allocation cost over the sites of known price, currency units;
+        None when no runtime or price is known, or a task fits on no priced site.
+    exact
+        On the makespan, proven by CP-SAT, seconds; None when it was not asked.
+    currency
+        Of the cost.
+    tasks, unknown_tasks
+        How many there are, and how many of unknown runtime count as nothing.
+    unpriced_sites
+        Names of the sites that the cost bound does not speak of.
+    """
+
+    critical_path: float | None
+    work: float | None
+    energetic: float | None
+    cost: float | None
+    currency: str
+    tasks: int
+    exact: float | None = None
+    unknown_tasks: int = 0
+    unpriced_sites: tuple[str, ...] = ()
+
+    @property
+    def makespan(self) -> float | None:
+        """The strongest bound on the makespan, seconds; None when no runtime is known."""
+        if self.critical_path is None or self.work is None or self.energetic is None:
+            return None
+        return max(self.critical_path, self.work, self.energetic, self.exact or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParetoFront:
     """
     The options worth choosing from.
@@ -105,7 +139,7 @@ class ParetoFront:
     options: tuple[PlanOption, ...]
     tried: tuple[tuple[float, float], ...] = field(repr=False)
     evaluations: int
-    bounds: "PlanBounds"
+    bounds: PlanBounds
     notes: tuple[str, ...] = ()
     workflow: Workflow = field(repr=False)
     sites: tuple[SiteFacts, ...] = field(repr=False)
@@ -118,94 +152,3 @@ class ParetoFront:
     def currency(self) -> str:
         """Of every cost in it."""
         return self.sites[0].currency
-
-    def plan(self, option: PlanOption) -> Plan:
-        """
-        The option with the place of every task.
-
-        The schedule is computed again, to the same result: keeping one for each
-        option would hold every task as many times as there are options.
-        """
-        from bursar.planning.trade_off_solver import plan_option
-
-        return plan_option(self, option)
-
-
-def trade_off(
-    workflow: Workflow,
-    sites: Sequence[SiteFacts],
-    *,
-    method: Method = "auto",
-    scheduler: Scheduler = "heft",
-    goal: Goal | None = None,
-    processors: Sequence[int] | None = None,
-    currency: str | None = None,
-    overhead: float = 0.0,
-    whole: bool = False,
-    worth: float | None = None,
-    limits: "SearchLimits | None" = None,
-    on_progress: "OnProgress | None" = None,
-) -> ParetoFront:
-    """
-    Makespan against allocation cost, over what the sites offer.
-
-    A task goes only where there are the processors and the memory it needs. Its
-    requirements, an expression, are not looked at; ``notes`` says who does.
-
-    Parameters
-    ----------
-    sites
-        What can be bought, and where; names unique.
-    method
-        How to search (see :mod:`bursar.planning.methods`).
-    scheduler
-        How tasks are placed (see :mod:`bursar.planning.schedulers`); ``auto`` uses
-        others as well.
-    goal
-        Its trade-off is the weight of the cost in a total cost (``ga``, ``minmin``
-        and ``list-cost``; 0.5 where it has none); ``ga`` rejects plans that miss
-        its deadline or budget.
-    processors
-        Numbers of processors to try of a leased slot; None: all of them up to some
-        dozens, and beyond that ever wider steps.
-    currency
-        Use only the sites that ask this currency; None: they all ask the same.
-    overhead
-        Seconds added to each task for starting it and fetching its result. Not
-        negative. A processor is held, and paid, for this time too.
-    whole
-        The accounting of HPDC'07: a slot of the plan is paid though nothing runs
-        in it. False: it is not bought then, as in e-Science'06.
-    worth
-        Currency units that a second of makespan is worth in a total cost; None: as
-        many as make the least cost and the least makespan weigh the same.
-    limits
-        How far to search.
-    on_progress
-        Told the front so far.
-
-    Raises
-    ------
-    InputError
-        When there is no site, two have one name, slots of one overlap, a task fits
-        on no site, no plan holds every task, no number of ``processors`` is enough,
-        the sites ask different currencies and none is chosen, the method or the
-        scheduler is unknown, a price is unknown and the method needs it, or the
-        overhead is negative.
-    """
-    from bursar.planning.trade_off_solver import solve_trade_off
-
-    return solve_trade_off(
-        workflow,
-        sites,
-        method=method,
-        scheduler=scheduler,
-        goal=goal or Goal(),
-        processors=processors,
-        currency=currency,
-        overhead=overhead,
-        whole=whole,
-        worth=worth,
-        limits=limits,
-        on_progress=on_progress,
-    )

@@ -140,11 +140,13 @@ def choose_plan(
             reason=_why_not(front, goal, needs),
             counter_offers=tuple(_counter_offers(front, goal, needs)),
         )
+    from bursar.planning.trade_off_solver import plan_option  # what it needs takes time to load
+
     option, reason = _pick(meeting, front, goal)
     unchecked = _unchecked(option, goal)
     if unchecked:
         reason += f"; {unchecked}"
-    return PlanChoice(option=option, plan=front.plan(option), reason=reason)
+    return PlanChoice(option=option, plan=plan_option(front, option), reason=reason)
 
 
 def best_effort(front: ParetoFront, goal: Goal) -> PlanOption:

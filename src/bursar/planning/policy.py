@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from bursar.planning.schedulers import Schedule
+    from bursar.planning.schedule import Schedule
 
 Scheduler = Literal["heft", "greedy", "minmin", "maxmin", "list", "list-cost"]
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)

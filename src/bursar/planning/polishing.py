@@ -16,7 +16,8 @@ from bursar.planning.exact import polish, reason_not_solved
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.pareto import EvaluatedPlan
 from bursar.planning.policy import ScheduleRecipe
-from bursar.planning.schedulers import Schedule, replay
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import replay
 
 POINTS = 5
 """Plans of the front that are polished, the fastest twice."""

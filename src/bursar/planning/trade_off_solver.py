@@ -1,4 +1,4 @@
-"""From what was asked to the front: the work of :func:`bursar.planning.front.trade_off`."""
+"""Searches the trade-off between makespan and allocation cost, and works out its plans."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,22 +36,69 @@ from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.search_limits import OnProgress, SearchLimits
 
 
-def solve_trade_off(
+def trade_off(
     workflow: Workflow,
     sites: Sequence[SiteFacts],
     *,
-    method: Method,
-    scheduler: Scheduler,
-    goal: Goal,
-    processors: Sequence[int] | None,
-    currency: str | None,
-    overhead: float,
-    whole: bool,
-    worth: float | None,
-    limits: SearchLimits | None,
-    on_progress: OnProgress | None,
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
+    goal: Goal | None = None,
+    processors: Sequence[int] | None = None,
+    currency: str | None = None,
+    overhead: float = 0.0,
+    whole: bool = False,
+    worth: float | None = None,
+    limits: SearchLimits | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ParetoFront:
-    """See :func:`bursar.planning.front.trade_off`."""
+    """
+    Makespan against allocation cost, over what the sites offer.
+
+    A task goes only where there are the processors and the memory it needs. Its
+    requirements, an expression, are not looked at; ``notes`` says who does.
+
+    Parameters
+    ----------
+    sites
+        What can be bought, and where; names unique.
+    method
+        How to search (see :mod:`bursar.planning.methods`).
+    scheduler
+        How tasks are placed (see :mod:`bursar.planning.schedulers`); ``auto`` uses
+        others as well.
+    goal
+        Its trade-off is the weight of the cost in a total cost (``ga``, ``minmin``
+        and ``list-cost``; 0.5 where it has none); ``ga`` rejects plans that miss
+        its deadline or budget.
+    processors
+        Numbers of processors to try of a leased slot; None: all of them up to some
+        dozens, and beyond that ever wider steps.
+    currency
+        Use only the sites that ask this currency; None: they all ask the same.
+    overhead
+        Seconds added to each task for starting it and fetching its result. Not
+        negative. A processor is held, and paid, for this time too.
+    whole
+        The accounting of HPDC'07: a slot of the plan is paid though nothing runs
+        in it. False: it is not bought then, as in e-Science'06.
+    worth
+        Currency units that a second of makespan is worth in a total cost; None: as
+        many as make the least cost and the least makespan weigh the same.
+    limits
+        How far to search.
+    on_progress
+        Told the front so far.
+
+    Raises
+    ------
+    InputError
+        When there is no site, two have one name, slots of one overlap, a task fits
+        on no site, no plan holds every task, no number of ``processors`` is enough,
+        the sites ask different currencies and none is chosen, the method or the
+        scheduler is unknown, a price is unknown and the method needs it, or the
+        overhead is negative.
+    """
+    goal = goal or Goal()
     _check_name("method", method, METHODS)
     _check_name("scheduler", scheduler, SCHEDULERS)
     if processors is not None and not all(n >= 1 for n in processors):
@@ -113,7 +160,12 @@ def problem_of(front: ParetoFront) -> PlanningProblem:
 
 
 def plan_option(front: ParetoFront, option: PlanOption) -> Plan:
-    """The work of :meth:`bursar.planning.front.ParetoFront.plan`."""
+    """
+    Return the option of a front with the place of every task.
+
+    The schedule is computed again, to the same result: keeping one for each
+    option would hold every task as many times as there are options.
+    """
     if option.makespan is not None:
         return build_plan(problem_of(front), option, front.scheduler, whole=front.whole)
     return Plan(

@@ -10,10 +10,9 @@ from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
-from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.blocking_portal import BlockingPortal
 from bursar.remote.following import PAGE, Until
-from bursar.remote.session import AsyncSession
 from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:

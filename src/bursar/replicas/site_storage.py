@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from bursar.model.errors import InputError
 from bursar.model.replica import Replica
 from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.parts import CopySink
-from bursar.replicas.urls import is_local, normalise_url, redact_url
 
 MayGo = Callable[[str, str], bool]
 """Asked with name and place whether a cached file may go."""
@@ -64,28 +62,3 @@ class SiteStorage(Protocol):
 
     def close(self) -> None:
         """Release all pins and close the storage."""
-
-
-def open_storage(place: str, *, limit: int | None = None) -> SiteStorage:
-    """
-    Open the storage that a site's ``storage`` setting names.
-
-    Parameters
-    ----------
-    limit
-        Bytes that cached files may take; None: no limit.
-
-    Raises
-    ------
-    InputError
-        When it cannot be used, or a limit is given for what has a URL.
-    """
-    from bursar.replicas.storage import FolderStorage
-    from bursar.replicas.url_storage import UrlStorage
-
-    place = normalise_url(place)
-    if is_local(place):
-        return FolderStorage(place, limit=limit)
-    if limit is not None:
-        raise InputError("a limit is kept in folders only", where=redact_url(place))
-    return UrlStorage(place)

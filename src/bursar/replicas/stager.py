@@ -21,8 +21,9 @@ from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.content import LogicalFileContent, logical
 from bursar.replicas.failures import FileUnreachable, TargetFailed
 from bursar.replicas.locking import FileInUse
+from bursar.replicas.open_storage import open_storage
 from bursar.replicas.rate_limiter import TransferRateLimiter
-from bursar.replicas.site_storage import PendingFile, SiteStorage, open_storage
+from bursar.replicas.site_storage import PendingFile, SiteStorage
 from bursar.replicas.transfer import CandidateReplica, TransferPool, wait_until_ended
 from bursar.replicas.urls import normalise_url
 from bursar.supervisor import TaskSupervisor, heard_by_waiter

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.model.campaign import Campaign
 from bursar.model.plan import Purchase
-from bursar.planning.bounds import PlanBounds
-from bursar.planning.front import ParetoFront, PlanOption
+from bursar.planning.front import ParetoFront, PlanBounds, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
 from bursar.report.formatting import UNKNOWN, amount, share, span
 

@@ -25,7 +25,7 @@ from bursar.model.slot import Slot
 from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import Schedule
+from bursar.planning.schedule import Schedule
 from bursar.simulation.scaling import WEEK
 
 FloatArray = NDArray[np.float64]

@@ -17,8 +17,8 @@ from bursar.dispatch.orphans import kill_leftovers
 from bursar.model.money import to_micros
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.step import Copy
+from bursar.remote.async_client import AsyncSession
 from bursar.remote.messages import FileInfo
-from bursar.remote.session import AsyncSession
 from bursar.sites.local import this_machine
 
 

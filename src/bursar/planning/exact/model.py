@@ -11,7 +11,7 @@ from bursar.planning.exact.placement_modes import PlacementMode, delays
 from bursar.planning.exact.solver_query import SAME, SolverQuery
 from bursar.planning.exact.units import MoneyGrid, TimeGrid, prices_of
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import Schedule
+from bursar.planning.schedule import Schedule
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from bursar.planning.exact.placement_modes import PlacementMode
 from bursar.planning.kernels.availability import AvailabilityProfile, FloatArray, IntArray
 from bursar.planning.kernels.placing import ScheduleDraft
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import Schedule, from_draft
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import from_draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import Schedule
+from bursar.planning.schedule import Schedule
 
 Objective = Literal["makespan", "cost"]
 

@@ -19,7 +19,7 @@ from bursar.planning.exact.solver_query import (
 from bursar.planning.exact.units import TimeGrid, grid_for, money_for
 from bursar.planning.kernels.availability import IntArray
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import Schedule
+from bursar.planning.schedule import Schedule
 
 MOST = 60_000
 """Ways to place tasks that the solver is given at most; more take it minutes to read."""

@@ -16,7 +16,8 @@ from bursar.planning.methods.search import PlanSearch
 from bursar.planning.pareto import EvaluatedPlan
 from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import Schedule, from_draft
+from bursar.planning.schedule import Schedule
+from bursar.planning.schedulers import from_draft
 
 WEIGHTS = tuple(k / 10 for k in range(11))
 """Of the cost, as in figure 5 of e-Science'06."""

@@ -9,8 +9,8 @@ from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome
 from bursar.model.remote import Trust
 from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.remote.async_client import AsyncSession
 from bursar.remote.problems import RemoteProblem
-from bursar.remote.session import AsyncSession
 from bursar.sites.proxy_worker import ProxyWorker
 from bursar.sites.remote.remote_executor import RemoteJobExecutor
 from bursar.sites.remote.remote_files import InstanceFileIndex

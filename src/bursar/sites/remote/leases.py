@@ -15,10 +15,9 @@ from bursar.model.errors import BursarError, SiteError
 from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
 from bursar.provisioning.pool_snapshot import AllocationLoss
-from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
-from bursar.remote.session import AsyncSession
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.sites.remote.agreement_purchase import (
     PriceExceeded,

@@ -10,10 +10,9 @@ from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError, SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.remote import Trust
-from bursar.remote.async_client import FORGET_AFTER
+from bursar.remote.async_client import FORGET_AFTER, AsyncSession
 from bursar.remote.messages import Result
 from bursar.remote.problems import RemoteProblem
-from bursar.remote.session import AsyncSession
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 from bursar.sites.remote.translation import (
     copied,

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bursar.model.errors import BursarError
-from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.messages import Result, TaskSpec
-from bursar.remote.session import AsyncSession
 from bursar.supervisor import TaskSupervisor
 from bursar_papers.drp.serving import MeasuredService
 
