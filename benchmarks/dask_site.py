@@ -35,7 +35,6 @@ from figures import Benchmark
 from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.server import Dispatcher, RunPaths
-from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.dask import DaskEndpoint
 from bursar.model.site import SiteFacts
@@ -44,6 +43,7 @@ from bursar.model.task import Task
 from bursar.sites.dask.dask_site import DaskSite
 from bursar.sites.local import LocalSite
 from bursar.worker.launch import Endpoint
+from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 PROCESSORS = 2
 COMMANDS, ROUNDS = 10_000, 5

@@ -29,12 +29,12 @@ from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.server import Dispatcher, RunPaths
-from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec, Step
 from bursar.model.task import Task
 from bursar.worker.launch import Endpoint, LocalWorkers
+from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 WORKERS = 2
 RUN = f"benchmark-{os.getpid()}"

@@ -54,11 +54,12 @@ from bursar.planning.methods.ga import genetic
 from bursar.planning.methods.moga import moga
 from bursar.planning.methods.nsga2 import nsga2
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import hypervolume, nondominated
+from bursar.planning.pareto import nondominated
 from bursar.planning.policy import PlacementPolicy, Scheduler
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule
 from bursar.planning.search_limits import SearchLimits
+from bursar_devtools.hypervolume import hypervolume
 from bursar_papers.hpdc07 import slots_and_tasks
 from bursar_papers.workflows import BANDWIDTH, cybershake, layered
 

@@ -9,11 +9,11 @@ from job import WORKERS, arguments, measure
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.server import Dispatcher, RunPaths
-from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.step import Exec
 from bursar.model.task import Task
 from bursar.worker.launch import Endpoint, LocalWorkers
+from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 RUN = "compare-dispatch"
 

@@ -12,11 +12,12 @@ from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import JournalState
 from bursar.dispatch.server import Dispatcher, RunPaths
-from bursar.dispatch.spending_guard import SpendingGuard, UnlimitedSpending
+from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome
 from bursar.model.task import Task
 from bursar.worker.launch import Endpoint, LocalWorkers
+from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 AT_ONCE = Retry(attempts=3, backoff=0.0)
 

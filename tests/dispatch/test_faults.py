@@ -79,7 +79,7 @@ RUNNER = textwrap.dedent(
     import asyncio, sys
     from pathlib import Path
 
-    from bursar.dispatch.spending_guard import UnlimitedSpending
+    from bursar_devtools.unlimited_spending import UnlimitedSpending
     from bursar.dispatch.journal import RunJournal
     from bursar.worker.launch import Endpoint, LocalWorkers
     from bursar.dispatch.server import Dispatcher, RunPaths

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.prefetch import HORIZON, Prefetch
 from bursar.dispatch.server import Dispatcher, RunPaths
-from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 from bursar.simulation.simulated_worker import SimulatedWorker
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.worker.launch import Endpoint
+from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 SHORT = 0.001
 LONG = 2.0

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from bursar.dispatch.server import Dispatcher
-from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.dispatch.wire import Hello, frame
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
@@ -23,6 +22,7 @@ from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec, Shell
 from bursar.model.task import Task
+from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 
 def nothing(count: int) -> list[Task]:

@@ -11,7 +11,6 @@ from bursar.formats.units import (
     DEAREST,
     LARGEST,
     LONGEST,
-    format_duration,
     format_size,
     parse_amount,
     parse_duration,
@@ -178,30 +177,17 @@ def test_what_is_too_large_for_the_books_is_refused() -> None:
         parse_duration("01:75:00")
 
 
-@given(st.floats(0, LONGEST))
-def test_a_time_written_reads_back_the_same(seconds: float) -> None:
-    """format_duration loses nothing."""
-    assert parse_duration(format_duration(seconds)) == seconds
-
-
 @given(st.integers(0, LARGEST))
 def test_a_size_written_reads_back_the_same(size: int) -> None:
     """format_size loses nothing."""
     assert parse_size(format_size(size)) == size
 
 
-def test_times_and_sizes_are_written_short() -> None:
+def test_sizes_are_written_short() -> None:
     """Whole units where they fit."""
-    assert format_duration(5400) == "1h30m"
-    assert format_duration(0) == "0s"
-    assert format_duration(86400 * 1.5) == "1d12h"
-    assert format_duration(2.5) == "2.5s"
     assert format_size(4 * 10**9) == "4 GB"
     assert format_size(3 * 2**20) == "3 MiB"
     assert format_size(0) == "0 B"
-    for wrong in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError):
-            format_duration(wrong)
     with pytest.raises(InputError):
         format_size(-1)
 

@@ -9,10 +9,10 @@ from bursar.planning.pareto import (
     EvaluatedPlan,
     ParetoArchive,
     at_trade_off,
-    hypervolume,
     nondominated,
 )
 from bursar.planning.policy import ScheduleRecipe
+from bursar_devtools.hypervolume import hypervolume
 
 moocore = pytest.importorskip("moocore")
 

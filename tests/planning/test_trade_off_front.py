@@ -155,7 +155,7 @@ def test_the_same_question_gets_the_same_answer(workflow: Workflow, sites: list[
     one, two = trade_off(workflow, sites), trade_off(workflow, sites)
 
     assert one == two
-    assert [one.plan(o) for o in one.options] == [two.plan(o) for o in two.options]
+    assert [plan_option(one, o) for o in one.options] == [plan_option(two, o) for o in two.options]
 
 
 def _bag(*runtimes: float | None, wide: int = 1) -> Workflow:

@@ -1,6 +1,5 @@
 """The interface by which the dispatcher has spending admitted before work and settled after it."""
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -42,22 +41,3 @@ class SpendingGuard(Protocol):
 
     def transfers(self) -> Sequence[Transfer]:
         """Return movements since the last call; to be journalled before the work is sent."""
-
-
-class UnlimitedSpending:
-    """Admits every task, at no cost."""
-
-    def admit(self, task: int, lease: str, now: float) -> float | Refusal:
-        """Admit the task without a limit of time."""
-        return math.inf
-
-    def withdraw(self, task: int, now: float) -> None:
-        """Do nothing: no money was set aside."""
-
-    def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
-        """Return no transfers: nothing is owed."""
-        return ()
-
-    def transfers(self) -> Sequence[Transfer]:
-        """Return no transfers: no money has moved."""
-        return ()

@@ -123,26 +123,6 @@ def _seconds_in(text: str, expected: str) -> Decimal:
     return total
 
 
-def format_duration(seconds: float) -> str:
-    """
-    Write a time so that :func:`parse_duration` reads it back exactly: ``"1h30m"``, ``"2.5s"``.
-    """
-    if not (0 <= seconds < math.inf):
-        raise InputError(f"a time must be finite and not negative, got {seconds}")
-    if seconds > LONGEST or 0 < seconds < 1e-6:
-        return f"{float(seconds)!r}s"
-    rest = Decimal(repr(float(seconds)))
-    parts = []
-    for unit in ("d", "h", "m"):
-        count, rest = divmod(rest, _SECONDS[unit])
-        if count:
-            parts.append(f"{count:f}{unit}")
-    if rest or not parts:
-        digits = f"{rest:f}"
-        parts.append((digits.rstrip("0").rstrip(".") if "." in digits else digits) + "s")
-    return "".join(parts)
-
-
 def parse_size(value: object) -> int:
     """
     Parse a size into bytes: ``"4 GB"`` (10^9), ``"10 MiB"`` (2^20) or ``123``.

@@ -20,7 +20,7 @@ from bursar.market.agreement import (
     check_moment,
     check_name,
 )
-from bursar.model.json_messages import decode_message
+from bursar.model.errors import InputError
 from bursar.model.money import Micros, check_currency
 
 LARGEST_MESSAGE = 64 * 1024
@@ -318,7 +318,13 @@ def decode(data: bytes) -> AnyMessage:
     InputError
         When it is none, too long, or a value is out of range.
     """
-    return decode_message(data, _DECODER.decode, LARGEST_MESSAGE)
+    if len(data) > LARGEST_MESSAGE:
+        raise InputError(f"expected at most {LARGEST_MESSAGE:,} bytes", where="message")
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        reason = (str(error).splitlines() or ["cannot be read"])[0]
+        raise InputError(reason[:1].lower() + reason[1:], where="message") from None
 
 
 def _check_count(processors: int | None) -> None:

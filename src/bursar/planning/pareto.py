@@ -5,7 +5,7 @@ Differences below one part in 10^9 do not count: they are a float's own error.
 """
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,20 +105,3 @@ def nondominated(points: FloatArray) -> IntArray:
             least = points[i, 1]
             kept.append(int(i))
     return np.array(kept, dtype=np.int64)
-
-
-def hypervolume(points: FloatArray, reference: Sequence[float]) -> float:
-    """
-    Area that the points beat, up to a reference point.
-
-    Parameters
-    ----------
-    points
-        Objectives to be small, shape ``(n, 2)``.
-    reference
-        What is worse than any point worth counting.
-    """
-    inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
-    front = inside[nondominated(inside)] if len(inside) else inside
-    rights = np.append(front[1:, 0], reference[0])
-    return float(((rights - front[:, 0]) * (reference[1] - front[:, 1])).sum())

@@ -11,8 +11,6 @@ import pytest
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.directory.status_feeds import (
     StatusPoller,
-    StatusPublisher,
-    is_significant_change,
 )
 from bursar.model.errors import InputError, SiteError
 from bursar.model.status import SiteStatus
@@ -168,115 +166,11 @@ def test_equal_seeds_give_equal_traces() -> None:
     assert trace(1) == trace(1) != trace(2)
 
 
-class Busy:
-    """A site that says how many processors are free, and an index that hears of it."""
-
-    def __init__(self) -> None:
-        self.free = 100
-        self.heard: list[tuple[float, int]] = []
-        self.is_cut_off = False
-
-    def status(self) -> SiteStatus:
-        return status("site", self.free)
-
-    async def send(self, said: SiteStatus) -> None:
-        await asyncio.sleep(0.5)
-        if self.is_cut_off:
-            raise ConnectionError("no route")
-        self.heard.append((now(), said.free_processors))
-
-
-def test_a_site_tells_at_intervals_and_when_much_has_changed() -> None:
-    """
-    By hand: begun at 0, it takes half a second to be heard. A change of 5 of 100 is no news,
-    one of 20 is, at 13; what follows within a second is told together, as it is then.
-    """
-
-    async def main() -> None:
-        site = Busy()
-        async with StatusPublisher(
-            site.status, site.send, every=60, least=1, threshold=0.1
-        ) as publisher:
-            for moment, free in ((10, 95), (13, 80), (13.1, 60), (13.9, 40), (14.9, 40)):
-                await asyncio.sleep(moment - now())
-                site.free = free
-                publisher.poll()
-            await asyncio.sleep(200 - now())
-        assert site.heard == [
-            (0.5, 100),
-            (13.5, 80),
-            (15.0, 40),
-            (75.5, 40),
-            (136.0, 40),
-            (196.5, 40),
-        ]
-
-    run(main)
-
-
-def test_what_cannot_be_sent_is_told_once_and_sent_later() -> None:
-    async def main() -> None:
-        site, told = Busy(), []
-        async with StatusPublisher(
-            site.status, site.send, every=10, on_fault=lambda reason: told.append((now(), reason))
-        ):
-            await asyncio.sleep(5)
-            site.is_cut_off = True
-            await asyncio.sleep(40)
-            site.is_cut_off = False
-            await asyncio.sleep(10)
-        assert told == [(11.0, "ConnectionError: no route")]
-        assert [moment for moment, _ in site.heard] == [0.5, 53.0]
-
-    run(main)
-
-
-def test_an_index_that_does_not_listen_is_given_up_for_this_time() -> None:
-    async def main() -> None:
-        told: list[str] = []
-
-        async def hang(_: SiteStatus) -> None:
-            await asyncio.Event().wait()
-
-        async with StatusPublisher(lambda: status("a"), hang, patience=5, on_fault=told.append):
-            await asyncio.sleep(100)
-        assert len(told) == 1
-
-    run(main)
-
-
-def test_news_is_what_differs_by_more_than_a_share() -> None:
-    async def main() -> None:
-        before = status("a", 100, traversal_time=50.0, waiting=0)
-        for changes, events in (
-            ({}, False),
-            ({"free_processors": 90}, False),
-            ({"free_processors": 89}, True),
-            ({"traversal_time": 50.9}, False),
-            ({"traversal_time": 60.0}, True),
-            ({"traversal_time": None}, True),
-            ({"waiting": 1}, True),
-            ({"state": "Draining"}, True),
-            ({"attributes": {"Mpi": True}}, True),
-        ):
-            fields = {"free_processors": 100, "traversal_time": 50.0, "waiting": 0} | changes
-            after = SiteStatus(site="a", at=1.0, **fields)  # type: ignore[arg-type]
-            assert (
-                is_significant_change(before, after, 0.1)
-                is is_significant_change(after, before, 0.1)
-                is events
-            ), changes
-
-    run(main)
-
-
 def test_times_that_are_none_are_refused() -> None:
     async def main() -> None:
         with pytest.raises(InputError, match="every: must be positive"):
             StatusPoller(directory([]), {}, every=0)
         with pytest.raises(InputError, match="patience: must be positive"):
             StatusPoller(directory([]), {}, patience=math.nan)
-        with pytest.raises(InputError, match="threshold: must not be negative"):
-            StatusPublisher(lambda: status("a"), print, threshold=-1)
 
     run(main)
