@@ -3,16 +3,18 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from bursar.formats.sites_toml import read_sites, sites_schema
 from bursar.model.errors import InputError
+from bursar.model.provisioning import Manager
 
 SCHEMA = Draft202012Validator(sites_schema())
 
-BATCH = ("slurm", "gridengine", "pbs", "lsf", "flux")
+BATCH = get_args(Manager)
 
 GOOD = {
     "local": "processors = 2\n",

@@ -69,13 +69,13 @@ def decode(raw: object, kind: type[T], place: str = "") -> T:
     try:
         return msgspec.convert(raw, kind, dec_hook=parse_quantity)
     except msgspec.ValidationError as error:
-        raise _input_error(error, _Spot(raw, kind, place)) from None
+        raise _input_error(error, _PlacedValue(raw, kind, place)) from None
     except (OverflowError, ValueError) as error:
         raise InputError(str(error).splitlines()[0], where=place) from None
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
+class _PlacedValue:
     """A value of the document, the type that was expected of it, and its path."""
 
     raw: Any
@@ -84,7 +84,9 @@ class _Spot:
 
     def structs(self) -> list[type[msgspec.Struct]]:
         """Return the tables that may stand here; several when a key tells them apart."""
-        return [k for k in _options(self.kind) if isinstance(k, type) and _is_struct(k)]
+        return [
+            k for k in _options(self.kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)
+        ]
 
     def table(self) -> type[msgspec.Struct] | None:
         """Return the table that stands here, by its kind where there are several."""
@@ -94,7 +96,7 @@ class _Spot:
         found = self.raw.get(structs[0].__struct_config__.tag_field)
         return next((s for s in structs if s.__struct_config__.tag == found), None)
 
-    def step(self, token: str) -> "_Spot | None":
+    def step(self, token: str) -> "_PlacedValue | None":
         """Return the value under a token of msgspec's path: ``.key``, ``[2]``, or ``[...]``."""
         if token == "[...]":
             return self._failing_entry()
@@ -103,22 +105,22 @@ class _Spot:
             for option in _options(self.kind):
                 arguments = get_args(option)
                 if get_origin(option) in (list, frozenset):
-                    return _Spot(self.raw[i], arguments[0], joined(self.place, i))
+                    return _PlacedValue(self.raw[i], arguments[0], joined(self.place, i))
                 if get_origin(option) is tuple:
                     item = arguments[0] if arguments[-1] is ... else arguments[i]
-                    return _Spot(self.raw[i], item, joined(self.place, i))
+                    return _PlacedValue(self.raw[i], item, joined(self.place, i))
             return None
         key = token[1:]
         for struct in self.structs():
             if key == struct.__struct_config__.tag_field:
                 tags = tuple(s.__struct_config__.tag for s in self.structs())
-                return _Spot(self.raw.get(key), _LITERAL[tags], joined(self.place, key))
+                return _PlacedValue(self.raw.get(key), _LITERAL[tags], joined(self.place, key))
         for field in msgspec.structs.fields(self.table() or TomlTable):
             if field.encode_name == key:
-                return _Spot(self.raw[key], field.type, joined(self.place, key))
+                return _PlacedValue(self.raw[key], field.type, joined(self.place, key))
         return None
 
-    def _failing_entry(self) -> "_Spot | None":
+    def _failing_entry(self) -> "_PlacedValue | None":
         """Return the first wrong entry of a dictionary: msgspec does not tell its key."""
         for option in _options(self.kind):
             if get_origin(option) is dict:
@@ -127,13 +129,8 @@ class _Spot:
                     try:
                         msgspec.convert(value, kind, dec_hook=parse_quantity)
                     except (msgspec.ValidationError, OverflowError, ValueError):
-                        return _Spot(value, kind, joined(self.place, key))
+                        return _PlacedValue(value, kind, joined(self.place, key))
         return None
-
-
-def _is_struct(kind: type) -> bool:
-    # The unit types take everything as their instance, and for a subclass of theirs nothing.
-    return msgspec.Struct in kind.__mro__
 
 
 def _options(kind: Any) -> Iterator[Any]:
@@ -147,7 +144,7 @@ def _options(kind: Any) -> Iterator[Any]:
         yield kind
 
 
-def _input_error(error: msgspec.ValidationError, whole: _Spot) -> InputError:
+def _input_error(error: msgspec.ValidationError, whole: _PlacedValue) -> InputError:
     """Turn ``Expected `str`, got `int` - at `$.name` `` into a message at a field."""
     match = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$([^`]*)`)?", str(error), re.S)
     assert match is not None
@@ -175,7 +172,7 @@ def _input_error(error: msgspec.ValidationError, whole: _Spot) -> InputError:
     return InputError(text[0].lower() + text[1:], where=spot.place)
 
 
-def _missing_key(key: str, spot: _Spot) -> InputError:
+def _missing_key(key: str, spot: _PlacedValue) -> InputError:
     structs = spot.structs()
     if len(structs) > 1 and key == structs[0].__struct_config__.tag_field:
         tags = _listed([str(s.__struct_config__.tag) for s in structs])
@@ -186,7 +183,7 @@ def _missing_key(key: str, spot: _Spot) -> InputError:
     return InputError(f'expected a key "{key}"', where=spot.place)
 
 
-def _unknown_key(key: str, spot: _Spot) -> InputError:
+def _unknown_key(key: str, spot: _PlacedValue) -> InputError:
     """Say which tables have the key, or which key was probably meant."""
     table = spot.table()
     if table is None:
@@ -224,7 +221,7 @@ def _keys(table: type[msgspec.Struct]) -> list[str]:
     return [*([tag_field] if tag_field else []), *table.__struct_encode_fields__]
 
 
-def _unknown_word(spot: _Spot) -> InputError:
+def _unknown_word(spot: _PlacedValue) -> InputError:
     known = [word for part in _options(spot.kind) for word in get_args(part)]
     found = str(spot.raw)
     shown = "".join(c if c.isprintable() else "?" for c in found)[:60]

@@ -145,7 +145,22 @@ class FluxSiteTable(BatchSiteTable, frozen=True, tag="flux"):
     manager: ClassVar[Manager] = "flux"
 
 
-class DaskSiteTable(LeasedSiteTable, frozen=True, tag="dask", kw_only=True):
+class TlsSiteTable(LeasedSiteTable, frozen=True):
+    """A site that is reached over TLS."""
+
+    ca: Annotated[
+        Text | None,
+        Meta(description="Authority that signed the other end's certificate, a PEM file."),
+    ] = None
+    certificate: Annotated[
+        Text | None, Meta(description="Our own certificate, a PEM file, relative to this file.")
+    ] = None
+    key: Annotated[
+        Text | None, Meta(description="Key of our certificate, a PEM file, relative to this file.")
+    ] = None
+
+
+class DaskSiteTable(TlsSiteTable, frozen=True, tag="dask", kw_only=True):
     """A Dask cluster that is there."""
 
     noun: ClassVar[str] = "a Dask cluster"
@@ -164,16 +179,6 @@ class DaskSiteTable(LeasedSiteTable, frozen=True, tag="dask", kw_only=True):
     processors: Annotated[
         Processors, Meta(description="Greatest number of processors held there at a time.")
     ]
-    ca: Annotated[
-        Text | None,
-        Meta(description="Authority that signed the other end's certificate, a PEM file."),
-    ] = None
-    certificate: Annotated[
-        Text | None, Meta(description="Our own certificate, a PEM file, relative to this file.")
-    ] = None
-    key: Annotated[
-        Text | None, Meta(description="Key of our certificate, a PEM file, relative to this file.")
-    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,7 +200,7 @@ class DaskSiteTable(LeasedSiteTable, frozen=True, tag="dask", kw_only=True):
         return {"processors": self.processors, "dask": endpoint}
 
 
-class RemoteSiteTable(LeasedSiteTable, frozen=True, tag="remote", kw_only=True):
+class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
     """Another Bursar that serves."""
 
     noun: ClassVar[str] = "another Bursar"
@@ -212,16 +217,6 @@ class RemoteSiteTable(LeasedSiteTable, frozen=True, tag="remote", kw_only=True):
     token_file: Annotated[
         Text | None,
         Meta(description="File with our token for the service, which nobody else may read."),
-    ] = None
-    ca: Annotated[
-        Text | None,
-        Meta(description="Authority that signed the other end's certificate, a PEM file."),
-    ] = None
-    certificate: Annotated[
-        Text | None, Meta(description="Our own certificate, a PEM file, relative to this file.")
-    ] = None
-    key: Annotated[
-        Text | None, Meta(description="Key of our certificate, a PEM file, relative to this file.")
     ] = None
     fingerprint: Annotated[
         Text | None, Meta(description="SHA-256 of the other Bursar's certificate, hexadecimal.")
