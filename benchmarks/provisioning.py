@@ -70,7 +70,7 @@ def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
             per_node=12,
             unit_price=1.0,
             free=8,
-            holes=tuple(
+            backfill_windows=tuple(
                 BackfillWindow(start=60.0 * i, seconds=900.0, processors=4) for i in range(20)
             ),
             arrays=True,
@@ -150,7 +150,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
         processors=2 * workers,
         per_node=64,
         free=2 * workers,
-        holes=(BackfillWindow(start=0.0, seconds=86_400.0, processors=2 * workers),),
+        backfill_windows=(BackfillWindow(start=0.0, seconds=86_400.0, processors=2 * workers),),
         arrays=True,
         node_ranges=True,
     )

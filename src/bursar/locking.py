@@ -4,8 +4,8 @@ import fcntl
 import os
 import time
 
-_MOMENT = 0.005  # seconds between two tries
-_LOOK = 10.0  # seconds; nobody who only looks takes as long
+_RETRY_INTERVAL = 0.005  # seconds between two tries
+_LONGEST_CHECK = 10.0  # seconds; nobody who only looks takes as long
 
 
 class LockHeldElsewhere(Exception):
@@ -55,9 +55,9 @@ def take_lock(path: str | os.PathLike[str], *, wait: float = 0.0) -> int:
             # Whoever only looks whether it is held, as is_locked does, has it for a moment, too.
             is_held = not _locks(lock, fcntl.LOCK_SH)
             fcntl.flock(lock, fcntl.LOCK_UN)
-            if time.monotonic() >= give_up + (0 if is_held else _LOOK):
+            if time.monotonic() >= give_up + (0 if is_held else _LONGEST_CHECK):
                 raise LockHeldElsewhere(_holder_in(lock))
-            time.sleep(_MOMENT)
+            time.sleep(_RETRY_INTERVAL)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except BaseException:

@@ -23,7 +23,7 @@ from bursar.model.errors import BursarError, InputError
 PATIENCE = 600.0
 """Seconds to wait while another process locks a file, before the statement fails."""
 
-SAID_AFTER = 1.0
+NOTIFY_AFTER = 1.0
 """Seconds of waiting after which somebody is told."""
 
 _BUSY_TIMEOUT = 0.25
@@ -49,7 +49,7 @@ _ENVIRONMENT = frozenset(
 
 _SHORT_READ = 522  # SQLITE_IOERR_SHORT_READ: the file ends where a page should go on
 
-Say = Callable[[str], None]
+LockWaitNotice = Callable[[str], None]
 """Tells people one line. May be called from the thread that uses the connection."""
 
 _T = TypeVar("_T")
@@ -69,7 +69,7 @@ class LockWaitingConnection(sqlite3.Connection):
 
     path = Path()
     patience = PATIENCE
-    say: Say = staticmethod(warn_on_stderr)
+    notify: LockWaitNotice = staticmethod(warn_on_stderr)
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run one statement, as the base class does."""
@@ -82,14 +82,14 @@ class LockWaitingConnection(sqlite3.Connection):
 
     def _wait(self, act: Callable[[], _T], error: sqlite3.OperationalError) -> _T:
         """Repeat what met a lock until it does not."""
-        began, is_told = time.monotonic(), False
+        began, was_notified = time.monotonic(), False
         while True:
             waited = time.monotonic() - began
             if waited >= self.patience:
                 raise error
-            if not is_told and waited >= SAID_AFTER:
-                is_told = True
-                self.say(
+            if not was_notified and waited >= NOTIFY_AFTER:
+                was_notified = True
+                self.notify(
                     f"{self.path} is locked by another process: "
                     f"waiting for it, up to {self.patience:g} s"
                 )
@@ -101,9 +101,9 @@ class LockWaitingConnection(sqlite3.Connection):
                     raise
                 error = again
                 continue
-            if is_told:
+            if was_notified:
                 waited = time.monotonic() - began
-                self.say(f"{self.path} is free again after {waited:.0f} s: going on")
+                self.notify(f"{self.path} is free again after {waited:.0f} s: going on")
             return result
 
 
@@ -118,7 +118,7 @@ def connect(
     path: Path,
     *,
     synchronous: Literal["FULL", "NORMAL", "OFF"] | None,
-    say: Say | None = None,
+    notify: LockWaitNotice | None = None,
     patience: float | None = None,
 ) -> LockWaitingConnection:
     """
@@ -149,8 +149,8 @@ def connect(
         factory=LockWaitingConnection,
     )
     db.path = path
-    if say is not None:
-        db.say = say
+    if notify is not None:
+        db.notify = notify
     db.patience = PATIENCE if patience is None else patience
     # What a damaged or foreign file holds is looked at before it is believed.
     db.execute("PRAGMA cell_size_check=1")

@@ -70,7 +70,7 @@ async def entrance(
     monkeypatch: pytest.MonkeyPatch, *, most: int, silent: float
 ) -> AsyncIterator[int]:
     """Its port; nobody is sent away for the time that the handshake takes."""
-    monkeypatch.setattr(entrance_module, "MOST_STRANGERS", most)
+    monkeypatch.setattr(entrance_module, "MOST_UNAUTHENTICATED", most)
     monkeypatch.setattr(entrance_module, "SILENT", silent)
     monkeypatch.setattr(entrance_module, "HANDSHAKE", 1000.0)
     made = WorkerListener(Greeted, 30.0, pytest.fail)

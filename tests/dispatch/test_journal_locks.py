@@ -51,7 +51,7 @@ def held(path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody is told at once."""
-    monkeypatch.setattr("bursar.sqlite_file.SAID_AFTER", 0.0)
+    monkeypatch.setattr("bursar.sqlite_file.NOTIFY_AFTER", 0.0)
 
 
 @pytest.mark.usefixtures("soon")
@@ -59,7 +59,7 @@ def test_a_locked_journal_is_waited_for_and_said_so(tmp_path: Path) -> None:
     """One line when it begins, one when it ends, and what was to be written is there."""
     said: list[str] = []
     path = tmp_path / "journal.sqlite"
-    with closing(RunJournal(path, say=said.append)) as journal:
+    with closing(RunJournal(path, notify=said.append)) as journal:
         journal.commit(events=[RunEvent(1.0, "message", "before")])
         with held(path) as other:
             writing = threading.Thread(
@@ -83,7 +83,7 @@ def test_a_locked_journal_is_waited_for_and_said_so(tmp_path: Path) -> None:
 def test_a_run_goes_on_while_its_journal_is_locked(room: Room) -> None:
     """The loop stands still for nobody: what runs goes on, and nobody is lost."""
     said: list[str] = []
-    room.journal._db.say = said.append
+    room.journal._db.notify = said.append
     tasks = [Task(id=f"t{i}", steps=(Shell("true"),)) for i in range(40)]
     moments: list[float] = []
 

@@ -431,7 +431,7 @@ def test_strangers_do_not_stay(room: Any, monkeypatch: Any) -> None:
     One that is slow to shake hands is hung up on, and so is one that then says nothing.
     """
     monkeypatch.setattr(entrance_module, "HANDSHAKE", 0.2)
-    monkeypatch.setattr(server_module, "_STRANGER_PATIENCE", 0.2)
+    monkeypatch.setattr(server_module, "_AUTHENTICATION_TIMEOUT", 0.2)
 
     async def knock() -> None:
         async with open_to(room) as (_, credential):
@@ -679,7 +679,7 @@ def test_no_more_strangers_are_let_near_than_it_can_bear(room: Any, monkeypatch:
     """
     Who speaks TLS and does not say who it is takes a place; workers that are known take none.
     """
-    monkeypatch.setattr(entrance_module, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(entrance_module, "MOST_UNAUTHENTICATED", 2)
 
     async def crowd() -> None:
         async with open_to(room, processors=4) as (_, credential):

@@ -151,7 +151,7 @@ class World:
             sites[name] = replace(
                 ground.view,
                 free=free if ground.tells else None,
-                holes=holes if ground.shows else (),
+                backfill_windows=holes if ground.shows else (),
             )
         spent = sum(
             a.processors * (self.grounds[a.site].view.unit_price or 0.0) * a.seconds

@@ -22,7 +22,9 @@ from bursar.provisioning.request_shaping import (
 def site(*holes: tuple[float, float, int], **more: object) -> PoolSite:
     """With holes of (start, seconds, processors)."""
     made = tuple(BackfillWindow(start=s, seconds=d, processors=n) for s, d, n in holes)
-    return PoolSite(name="a", rules=AcquisitionPolicy(), processors=96, holes=made, **more)  # type: ignore[arg-type]
+    return PoolSite(
+        name="a", rules=AcquisitionPolicy(), processors=96, backfill_windows=made, **more
+    )  # type: ignore[arg-type]
 
 
 def hunt(view: PoolSite, processors: int, **more: object) -> list[RequestShape]:

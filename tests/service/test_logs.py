@@ -35,7 +35,7 @@ def stream() -> Iterator[io.StringIO]:
 
 def test_a_line_is_json(stream: io.StringIO) -> None:
     """Whatever is in the message; with the fields that were given, and nothing below the level."""
-    log = logging.getLogger(f"{LOGGER}.house")
+    log = logging.getLogger(f"{LOGGER}.runner")
     log.debug("not this")
     log.info('a "quoted"\nthing', extra={"fields": {"status": 200, "time": "never"}})
 
@@ -44,7 +44,7 @@ def test_a_line_is_json(stream: io.StringIO) -> None:
     assert told.pop("time").endswith("Z")
     assert told == {
         "level": "info",
-        "part": "house",
+        "part": "runner",
         "message": 'a "quoted" thing',
         "status": 200,
     }
@@ -70,7 +70,7 @@ def test_many_lines_of_one_kind_are_summed_up(stream: io.StringIO) -> None:
         return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
 
     async def main() -> None:
-        sparing = RateLimitedLog(logging.getLogger(f"{LOGGER}.hub"), most=2, seconds=0.05)
+        sparing = RateLimitedLog(logging.getLogger(f"{LOGGER}.workers"), most=2, seconds=0.05)
         sparing.warning("frame %d is bad", 0)
         sparing.close()  # nothing was left out
         sparing.close()

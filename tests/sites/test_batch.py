@@ -849,7 +849,7 @@ def test_it_shows_what_the_queue_leaves_free(tmp_path: Path) -> None:
                 view = ground.site.view()
                 await asyncio.sleep(3)
             assert (view.free, view.per_node, view.batch, view.arrays) == (8, 4, True, True)
-            assert view.holes
+            assert view.backfill_windows
             assert ground.manager.calls.count("queue") <= 12
             (offer,) = ground.site.offers()
             assert (offer.processors, offer.start, offer.duration) == (8, 0.0, 3600.0)

@@ -110,7 +110,7 @@ def test_an_order_for_another_process_is_refused(
     """Dask hands an order that was lost with its worker to the one in its place."""
     order = encode_order(desk.order(job(1)))
 
-    monkeypatch.setattr(module, "_benches", desk.benches)
+    monkeypatch.setattr(module, "_registry", desk.benches)
     monkeypatch.setattr(module, "IDENTITY", "another")
     assert decode_answer(module.run_jobs(order)).is_other
     assert desk.execute(bench="gone").is_other

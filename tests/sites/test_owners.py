@@ -221,7 +221,7 @@ from pathlib import Path
 from bursar.model.site import SiteFacts
 import bursar.sites.owners as owners
 
-owners._LOOK = 0.002
+owners._POLL_INTERVAL = 0.002
 site = SiteFacts(name="here", processors=2)
 book = owners.OwnersBook(Path(sys.argv[1]), run="r")
 log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND)

@@ -55,7 +55,7 @@ class Books(RuleBasedStateMachine):
     @rule(pieces=st.integers(0, 3))
     def say(self, pieces: int) -> None:
         """Some pieces of what was not said go over the line, in order."""
-        for _, piece in zip(range(pieces), self.holding.say(), strict=False):
+        for _, piece in zip(range(pieces), self.holding.take_unsent(), strict=False):
             assert piece
             assert len(piece) == 1 or sum(map(size_of, piece)) <= BATCH_SIZE
             self.said += [o.task for o in piece]
@@ -91,7 +91,7 @@ class Books(RuleBasedStateMachine):
         expected = sorted((task, 1) for task in self.waiting + self.ended)
         assert list(self.holding.holds()) == expected
         assert self.holding.unrecorded == len(self.ended)
-        assert self.holding.unsaid == len(self.ended) - len(self.said)
+        assert self.holding.unsent == len(self.ended) - len(self.said)
 
 
 Books.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
@@ -106,14 +106,14 @@ def test_sizes_come_back_to_nothing() -> None:
     for task in range(5):
         holding.took(task, 1)
         holding.finished(outcome(task, BATCH_SIZE // 2))
-    assert holding.size == holding.unsaid_size == 5 * (size_of(outcome(0)) + BATCH_SIZE // 2)
+    assert holding.size == holding.unsent_size == 5 * (size_of(outcome(0)) + BATCH_SIZE // 2)
 
-    assert [len(piece) for piece in holding.say()] == [1, 1, 1, 1, 1]
+    assert [len(piece) for piece in holding.take_unsent()] == [1, 1, 1, 1, 1]
     holding.lost_connection()
-    list(holding.say())
+    list(holding.take_unsent())
     holding.recorded(5)
 
-    assert holding.size == holding.unsaid_size == 0
+    assert holding.size == holding.unsent_size == 0
 
 
 def test_a_worker_that_is_full_begins_nothing() -> None:

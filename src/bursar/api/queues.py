@@ -56,7 +56,7 @@ def query_sites(
 ) -> Mapping[str, tuple[SiteFacts, SiteStatus] | SiteError]:
     """Return, by name, the present report of each site that can be asked, or its error."""
     asked = [site for site in sites if can_be_queried(site) or site.dask is not None]
-    return _ask_all(asked, _look)
+    return _ask_all(asked, _status_of_site)
 
 
 def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
@@ -90,7 +90,7 @@ def _offer(site: BatchSite | RemoteSite) -> SiteFacts:
     return replace(site.facts, slots=site.offers())
 
 
-def _look(site: BatchSite | RemoteSite | DaskSite) -> tuple[SiteFacts, SiteStatus]:
+def _status_of_site(site: BatchSite | RemoteSite | DaskSite) -> tuple[SiteFacts, SiteStatus]:
     return site.facts, site.status()
 
 

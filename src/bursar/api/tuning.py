@@ -196,8 +196,8 @@ def tune_rank(
             raise InputError(f"no job can finish: {reason}")
         return outcome.mean_lifetime(WARM_UP)
 
-    tell = on_progress or (lambda done, total: None)
-    found = WeightSearch(measure, tell).run(RankWeights())
+    report = on_progress or (lambda done, total: None)
+    found = WeightSearch(measure, report).run(RankWeights())
     return RankTuning(
         found=found,
         choice=choice,

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from bursar.broker.decisions import DECISION, PlacementDecision, SiteDecision
-from bursar.broker.dynamic_scheduler import Ended, News, ResumeState
+from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
@@ -27,7 +27,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
-_TOLD = 8
+_SITES_LOGGED = 8
 """Sites that a decision tells of: the best ones."""
 
 
@@ -131,7 +131,7 @@ class BrokeredScheduler:
         self._pilots = 0
         self._is_short = False
         self._unpaid: list[int] = []  # jobs for which there was no money
-        self._events: list[News] = []
+        self._events: list[SchedulerEvent] = []
 
     # What the run asks.
 
@@ -229,7 +229,7 @@ class BrokeredScheduler:
         """Return the pilot unchanged, since it has its site already."""
         return pilot
 
-    def take_events(self) -> list[News]:
+    def take_events(self) -> list[SchedulerEvent]:
         """Decisions and events since the last call."""
         events, self._events = self._events, []
         return events
@@ -439,7 +439,7 @@ class BrokeredScheduler:
                 int(name == match.site),
                 match.reason_of(name),
             )
-            for name in dict.fromkeys([match.site, *match.best(_TOLD)])
+            for name in dict.fromkeys([match.site, *match.best(_SITES_LOGGED)])
             for queue in (self._queues[name],)
         ]
         decision = PlacementDecision(

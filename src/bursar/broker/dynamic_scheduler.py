@@ -8,7 +8,7 @@ from bursar.broker.pilot_plan import Pilot
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome
 
-News = tuple[str, str]
+SchedulerEvent = tuple[str, str]
 """Kind and text of an event for the journal; ``"message"`` is also told to people."""
 
 
@@ -99,7 +99,7 @@ class DynamicScheduler(Protocol):
         Return the pilot with its site; called when it is sent, since each pilot changes the queues.
         """
 
-    def take_events(self) -> list[News]:
+    def take_events(self) -> list[SchedulerEvent]:
         """Events for the journal since the last call."""
 
     @property

@@ -19,7 +19,7 @@ from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.bought_processors import BoughtProcessor, BoughtProcessors
 from bursar.broker.decision_reasons import DecisionReasons
 from bursar.broker.decisions import DECISION, PlacementDecision
-from bursar.broker.dynamic_scheduler import Ended, News, ResumeState
+from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.estimates import GUESS, RuntimeEstimates, even_share, sizes_of
 from bursar.broker.explorer import GridExplorer
 from bursar.broker.feasibility import GoalFeasibility, assess_feasibility
@@ -107,7 +107,7 @@ class EconomyScheduler:
         self._verdict = ""
         self._feasible: bool | None = None
         self._short = False
-        self._events: list[News] = []
+        self._events: list[SchedulerEvent] = []
         self._advised: list[str] = []
         self._reasons = DecisionReasons(len(tasks))
         self._limits = (math.inf, math.inf)  # seconds and currency units left
@@ -276,7 +276,7 @@ class EconomyScheduler:
         """Return the pilot unchanged, since it has its site already."""
         return pilot
 
-    def take_events(self) -> list[News]:
+    def take_events(self) -> list[SchedulerEvent]:
         """Decisions and events since the last call."""
         events, self._events = self._events, []
         return events

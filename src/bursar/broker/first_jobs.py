@@ -31,7 +31,7 @@ LADDER = (1.0, 0.5, 0.25, 0.125)
 HALVINGS = 32
 """Steps in which the longest run time is found."""
 
-FIRST_LOOK = 32.0
+FIRST_CHECK = 32.0
 """Part of the longest run time after which jobs that have not ended are looked at again."""
 
 Prefer = Callable[[JobPacking, float, float], PackingResult | None]
@@ -89,7 +89,7 @@ def first_jobs(
     given = _within_reach(situation, given, SURE * longest, age)
     if unlimited or given == idle:
         return given, math.inf
-    return given, max(age, longest / FIRST_LOOK)
+    return given, max(age, longest / FIRST_CHECK)
 
 
 def _longest_runtime(situation: SchedulingSnapshot, age: float) -> float | None:

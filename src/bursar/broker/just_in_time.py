@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bursar.broker.dynamic_scheduler import Ended, News, ResumeState
+from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.pilot_plan import Pilot
 from bursar.model.errors import BudgetStop
 from bursar.model.goal import Goal
@@ -84,7 +84,7 @@ class JustInTimeScheduler:
         """Infinite: this scheduler has nothing to do without an event."""
         return math.inf
 
-    def take_events(self) -> list[News]:
+    def take_events(self) -> list[SchedulerEvent]:
         """Empty: this scheduler keeps no decisions."""
         return []
 

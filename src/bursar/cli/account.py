@@ -62,7 +62,7 @@ def buy(
     as_json: AsJson = False,
 ) -> None:
     """Buy processors at the current price. Prints the agreement's id."""
-    from bursar.cli.output import all_keys, print_json, say
+    from bursar.cli.output import all_keys, print_json, print_note
     from bursar.formats.units import parse_amount, parse_duration
     from bursar.model.money import format_amount, to_micros
     from bursar.remote.purchase import purchase
@@ -75,7 +75,7 @@ def buy(
         print_json({"agreements": all_keys([bought])})
         return
     price = format_amount(bought.charged + bought.held, bought.currency)
-    say(f"{processors} processors for {span(seconds)}: {price}")
+    print_note(f"{processors} processors for {span(seconds)}: {price}")
     print(bought.id)
 
 

@@ -44,7 +44,7 @@ def amend_run(
     when it is resumed.
     """
     from bursar.api.amending import amend, forecast_amendment
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.formats.units import parse_amount, parse_duration
 
     time, later = _split(deadline, parse_duration, "--deadline")
@@ -61,7 +61,7 @@ def amend_run(
     verdict.print()
     if not dry:
         amend(verdict)
-        say(f"run {verdict.run} has its new goal")
+        print_note(f"run {verdict.run} has its new goal")
 
 
 def _split(

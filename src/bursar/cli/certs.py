@@ -75,15 +75,15 @@ def make_authority(
     as_json: AsJson = False,
 ) -> None:
     """Make a certificate authority in a folder of its own."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.service.identity.authority import AuthorityFolder
 
     made = AuthorityFolder.create(folder, name, days=days)
     if as_json:
         print_json({"folder": str(folder), "trusted": str(made.trusted)})
         return
-    say(f"{folder} has the authority's key: whoever reads it can make anybody's certificate")
-    say(f"give to services, users and workers: {made.trusted}")
+    print_note(f"{folder} has the authority's key: whoever reads it can make anybody's certificate")
+    print_note(f"give to services, users and workers: {made.trusted}")
 
 
 def make_server(
@@ -156,7 +156,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke all valid certificates of a name, or one by its serial number."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.model.errors import InputError
 
     if (serial is None) == (kind is None) or (kind is None) != (name is None):
@@ -174,36 +174,38 @@ def revoke(
         whose = f"a {kind} {name}" if serial is None else f"serial number {serial}"
         raise InputError(f"there is no good certificate of {whose}", where=str(folder))
     if as_json:
-        print_json({"revoked": [_told(record) for record in taken]})
+        print_json({"revoked": [_certificate_fields(record) for record in taken]})
         return
     for record in taken:
-        say(f"revoked {record.serial} of {record.party.kind} {record.party.name}")
-    say(f"it counts where this file is brought to: {authority.trusted}")
+        print_note(f"revoked {record.serial} of {record.party.kind} {record.party.name}")
+    print_note(f"it counts where this file is brought to: {authority.trusted}")
 
 
 def rotate(days: Days = _AUTHORITY_DAYS, folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Make the next authority; older ones stay trusted until `bursar certs retire`."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
 
     authority = _opened(folder)
     name = authority.rotate(days=days)
     if as_json:
         print_json({"authority": name, "trusted": str(authority.trusted)})
         return
-    say(f"{name} issues from now on")
-    say(f"bring {authority.trusted} everywhere, then renew the certificates, then retire the old")
+    print_note(f"{name} issues from now on")
+    print_note(
+        f"bring {authority.trusted} everywhere, then renew the certificates, then retire the old"
+    )
 
 
 def retire(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Trust only the newest authority."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
 
     authority = _opened(folder)
     gone = authority.retire()
     if as_json:
         print_json({"retired": gone, "trusted": str(authority.trusted)})
     else:
-        say(f"{gone} retired; bring {authority.trusted} everywhere")
+        print_note(f"{gone} retired; bring {authority.trusted} everywhere")
 
 
 def list_certificates(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
@@ -213,7 +215,7 @@ def list_certificates(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     authority = _opened(folder)
     records = authority.records()
     if as_json:
-        print_json({"certificates": [_told(record) for record in records]})
+        print_json({"certificates": [_certificate_fields(record) for record in records]})
     else:
         _print_records(records)
 
@@ -244,7 +246,7 @@ def _opened(folder: Path) -> "AuthorityFolder":
     return AuthorityFolder(folder)
 
 
-def _told(record: "CertificateRecord") -> dict[str, Any]:
+def _certificate_fields(record: "CertificateRecord") -> dict[str, Any]:
     return {
         "kind": record.party.kind,
         "name": record.party.name,
@@ -257,14 +259,16 @@ def _told(record: "CertificateRecord") -> dict[str, Any]:
 
 
 def _print_written(made: "IssuedCertificate", as_json: bool) -> None:
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
 
     files = {"identity": str(made.identity), "certificate": str(made.certificate)}
     if as_json:
-        print_json({**_told(made.record), **files})
+        print_json({**_certificate_fields(made.record), **files})
         return
-    say(f"{made.identity}: key and certificate, good until {_date(made.record.end)}; a secret")
-    say(f"{made.certificate}: the certificate alone")
+    print_note(
+        f"{made.identity}: key and certificate, good until {_date(made.record.end)}; a secret"
+    )
+    print_note(f"{made.certificate}: the certificate alone")
 
 
 def _print_records(records: "list[CertificateRecord]") -> None:

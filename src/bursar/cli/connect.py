@@ -58,12 +58,12 @@ class ServiceSession:
 @asynccontextmanager
 async def connect_service(site: str | None) -> AsyncGenerator[ServiceSession, None]:
     """The service of a name or URL; what is tried again is told on stderr."""
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
     from bursar.remote.async_client import AsyncServiceClient
     from bursar.remote.services import find_service
 
     service = find_service(site)
-    async with AsyncServiceClient(service.access, notice=say) as client:
+    async with AsyncServiceClient(service.access, notice=print_note) as client:
         yield ServiceSession(client, service.seal)
 
 

@@ -55,7 +55,7 @@ def cancel(
 ) -> None:
     """Cancel tasks: waiting ones do not start, running ones are killed."""
     from bursar.cli.connect import connect_service
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
 
     async def ask() -> int:
         async with connect_service(site) as service:
@@ -65,7 +65,7 @@ def cancel(
     if as_json:
         print_json({"cancelled": count})
     else:
-        say(f"{count} cancelled")
+        print_note(f"{count} cancelled")
 
 
 @app.command("destroy")
@@ -114,7 +114,7 @@ def fetch(
 ) -> None:
     """Fetch an instance's files."""
     from bursar.cli.connect import connect_service
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
     from bursar.remote.transfers import local_path
 
     async def ask() -> None:
@@ -124,7 +124,7 @@ def fetch(
             for name in wanted:
                 target = local_path(into, name)
                 size = await client.download(instance, name, target)
-                say(f"{target}: {size:,} bytes")
+                print_note(f"{target}: {size:,} bytes")
 
     asyncio.run(ask())
 
@@ -132,10 +132,10 @@ def fetch(
 def watch(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:
     """Watch an instance until all its tasks have ended. Ctrl-C leaves them running."""
     from bursar.cli.connect import run_until_done
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
 
     failed = run_until_done(
-        _watch(site, instance, as_json=as_json), lambda: say("interrupted; the tasks go on")
+        _watch(site, instance, as_json=as_json), lambda: print_note("interrupted; the tasks go on")
     )
     if failed:
         raise typer.Exit(1)

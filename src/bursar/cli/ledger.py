@@ -211,7 +211,7 @@ def charge_run(
     Providers are opened as they are first met. Refused over the user's allocation or
     quota (status 4).
     """
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
     from bursar.market.book import read_book
     from bursar.model.money import Payer
     from bursar.runs.folder import RunFolder
@@ -229,7 +229,7 @@ def charge_run(
         rows = settle_run(folder, payer)
         after = read_book(book).accounts
     if rows and len(after) == len(before):
-        say(f"{folder.name} is booked already")
+        print_note(f"{folder.name} is booked already")
     _show_rows(rows, after.currency, as_json)
 
 
@@ -498,10 +498,10 @@ def _show_rows(
 
 
 def _show_account(book: "Book", name: str, as_json: bool) -> None:
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.report.statements import account_to_dict
 
     if as_json:
         print_json(account_to_dict(book, book.known(name), time.time()))
     else:
-        say(f"{book.known(name).kind} {name} is open")
+        print_note(f"{book.known(name).kind} {name} is open")

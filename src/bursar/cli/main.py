@@ -111,8 +111,8 @@ def main() -> None:
     except Exception as error:
         if not is_resource_shortage(error):
             raise
-        said = " ".join(str(error).split()) or type(error).__name__
-        code = _complain(f"no more memory, threads or processes are to be had: {said}", 1)
+        message = " ".join(str(error).split()) or type(error).__name__
+        code = _complain(f"no more memory, threads or processes are to be had: {message}", 1)
     sys.exit(code)
 
 

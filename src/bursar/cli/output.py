@@ -22,6 +22,6 @@ def all_keys(value: Any) -> Any:
     return value
 
 
-def say(message: str) -> None:
+def print_note(message: str) -> None:
     """A line for people, on stderr, out of the way of data."""
     print(message, file=sys.stderr, flush=True)

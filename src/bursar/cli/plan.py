@@ -106,7 +106,7 @@ def plan_campaign(
     """Show the trade-off of time against cost of a campaign, before anything starts."""
     from bursar.api.planning import plan
     from bursar.cli.load import load_campaign, load_sites
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.planning.search_limits import SearchLimits
     from bursar.report.plan_progress import PlanProgress
 
@@ -141,7 +141,7 @@ def plan_campaign(
         )
     if html is not None:
         proposal.save(html)
-        say(f"wrote {html}")
+        print_note(f"wrote {html}")
     if as_json:
         print_json(proposal.to_dict())
     else:
@@ -163,10 +163,10 @@ def _seconds(text: str, option: str) -> float:
 
 
 def _check(violations: list[str], plans: int) -> None:
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
 
     for violation in violations:
-        say(violation)
+        print_note(violation)
     if violations:
         raise typer.Exit(WRONG)
-    say(f"checked {plans} plan{'s' if plans > 1 else ''}: all keep the rules")
+    print_note(f"checked {plans} plan{'s' if plans > 1 else ''}: all keep the rules")

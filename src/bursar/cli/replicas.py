@@ -83,7 +83,7 @@ def add_copies(
     """
     Register a copy of a logical file. The copy is read for its size and checksum unless given.
     """
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.model.replica import Replica
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.content import LogicalFileContent
@@ -112,7 +112,7 @@ def add_copies(
     if as_json:
         print_json({"added": [_as_dict(replica) for replica in replicas]})
     else:
-        say(f"registered {len(replicas)} cop{'y' if len(replicas) == 1 else 'ies'}")
+        print_note(f"registered {len(replicas)} cop{'y' if len(replicas) == 1 else 'ies'}")
 
 
 def list_copies(
@@ -238,7 +238,7 @@ def remove_copies(
     as_json: AsJson = False,
 ) -> None:
     """Remove copies of a logical file from the catalogue; the files themselves stay."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.replicas.catalogue import Catalogue
 
     with Catalogue(catalogue, make=False) as opened:
@@ -249,7 +249,7 @@ def remove_copies(
         print_json({"name": name, "removed": count})
     else:
         copies = "1 copy" if count == 1 else f"{count} copies"
-        say(f"removed {copies} of {name} from the catalogue; the files are still there")
+        print_note(f"removed {copies} of {name} from the catalogue; the files are still there")
 
 
 def _files_below(name: str, folder: str) -> Iterator[tuple[str, str]]:

@@ -44,14 +44,14 @@ def show_results(
 ) -> None:
     """Print results in the order in which tasks ended. Exit status 1 if a task failed."""
     from bursar.cli.connect import run_until_done
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
 
     if as_json and as_lines:
         raise InputError("goes without --json", where="--ndjson")
     form: Form = "json" if as_json else "ndjson" if as_lines else "table"
     failed = run_until_done(
         _show(site, instance, after, follow=follow, form=form, folder=output_dir),
-        lambda: say("interrupted; the tasks go on"),
+        lambda: print_note("interrupted; the tasks go on"),
     )
     if failed:
         raise typer.Exit(1)

@@ -60,7 +60,7 @@ def write_report(
 
     Prints a summary.
     """
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.report.tables import print_summary
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run, summarise
@@ -71,7 +71,7 @@ def write_report(
         write_reports(record)
     else:
         report_to(output, record)
-    say(f"wrote {output or record.folder.report_file}")
+    print_note(f"wrote {output or record.folder.report_file}")
     summary = summarise(record)
     if as_json:
         print_json(summary)
@@ -88,7 +88,7 @@ def show_bill(
     ] = False,
 ) -> None:
     """Show what a run cost, by site and by task; its total is the ledger's to the unit."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.report.bill import print_bill
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import bill_of, integrity_warning, read_run
@@ -96,7 +96,7 @@ def show_bill(
     record = read_run(RunFolder.open(runs, run))
     doubt = integrity_warning(record)
     if doubt:
-        say(doubt)
+        print_note(doubt)
     bill = bill_of(record)
     if as_json:
         print_json(bill.to_dict())

@@ -54,7 +54,7 @@ def serve(
     import asyncio
     import os
 
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.formats.units import parse_duration
     from bursar.model.errors import InputError
     from bursar.service.config_toml import PREFIX, default_service, read_service
@@ -78,12 +78,12 @@ def serve(
         if as_json:
             print_json({"name": read.name, "folder": str(read.folder), "listen": str(read.listen)})
         else:
-            say(f"{read.name}: nothing is wrong with it")
+            print_note(f"{read.name}: nothing is wrong with it")
         return
     start_logging(read.log.level)
 
-    def tell(started: "StartedService") -> None:
-        told = {
+    def announce(started: "StartedService") -> None:
+        fields = {
             "url": started.url,
             "folder": str(read.folder),
             "security": read.security,
@@ -92,12 +92,12 @@ def serve(
             "repaired": list(started.repaired),
         }
         if as_json:
-            print_json(told)
+            print_json(fields)
             return
-        say(f"{read.name} serves {read.site.processors} processors at {started.url}")
+        print_note(f"{read.name} serves {read.site.processors} processors at {started.url}")
         for line in started.repaired:
-            say(f"repaired: {line}")
+            print_note(f"repaired: {line}")
         if started.admin_token is not None:
-            say(f"an administrator's token is in {started.admin_token}")
+            print_note(f"an administrator's token is in {started.admin_token}")
 
-    asyncio.run(run_service(read, file=config, drain_seconds=seconds, on_start=tell))
+    asyncio.run(run_service(read, file=config, drain_seconds=seconds, on_start=announce))

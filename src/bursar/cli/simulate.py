@@ -203,8 +203,8 @@ def _replay(run: str, policy: str, campaign: Path | None, runs: Path, as_json: b
     from bursar.cli.output import print_json
 
     wanted = POLICIES if policy == "all" else [p for p in POLICIES if p == policy]
-    told = replay(run, wanted, runs=runs)
+    summary = replay(run, wanted, runs=runs)
     if as_json:
-        print_json(told.to_dict())
+        print_json(summary.to_dict())
     else:
-        told.print()
+        summary.print()

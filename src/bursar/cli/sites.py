@@ -24,13 +24,15 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
     from bursar.cli.load import load_sites
     from bursar.cli.output import print_json
 
-    facts, said = _asked(load_sites(sites))
+    facts, answers = _asked(load_sites(sites))
     now = _prices_now(facts)
     if as_json:
         print_json(
             {
                 "sites": [
-                    _as_dict(site) | {"price_now": now[site.name]} | _told(said[site.name])
+                    _as_dict(site)
+                    | {"price_now": now[site.name]}
+                    | _status_fields(answers[site.name])
                     for site in facts
                 ]
             }
@@ -47,14 +49,14 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
             site.name,
             site.kind if site.batch is None else site.batch.manager,
             str(site.processors),
-            *_shown(said[site.name]),
+            *_shown(answers[site.name]),
             f"{site.speed:g}",
             _price(now[site.name], 3600, f"{site.currency}/processor-hour")
             + ("" if site.pricing is None else " now"),
             _price(site.fixed_price, 1, f"{site.currency}/slot"),
         )
     Console().print(table)
-    for answer in said.values():
+    for answer in answers.values():
         if isinstance(answer, SiteError):
             Console(stderr=True).print(str(answer), markup=False, highlight=False)
 
@@ -80,7 +82,7 @@ def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, SiteA
 
     known = {site.name: site for site in sites}
     with known_owners() as owners:
-        said: dict[str, SiteAnswer] = {
+        answers: dict[str, SiteAnswer] = {
             site.name: LocalSite(site, places=owners).status() if site.kind == "local" else None
             for site in sites
         }
@@ -89,10 +91,10 @@ def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, SiteA
 
         for name, answer in query_sites(sites).items():
             if isinstance(answer, SiteError):
-                said[name] = answer
+                answers[name] = answer
             else:
-                known[name], said[name] = answer
-    return list(known.values()), said
+                known[name], answers[name] = answer
+    return list(known.values()), answers
 
 
 def _shown(status: SiteAnswer) -> tuple[str, str]:
@@ -105,7 +107,7 @@ def _shown(status: SiteAnswer) -> tuple[str, str]:
     return str(status.free_processors), "unknown" if wait is None else f"{wait:g} s"
 
 
-def _told(status: SiteAnswer) -> dict[str, Any]:
+def _status_fields(status: SiteAnswer) -> dict[str, Any]:
     """The same and more, for scripts."""
     error = str(status) if isinstance(status, SiteError) else None
     if isinstance(status, SiteError):

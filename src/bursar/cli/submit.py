@@ -82,7 +82,7 @@ def submit(
 ) -> None:
     """Send tasks to a service. They are on its disk when this returns. Prints the instance's id."""
     from bursar.cli.connect import run_until_done
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
 
     if (file is None) == (not command):
         raise InputError("give a COMMAND, or --file FILE")
@@ -100,7 +100,7 @@ def submit(
     created: list[str] = [instance] if instance else []
     failed = run_until_done(
         _hand_over(site, work, created, label, agreement, wait=wait, as_json=as_json),
-        lambda: say(
+        lambda: print_note(
             f"interrupted; what was submitted goes on: bursar results {created[0]}"
             if created
             else "interrupted"
@@ -130,7 +130,7 @@ async def _hand_over(
 ) -> int:
     """How many tasks have failed, of those that were waited for."""
     from bursar.cli.connect import connect_service
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.cli.results import print_results
     from bursar.remote.problems import RemoteProblem
 
@@ -154,11 +154,11 @@ async def _hand_over(
             first = numbers[0] if numbers else None
             print_json({"instance": handle, "first": first, "tasks": len(numbers)})
         elif not wait:
-            say(f"{len(numbers)} task{'s' if len(numbers) != 1 else ''} submitted")
+            print_note(f"{len(numbers)} task{'s' if len(numbers) != 1 else ''} submitted")
             print(handle)
         if not wait:
             return 0
-        say(f"instance {handle}")
+        print_note(f"instance {handle}")
         return await print_results(
             session, before, follow=True, form="json" if as_json else "table"
         )

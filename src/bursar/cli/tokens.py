@@ -65,7 +65,7 @@ def create(
 ) -> None:
     """Make a token."""
     from bursar.cli.connect import connect_service
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.model.errors import InputError
     from bursar.remote.admin_messages import NewToken
     from bursar.service.identity.secret_files import write_file
@@ -94,12 +94,14 @@ def create(
 
     made = asyncio.run(ask())
     if as_json:
-        print_json({**_told(made), **({"file": str(out)} if out else {"token": made.token})})
+        print_json(
+            {**_token_fields(made), **({"file": str(out)} if out else {"token": made.token})}
+        )
         return
     if out is None:
         print(made.token)
     where = f" in {out}" if out else "; it is not shown again"
-    say(f"token {made.id} of {made.user}, good until {_date(made.expires)}{where}")
+    print_note(f"token {made.id} of {made.user}, good until {_date(made.expires)}{where}")
 
 
 def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
@@ -113,7 +115,7 @@ def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
 
     found = asyncio.run(ask())
     if as_json:
-        print_json({"tokens": [_told(token) for token in found]})
+        print_json({"tokens": [_token_fields(token) for token in found]})
     else:
         _print_tokens(found)
 
@@ -130,7 +132,7 @@ def revoke(
 ) -> None:
     """Revoke a token: the service refuses it from now on."""
     from bursar.cli.connect import connect_service
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.model.errors import InputError
 
     if "_" in token:
@@ -145,10 +147,10 @@ def revoke(
     if as_json:
         print_json({"revoked": token})
     else:
-        say(f"token {token} is revoked")
+        print_note(f"token {token} is revoked")
 
 
-def _told(token: "TokenInfo") -> dict[str, Any]:
+def _token_fields(token: "TokenInfo") -> dict[str, Any]:
     return {
         "id": token.id,
         "user": token.user,

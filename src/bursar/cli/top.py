@@ -41,17 +41,17 @@ async def _show(site: str | None, *, once: bool, every: float, as_json: bool) ->
 
     console = Console()
     async with connect_service(site) as service:
-        look = _ServiceView(service.client)
+        view = _ServiceView(service.client)
         if as_json:
-            print_json(all_keys(await look.as_dict()))
+            print_json(all_keys(await view.as_dict()))
         elif once or not console.is_terminal:
-            console.print(await look.panel())
+            console.print(await view.panel())
         else:
-            first = await look.panel(console.size.height)
+            first = await view.panel(console.size.height)
             with Live(first, console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     await asyncio.sleep(every)
-                    live.update(await look.panel(console.size.height), refresh=True)
+                    live.update(await view.panel(console.size.height), refresh=True)
 
 
 class _ServiceView:

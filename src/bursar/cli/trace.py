@@ -115,7 +115,7 @@ def simulate_trace(
     as_json: AsJson = False,
 ) -> None:
     """Simulate a log on a machine under a policy: when would each job have started?"""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.report.trace_tables import print_results, result_to_dict
 
     _check_tau(tau)
@@ -130,7 +130,7 @@ def simulate_trace(
         from bursar.formats.batsim import write_jobs_csv
 
         write_jobs_csv(csv, trace, result.start, result.finish, result.killed, size)
-        say(f"wrote {csv}")
+        print_note(f"wrote {csv}")
     if swf is not None:
         from bursar.formats.swf import write_swf
 
@@ -143,10 +143,10 @@ def simulate_trace(
             status=1 - result.killed,
             header=header,
         )
-        say(f"wrote {swf}")
+        print_note(f"wrote {swf}")
     if gantt is not None:
         _draw(gantt, trace, result, since, until)
-        say(f"wrote {gantt}")
+        print_note(f"wrote {gantt}")
     if as_json:
         print_json({**found, "cleaning": cleaning})
     else:
@@ -192,7 +192,7 @@ def compare_policies(
     as_json: AsJson = False,
 ) -> None:
     """Compare policies on one log."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.report.trace_tables import print_results, result_to_dict
 
     _check_tau(tau)
@@ -221,7 +221,7 @@ def compare_policies(
         from bursar.report.trace_charts import comparison_chart
 
         save_chart(comparison_chart(trace, results), chart)
-        say(f"wrote {chart}")
+        print_note(f"wrote {chart}")
     if as_json:
         print_json({"results": rows, "cleaning": _cleaning(trace)})
     else:
@@ -252,7 +252,7 @@ def generate(
     """Generate a workload by Lublin and Feitelson's model, or with Poisson arrivals."""
     import numpy as np
 
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
     from bursar.formats.swf import write_swf
     from bursar.formats.units import parse_duration
     from bursar.simulation.workloads import lublin_feitelson, poisson_background
@@ -275,7 +275,7 @@ def generate(
                 hint=spelling_hint(model, ("lublin", "poisson")),
             )
     write_swf(output, trace, header=[f"Made up by the model {trace.name}, seed {seed}"])
-    say(f"wrote {output}: {len(trace)} jobs")
+    print_note(f"wrote {output}: {len(trace)} jobs")
 
 
 @app.command("load")
@@ -295,7 +295,7 @@ def load_more(
     """Raise a log's load: add a share of its jobs again, one week later."""
     import numpy as np
 
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
     from bursar.formats.swf import write_swf
     from bursar.formats.units import parse_share
     from bursar.simulation.scaling import probability_for
@@ -314,7 +314,7 @@ def load_more(
         f"{trace.name}, and a copy one week later with probability {probability:.6f}, seed {seed}"
     ]
     write_swf(output, loaded, header=header)
-    say(f"wrote {output}: {len(loaded)} jobs, each of the copy kept with {probability:.4f}")
+    print_note(f"wrote {output}: {len(loaded)} jobs, each of the copy kept with {probability:.4f}")
 
 
 def _load(
@@ -340,12 +340,12 @@ def _load(
 def _simulate(trace: "Trace", processors: int, policy: str, **options: str) -> "SimulatedSchedule":
     from bursar.cluster.simulation import simulate
 
-    with _progress(f"{policy} on {processors} processors") as tell:
+    with _progress(f"{policy} on {processors} processors") as on_progress:
         return simulate(
             trace,
             processors=processors,
             policy=policy,  # type: ignore[arg-type]
-            on_progress=tell,
+            on_progress=on_progress,
             **options,  # type: ignore[arg-type]
         )
 

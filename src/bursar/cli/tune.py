@@ -70,14 +70,14 @@ def tune_weights(
     Simulates the sites under the given load a few hundred times.
     """
     from bursar.api.tuning import tune_rank
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.formats.sites_toml import read_sites
     from bursar.formats.topology_toml import read_topology
 
     wanted = None if campaign is None else _campaign(campaign, runtime)
     if campaign is None and runtime is not None:
         raise InputError("goes with --campaign only", where="--runtime")
-    with _progress() as tell:
+    with _progress() as on_progress:
         tuning = tune_rank(
             read_sites(sites),
             _seconds(load, "--load"),
@@ -88,7 +88,7 @@ def tune_weights(
             every=_seconds(refresh, "--refresh"),
             jobs=jobs,
             seed=seed,
-            on_progress=tell,
+            on_progress=on_progress,
         )
     if out is not None:
         tuning.write(out)
@@ -97,7 +97,7 @@ def tune_weights(
     else:
         _show(tuning)
     if out is not None:
-        say(f"wrote {out}")
+        print_note(f"wrote {out}")
 
 
 def _seconds(text: str, option: str) -> float:

@@ -34,13 +34,13 @@ def make_key(
     """
     Make a key that signs usage records: FILE, and FILE.pub for those who check.
     """
-    from bursar.cli.output import say
+    from bursar.cli.output import print_note
     from bursar.market.usage import new_key, write_public_key
 
     key = new_key(file)
     public = file.with_name(f"{file.name}.pub")
     write_public_key(public, key.public_key())
-    say(f"wrote {file} (keep it) and {public} (give it to customers)")
+    print_note(f"wrote {file} (keep it) and {public} (give it to customers)")
 
 
 def sign_usage(
@@ -55,7 +55,7 @@ def sign_usage(
 
     Each record holds the hash of the record before, so that none can be changed, left out or moved.
     """
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar.market.book import read_book
     from bursar.market.usage import encode_signed, read_key, sign
     from bursar.runs.folder import append_durably
@@ -75,7 +75,7 @@ def sign_usage(
     if as_json:
         print_json({"provider": provider, "signed": len(fresh), "records": len(chain) + len(fresh)})
     else:
-        say(f"signed {len(fresh)} records; {file} has {len(chain) + len(fresh)}")
+        print_note(f"signed {len(fresh)} records; {file} has {len(chain) + len(fresh)}")
 
 
 def check_usage(

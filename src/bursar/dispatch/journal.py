@@ -52,7 +52,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome
 from bursar.sqlite_file import (
-    Say,
+    LockWaitNotice,
     SqliteSchema,
     connect,
     is_empty,
@@ -126,7 +126,9 @@ class RunJournal:
         When the journal cannot be opened, or is of a newer format.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True, say: Say | None = None) -> None:
+    def __init__(
+        self, path: Path, *, durable: bool = True, notify: LockWaitNotice | None = None
+    ) -> None:
         self._path = path
         self._durable = durable
         self._encoder = msgspec.msgpack.Encoder()
@@ -136,7 +138,7 @@ class RunJournal:
             opened.callback(os.close, self._lock)
             with _complaining(path):
                 head = read_head(path)
-                self._db = connect(path, synchronous="FULL" if durable else "OFF", say=say)
+                self._db = connect(path, synchronous="FULL" if durable else "OFF", notify=notify)
                 opened.callback(self._db.close)
                 is_fresh = is_empty(self._db)
                 if is_fresh:

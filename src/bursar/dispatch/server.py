@@ -66,8 +66,8 @@ from bursar.model.task import Task
 SPILL = 64 * 1024
 """Bytes of a stream that travel with the outcome and lie in the journal."""
 
-_STRANGER_FRAME = 4096  # bytes; no unauthenticated peer may make us buffer more
-_STRANGER_PATIENCE = 10.0  # seconds in which a connection must have said who it is
+_UNAUTHENTICATED_FRAME = 4096  # bytes; no unauthenticated peer may make us buffer more
+_AUTHENTICATION_TIMEOUT = 10.0  # seconds in which a connection must have said who it is
 _BATCH = 2048  # tasks at most claimed at a time
 _ROUNDS = 3
 """Of the loop, more than it takes until a connection that was just accepted is made."""
@@ -161,12 +161,12 @@ class _PendingTransaction:
     transfers: list[Transfer] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
     sends: list[tuple["_WorkerSession", bytes]] = field(default_factory=list)
-    told: list[asyncio.Future[None]] = field(default_factory=list)
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
     starts: list[AttemptStart] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         durable = self.records or self.transfers or self.events or self.sends
-        return bool(durable or self.told or self.starts)
+        return bool(durable or self.waiting or self.starts)
 
 
 DataAt = Callable[[int, str], Mapping[str, str]]
@@ -374,7 +374,7 @@ class Dispatcher:
         if self._is_written_out or not (self._committing or self._pending):
             return
         durable = self._loop.create_future()
-        self._pending.told.append(durable)
+        self._pending.waiting.append(durable)
         self._commit_soon()
         await durable
 
@@ -797,8 +797,8 @@ class Dispatcher:
         finish = self._queue.finish
         records = self._pending.records
         counted: list[Outcome] = []
-        for told in outcomes:
-            outcome = placed(told, connection.joined_at, now)
+        for reported in outcomes:
+            outcome = placed(reported, connection.joined_at, now)
             verdict = finish(worker, outcome, now, hold=True)
             if verdict is None:
                 continue
@@ -1023,9 +1023,9 @@ class Dispatcher:
         error = future.exception()
         if error is not None:
             self._break(error)
-            for told in pending.told:
-                if not told.done():
-                    told.set_exception(self._fault or error)
+            for waiter in pending.waiting:
+                if not waiter.done():
+                    waiter.set_exception(self._fault or error)
             return
         try:
             self._follow_commit(pending)
@@ -1035,7 +1035,7 @@ class Dispatcher:
 
     def _follow_commit(self, pending: _PendingTransaction) -> None:
         """Acknowledge what is durable now, and go on from it."""
-        for told in pending.told:
+        for told in pending.waiting:
             if not told.done():
                 told.set_result(None)
         for connection, data in pending.sends:
@@ -1081,7 +1081,7 @@ class _WorkerSession(AcceptedConnection):
     def __init__(self, dispatcher: Dispatcher, *, from_elsewhere: bool = False) -> None:
         self._dispatcher = dispatcher
         self.from_elsewhere = from_elsewhere
-        self._frames = FrameDecoder(_STRANGER_FRAME)
+        self._frames = FrameDecoder(_UNAUTHENTICATED_FRAME)
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -1135,7 +1135,7 @@ class _WorkerSession(AcceptedConnection):
         self._transport = transport
         self._dispatcher._unauthenticated.add(self)
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(_STRANGER_PATIENCE, transport.abort)
+        self._patience = loop.call_later(_AUTHENTICATION_TIMEOUT, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Decode frames; abort the connection when they are malformed or the token is wrong."""

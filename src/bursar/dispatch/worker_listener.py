@@ -22,7 +22,7 @@ from bursar.supervisor import TaskSupervisor
 HANDSHAKE = 10.0
 """Seconds in which a connection must have begun to become one over TLS."""
 
-MOST_STRANGERS = 1024
+MOST_UNAUTHENTICATED = 1024
 """
 Connections at a time of which nobody knows yet whose they are; fewer where the process may not
 open four times as many files.
@@ -55,12 +55,12 @@ class _UnauthenticatedConnection:
     source: str
     came: float  # on the loop's clock
     is_made: bool = False  # over TLS
-    is_going: bool = False
+    is_closing: bool = False
     task: asyncio.Task[None] | None = None
 
     def hang_up(self) -> None:
         """End the connection, so that its peer and its waiting task notice."""
-        self.is_going = True
+        self.is_closing = True
         if self.task is not None and not self.is_made:
             self.task.cancel()
         with contextlib.suppress(OSError):  # it has gone by itself
@@ -71,10 +71,10 @@ class WorkerListener:
     """
     Accepts TLS connections and limits how many are unauthenticated.
 
-    At most :data:`MOST_STRANGERS` connections may be unauthenticated, or as many as the limit on
-    open files allows. When that is reached, the oldest connection of the subnet that has the most
-    is closed for one of another subnet. For one of the same subnet it is closed only when it is
-    :data:`SILENT` seconds old; until then the new one waits, so that many workers of one machine
+    At most :data:`MOST_UNAUTHENTICATED` connections may be unauthenticated, or as many as the limit
+    on open files allows. When that is reached, the oldest connection of the subnet that has the
+    most is closed for one of another subnet. For one of the same subnet it is closed only when it
+    is :data:`SILENT` seconds old; until then the new one waits, so that many workers of one machine
     that connect at once are all admitted, one after the other.
 
     Parameters
@@ -95,7 +95,7 @@ class WorkerListener:
     ) -> None:
         self._protocol = protocol
         self._silence = silence
-        self._most = affordable_connections(MOST_STRANGERS)
+        self._most = affordable_connections(MOST_UNAUTHENTICATED)
         self._handshakes: Handshakes | None = None  # shared by all addresses
         self._listening: dict[str, socket.socket] = {}  # by address
         self._accepting = TaskSupervisor(on_failure)
@@ -135,7 +135,7 @@ class WorkerListener:
                 if port:  # of an earlier incarnation, whose connections may be still about to end
                     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listening.bind((address, port))
-                listening.listen(MOST_STRANGERS)
+                listening.listen(MOST_UNAUTHENTICATED)
             except OSError as error:
                 listening.close()
                 raise SiteError(f"cannot listen on {address}: {error.strerror}") from None
@@ -170,10 +170,10 @@ class WorkerListener:
             except BaseException:
                 connection.close()
                 raise
-            stranger = _UnauthenticatedConnection(connection, source, loop.time())
-            self._unauthenticated[stranger] = None
-            stranger.task = self._welcoming.start(self._welcome(stranger, handshakes))
-            stranger.task.add_done_callback(partial(self._forget, stranger))
+            peer = _UnauthenticatedConnection(connection, source, loop.time())
+            self._unauthenticated[peer] = None
+            peer.task = self._welcoming.start(self._handshake(peer, handshakes))
+            peer.task.add_done_callback(partial(self._forget, peer))
 
     async def _make_room(self, source: str) -> None:
         """Wait until there is room for one more unauthenticated connection from a subnet."""
@@ -193,9 +193,9 @@ class WorkerListener:
         float or None
             Seconds after which to try again; None: a connection is being closed.
         """
-        if any(stranger.is_going for stranger in self._unauthenticated):
+        if any(peer.is_closing for peer in self._unauthenticated):
             return None
-        counts = Counter(stranger.source for stranger in self._unauthenticated)
+        counts = Counter(peer.source for peer in self._unauthenticated)
         largest, most = counts.most_common(1)[0]
         oldest = next(s for s in self._unauthenticated if s.source == largest)
         if most <= counts[source] + 1:
@@ -205,23 +205,23 @@ class WorkerListener:
         oldest.hang_up()
         return None
 
-    async def _welcome(self, stranger: _UnauthenticatedConnection, handshakes: Handshakes) -> None:
-        connection = stranger.connection
+    async def _handshake(self, peer: _UnauthenticatedConnection, handshakes: Handshakes) -> None:
+        connection = peer.connection
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connection, self._silence)
         except OSError:  # it has gone again
             return
-        visit = await handshakes.shake(connection, stranger.source, self._protocol)
+        visit = await handshakes.shake(connection, peer.source, self._protocol)
         if visit is not None:
-            stranger.is_made = True
+            peer.is_made = True
             await visit.settled.wait()
 
-    def _forget(self, stranger: _UnauthenticatedConnection, task: "asyncio.Task[None]") -> None:
+    def _forget(self, peer: _UnauthenticatedConnection, task: "asyncio.Task[None]") -> None:
         """Release the place of a connection that is authenticated, gone, or never handled."""
-        if not stranger.is_made:
-            stranger.connection.close()
-        del self._unauthenticated[stranger]
+        if not peer.is_made:
+            peer.connection.close()
+        del self._unauthenticated[peer]
         self._left.set()
 
 

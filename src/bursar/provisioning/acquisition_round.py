@@ -14,7 +14,7 @@ from bursar.provisioning.counting import capacity, price, room, widest_at, worst
 from bursar.provisioning.pool_memory import PoolMemory
 from bursar.provisioning.pool_snapshot import Allocation, AllocationRequest, PoolSite, PoolSnapshot
 from bursar.provisioning.racing import is_racing, racing
-from bursar.provisioning.release import ROUNDING, ends_soon_at, is_active, lasting_processors
+from bursar.provisioning.release import ROUNDING, ends_soon_at, is_active, remaining_processors
 from bursar.provisioning.request_shaping import RequestShape, free_now, shape_requests
 
 HOLD = 120.0
@@ -153,7 +153,7 @@ class AcquisitionRound:
         for a in mine:
             if ends_soon_at(a) > now:
                 self._memory.wake_at(ends_soon_at(a))
-        return max(0, min(fewest - lasting_processors(mine, now), self._room[site.name]))
+        return max(0, min(fewest - remaining_processors(mine, now), self._room[site.name]))
 
     def _has_for_the_longest(self) -> bool:
         demand, now = self._view.demand, self._view.now
@@ -217,7 +217,9 @@ class AcquisitionRound:
             return 0.0
         if site.probed is not None:
             return site.probed  # its own word is worth more than our model of it
-        starts = [h.start for h in site.holes if h.processors >= self._unit and h.start > 0]
+        starts = [
+            h.start for h in site.backfill_windows if h.processors >= self._unit and h.start > 0
+        ]
         bound = self._memory.waits.bound(site.name, self._unit, walltime.longest_walltime(site))
         return min([*starts, math.inf if bound is None else bound])
 
@@ -416,9 +418,9 @@ class AcquisitionRound:
             self._races[site.name] += 1
         else:
             self._firm[site.name] += shape.processors
-        if site.holes and not shape.fits:  # it may have to move
+        if site.backfill_windows and not shape.fits:  # it may have to move
             self._memory.wake_at(self._view.now + site.rules.probe_every)
-        if site.holes or site.free is not None:
+        if site.backfill_windows or site.free is not None:
             self._memory.observations[site.name].claims.append(shape)
         self._made[site.name].append(shape)
         self._asks.append(

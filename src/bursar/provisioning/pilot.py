@@ -107,7 +107,7 @@ class PilotSupervisor:
 
     def run(self) -> int:
         """Returns the exit status when there is nothing more to do here."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED_SIGNALS)
         adopt_orphans()
         lost = time.monotonic()
         wait = _FIRST_WAIT
@@ -124,10 +124,14 @@ class PilotSupervisor:
                 deaths = deaths + 1 if now - began < SOON else 1
                 lost, wait = now, _FIRST_WAIT * 2 ** (deaths - 1)
                 if deaths > MOST_DEATHS:
-                    _say(f"its worker died {deaths} times in a row, last with status {code}")
+                    _print_error(
+                        f"its worker died {deaths} times in a row, last with status {code}"
+                    )
                     return GIVEN_UP
             if now + wait - lost > self._credential.patience:
-                _say(f"nobody lets it in at {self._credential.host}:{self._credential.port}")
+                _print_error(
+                    f"nobody lets it in at {self._credential.host}:{self._credential.port}"
+                )
                 return GIVEN_UP
             if self._must_end_within(wait):
                 return 0
@@ -207,18 +211,18 @@ class PilotSupervisor:
         return False
 
 
-_HEARD = (signal.SIGTERM, signal.SIGCHLD)
+_AWAITED_SIGNALS = (signal.SIGTERM, signal.SIGCHLD)
 
 
 def _wait_for_signal(seconds: float | None) -> int | None:
     """The next signal; None when none came in time."""
     if seconds is None:
-        return int(signal.sigwait(_HEARD))
-    found = signal.sigtimedwait(_HEARD, max(0.0, seconds))
+        return int(signal.sigwait(_AWAITED_SIGNALS))
+    found = signal.sigtimedwait(_AWAITED_SIGNALS, max(0.0, seconds))
     return None if found is None else found.si_signo
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"pilot: {text}", file=sys.stderr, flush=True)
 
 
@@ -227,13 +231,13 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) != 2:
-        _say("expected one file, that of its credential")
+        _print_error("expected one file, that of its credential")
         return 2
     try:
         credential = read_credential(sys.argv[1])
         processors = processors_here(credential, os.environ.get(PROCESSORS, ""))
     except InputError as error:
-        _say(str(error))
+        _print_error(str(error))
         return 2
     return PilotSupervisor(credential, processors).run()
 

@@ -32,7 +32,7 @@ from bursar.provisioning.release import (
     SETTLING,
     allocations_to_release,
     is_active,
-    lasting_processors,
+    remaining_processors,
 )
 from bursar.provisioning.request_shaping import requests_to_move
 from bursar.provisioning.site_health import QUICK
@@ -189,9 +189,9 @@ class PilotPool:
             if (
                 observation is None
                 or observation.free != site.free
-                or observation.holes != site.holes
+                or observation.backfill_windows != site.backfill_windows
             ):
-                self._memory.observations[name] = SiteObservation(site.free, site.holes)
+                self._memory.observations[name] = SiteObservation(site.free, site.backfill_windows)
 
     def _silenced(self, view: PoolSnapshot) -> list[AllocationRelease]:
         gives = []
@@ -234,7 +234,11 @@ class PilotPool:
         tried = self._memory.tried
         chosen: list[Allocation] = []
         for name, site in view.sites.items():
-            if site.rules.acquisition != "adaptive" or not site.holes or not view.demand.tasks:
+            if (
+                site.rules.acquisition != "adaptive"
+                or not site.backfill_windows
+                or not view.demand.tasks
+            ):
                 continue
             # Where what was thought to fit did not start, it is tried ever more rarely.
             patience = site.rules.probe_every * 2.0 ** tried.get(name, 0)
@@ -272,7 +276,9 @@ class PilotPool:
         least = min(least, spare) if active else spare
         gives = []
         kept = {
-            name: lasting_processors((a for a in stay if a.site == name and not is_racing(a)), now)
+            name: remaining_processors(
+                (a for a in stay if a.site == name and not is_racing(a)), now
+            )
             for name in view.sites
         }
         passed = True

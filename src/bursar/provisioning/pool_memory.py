@@ -46,7 +46,7 @@ class SiteObservation:
     """Processors of a site that were claimed since the scheduler was last asked."""
 
     free: int | None
-    holes: tuple[BackfillWindow, ...]
+    backfill_windows: tuple[BackfillWindow, ...]
     claims: list[RequestShape] = field(default_factory=list)
 
 

@@ -136,7 +136,7 @@ class PoolSite:
     fixed_price: float | None = 0.0
     batch: bool = True
     free: int | None = None
-    holes: tuple[BackfillWindow, ...] = ()
+    backfill_windows: tuple[BackfillWindow, ...] = ()
     probed: float | None = None
     waiting: int = 0
     longest: float | None = None

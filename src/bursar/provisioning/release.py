@@ -45,7 +45,7 @@ def ends_soon_at(allocation: Allocation) -> float:
     return allocation.until - min(AHEAD, (allocation.until - allocation.began) / 2)
 
 
-def lasting_processors(allocations: Iterable[Allocation], now: float) -> int:
+def remaining_processors(allocations: Iterable[Allocation], now: float) -> int:
     """Processors that do not go soon."""
     return sum(
         a.processors for a in allocations if not a.leaving and now < ends_soon_at(a) - ROUNDING
@@ -83,12 +83,12 @@ def allocations_to_release(
     if all(a.busy or a.leaving for a in there):
         return [], math.inf
     total = sum(a.processors for a in there if not a.leaving)
-    free = lasting_processors(there, now) - keep
+    free = remaining_processors(there, now) - keep
     leaving = any(a.leaving for a in there)
     gives: list[AllocationRelease] = []
     wake = math.inf
     for group in _groups(there, apart=site.shrinks):
-        size, last = sum(a.processors for a in group), lasting_processors(group, now)
+        size, last = sum(a.processors for a in group), remaining_processors(group, now)
         needed = total - size < keep or bool(last and last > free)
         choices = [
             (moment, reason)

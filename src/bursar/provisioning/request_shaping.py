@@ -149,19 +149,19 @@ def free_now(site: PoolSite, claims: Iterable[RequestShape] = ()) -> list[tuple[
     """
     Seconds and processors of the backfill windows open now, the longest first; None where unknown.
     """
-    if site.holes:
-        holes = [(h.seconds, h.processors) for h in site.holes if h.start <= _NOW]
+    if site.backfill_windows:
+        windows = [(h.seconds, h.processors) for h in site.backfill_windows if h.start <= _NOW]
     elif site.free is not None:
-        holes = [(math.inf, site.free)]
+        windows = [(math.inf, site.free)]
     else:
         return None
-    holes.sort(reverse=True)
+    windows.sort(reverse=True)
     for claim in claims:
-        _take(holes, claim.processors, claim.least_seconds or claim.seconds)
-    return holes
+        _take(windows, claim.processors, claim.least_seconds or claim.seconds)
+    return windows
 
 
-def _take(holes: list[tuple[float, int]], processors: int, seconds: float) -> bool:
+def _take(windows: list[tuple[float, int]], processors: int, seconds: float) -> bool:
     """
     Takes of holes what a request will: of the shortest that it fits into.
 
@@ -169,14 +169,14 @@ def _take(holes: list[tuple[float, int]], processors: int, seconds: float) -> bo
     ahead of it.
     """
     fits = 0
-    while fits < len(holes) and holes[fits][0] >= seconds:
+    while fits < len(windows) and windows[fits][0] >= seconds:
         fits += 1
-    if sum(count for _, count in holes[:fits]) < processors:
+    if sum(count for _, count in windows[:fits]) < processors:
         return False
     for i in range(fits - 1, -1, -1):
-        length, count = holes[i]
+        length, count = windows[i]
         taken = min(processors, count)
-        holes[i] = (length, count - taken)
+        windows[i] = (length, count - taken)
         processors -= taken
         if not processors:
             break
@@ -198,11 +198,11 @@ def requests_to_move(
     least
         Seconds that are worth the while.
     """
-    holes = free_now(site) if site.holes else None
-    if holes is None:
+    windows = free_now(site) if site.backfill_windows else None
+    if windows is None:
         return []
-    misfits = [one for one in waiting if not _take(holes, one.processors, one.seconds)]
-    left = sum(count for seconds, count in holes if fitting(seconds, least) >= least)
+    misfits = [one for one in waiting if not _take(windows, one.processors, one.seconds)]
+    left = sum(count for seconds, count in windows if fitting(seconds, least) >= least)
     chosen = []
     for one in sorted(misfits, key=lambda a: (-a.asked, -a.processors)):
         if one.processors <= left:
@@ -267,12 +267,12 @@ def evenly(processors: int, unit: int, pieces: int) -> list[int]:
     return [size * unit] * (count - more) + [(size + 1) * unit] * more
 
 
-def fitting(hole: float, wanted: float) -> float:
+def fitting(window: float, wanted: float) -> float:
     """Seconds to ask for in a hole that is so long; a request may start late and is rounded up."""
     rounded = math.ceil(wanted / MINUTE) * MINUTE if math.isfinite(wanted) else wanted
-    if hole >= rounded + SLACK:
+    if window >= rounded + SLACK:
         return wanted
-    seconds = hole - SLACK
+    seconds = window - SLACK
     return min(wanted, math.floor(seconds / MINUTE) * MINUTE if seconds >= MINUTE else seconds)
 
 
@@ -292,8 +292,8 @@ def _classes(
 ) -> list[tuple[float, int]]:
     """Holes of about the same length as one, the longest first; those too short are left out."""
     classes: dict[int, tuple[float, int]] = {}
-    for hole, count in open_now:
-        seconds = _in_hole(hole, least, wanted, task)
+    for window, count in open_now:
+        seconds = _shape_in_window(window, least, wanted, task)
         if seconds < least or not count:
             continue
         step = 0 if seconds >= wanted else 1 + int(math.log2(wanted / seconds) * 2)
@@ -302,9 +302,9 @@ def _classes(
     return [classes[step] for step in sorted(classes)]
 
 
-def _in_hole(hole: float, least: float, wanted: float, task: float) -> float:
+def _shape_in_window(window: float, least: float, wanted: float, task: float) -> float:
     """Seconds to ask for in a hole."""
-    seconds = fitting(hole, wanted)
+    seconds = fitting(window, wanted)
     return seconds if seconds >= wanted else max(whole_tasks(seconds, task), min(seconds, least))
 
 
@@ -322,12 +322,12 @@ def _waiting(
     Requests for what does not start at once: as processors become free, else evenly, small first.
     """
     made: list[RequestShape] = []
-    for hole in _coming(site.holes, least):
-        size = min(processors, hole.processors) // unit * unit
+    for window in _coming(site.backfill_windows, least):
+        size = min(processors, window.processors) // unit * unit
         if not size or len(made) + 1 >= most:
             continue
         for piece in evenly(size, unit, min(SPLIT, most - len(made) - 1)):
-            seconds = _in_hole(hole.seconds, least, wanted, task)
+            seconds = _shape_in_window(window.seconds, least, wanted, task)
             made.append(_shape(site, piece, seconds, least))
             processors -= piece
     lengths = _lengths(least, wanted)
@@ -336,8 +336,8 @@ def _waiting(
     return made
 
 
-def _coming(holes: Iterable[BackfillWindow], least: float) -> list[BackfillWindow]:
-    later = [h for h in holes if h.start > _NOW and fitting(h.seconds, math.inf) >= least]
+def _coming(windows: Iterable[BackfillWindow], least: float) -> list[BackfillWindow]:
+    later = [h for h in windows if h.start > _NOW and fitting(h.seconds, math.inf) >= least]
     return sorted(later, key=lambda h: (h.start, -h.seconds))
 
 

@@ -37,7 +37,7 @@ OnFile = Callable[[str, int, int | None], None]
 AT_ONCE = 4
 """Transfers from one site to another; others wait for these."""
 
-_LOOK_AGAIN = 0.05  # seconds until a file that another process brings is looked at again
+_POLL_INTERVAL = 0.05  # seconds until a file that another process brings is looked at again
 _TRIES = 3  # of a file that goes again before it could be pinned
 
 
@@ -309,7 +309,7 @@ class Stager:
             try:
                 return await asyncio.shield(work)
             except FileInUse:
-                await asyncio.sleep(_LOOK_AGAIN)
+                await asyncio.sleep(_POLL_INTERVAL)
             except asyncio.CancelledError:
                 await wait_until_ended(work)
                 if not work.cancelled() and work.exception() is None:

@@ -104,10 +104,10 @@ class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.recorded is None:
             return f"{self.billed:.0f} CPU s by our clock; {self.site} keeps no record"
-        said = f"{self.billed:.0f} CPU s billed, {self.recorded:.0f} by {self.site}'s own record"
+        text = f"{self.billed:.0f} CPU s billed, {self.recorded:.0f} by {self.site}'s own record"
         if self.agrees:
-            return f"{said}: they agree"
-        return f"{said}: they DIFFER ({', '.join(self.differing)})"
+            return f"{text}: they agree"
+        return f"{text}: they DIFFER ({', '.join(self.differing)})"
 
 
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,20 +33,22 @@ def print_matches(matches: Mapping[str, Any], console: "Console | None" = None) 
 def _print_kind(kind: Mapping[str, Any], console: "Console") -> None:
     tasks = kind["tasks"]
     more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
-    _say(console, f"{tasks[0]}{more}", style="bold")
+    _print_line(console, f"{tasks[0]}{more}", style="bold")
     if kind["requirements"] is not None:
-        _say(console, f"  requirements  {kind['requirements']}")
-    _say(console, f"  rank          {kind['rank']}")
+        _print_line(console, f"  requirements  {kind['requirements']}")
+    _print_line(console, f"  rank          {kind['rank']}")
     weights = f"alpha {kind['alpha']:g}, beta {kind['beta']:g}"
-    _say(console, f"  choice        {kind['choice']}, {weights}")
+    _print_line(console, f"  choice        {kind['choice']}, {weights}")
     if kind["site"] is not None:
-        _say(console, f"  the job names the site {kind['site']}: it is not matched")
+        _print_line(console, f"  the job names the site {kind['site']}: it is not matched")
     if kind["assumed_runtime_s"] is not None:
-        _say(console, f"  runtime       not stated, taken as {span(kind['assumed_runtime_s'])}")
+        _print_line(
+            console, f"  runtime       not stated, taken as {span(kind['assumed_runtime_s'])}"
+        )
     if kind["matches"]:
         _print_candidates(kind["matches"], console)
     if kind["reason"] is not None:
-        _say(console, f"→ {kind['reason']}", style="bold red")
+        _print_line(console, f"→ {kind['reason']}", style="bold red")
     if kind["fails"]:
         _print_outsiders(kind["fails"], console)
 
@@ -83,12 +85,12 @@ def _print_outsiders(rows: list[Mapping[str, Any]], console: "Console") -> None:
         table.add_row(Text(row["site"]), Text("\n".join(row["reasons"])))
     console.print(table)
     if len(rows) > MOST_OUTSIDERS:
-        _say(console, f"  and {len(rows) - MOST_OUTSIDERS} more")
+        _print_line(console, f"  and {len(rows) - MOST_OUTSIDERS} more")
 
 
 def _figure(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.6g}"
 
 
-def _say(console: "Console", text: str, style: str | None = None) -> None:
+def _print_line(console: "Console", text: str, style: str | None = None) -> None:
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

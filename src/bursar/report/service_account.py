@@ -29,7 +29,7 @@ def print_agreements(agreements: Sequence[AgreementInfo]) -> None:
             _text(deal.id),
             deal.state,
             f"{deal.ready}/{deal.processors}",
-            _moment(deal.start),
+            _date_text(deal.start),
             format_amount(deal.charged, deal.currency),
         )
     _print(table)
@@ -42,7 +42,7 @@ def print_invoice(invoice: InvoiceInfo) -> None:
         for line in invoice.lines:
             table.add_row(
                 _text(line.what),
-                _moment(line.since),
+                _date_text(line.since),
                 f"{line.processor_seconds:,.1f}",
                 format_amount(line.amount, invoice.currency),
             )
@@ -65,7 +65,7 @@ def _print(table: Any) -> None:
     Console().print(table)
 
 
-def _moment(at: float) -> str:
+def _date_text(at: float) -> str:
     return time.strftime("%m-%d %H:%M", time.localtime(at))
 
 

@@ -63,14 +63,14 @@ class ResultTable:
         if not self._counts:
             self._console.print("no results", highlight=False)
             return
-        said = ", ".join(f"{count} {state}" for state, count in self._counts.items())
-        self._console.print(f"{said}; cursor {cursor}", highlight=False)
+        text = ", ".join(f"{count} {state}" for state, count in self._counts.items())
+        self._console.print(f"{text}; cursor {cursor}", highlight=False)
 
     def _line(self, result: Result) -> str:
         code = "" if result.exit_code is None else str(result.exit_code)
         taken = span(result.end - result.start) if result.end else ""
         cells = (result.state, code, taken, plain(result.host))
-        return self._row(_name(result), cells, _said(result))
+        return self._row(_name(result), cells, _ending_text(result))
 
     def _row(self, name: str, cells: Sequence[str], last: str) -> str:
         padded = (cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
@@ -81,7 +81,7 @@ def _name(result: Result) -> str:
     return f"{result.task} {plain(result.label)}".rstrip()
 
 
-def _said(result: Result) -> str:
+def _ending_text(result: Result) -> str:
     """Why it failed, with the last line it complained by; or the first line it printed."""
     if result.reason:
         complaint = result.stderr.strip().rpartition("\n")[2]

@@ -65,8 +65,8 @@ def statement_to_dict(statement: Statement) -> dict[str, Any]:
         "account": statement.account,
         "kind": statement.kind,
         "currency": statement.currency,
-        "begin": _moment(statement.begin),
-        "end": _moment(statement.end),
+        "begin": _parse_time(statement.begin),
+        "end": _parse_time(statement.end),
         "opening_micros": statement.opening,
         "closing_micros": statement.closing,
         "closing": from_micros(statement.closing),
@@ -99,8 +99,8 @@ def invoice_to_dict(invoice: Invoice) -> dict[str, Any]:
         "provider": invoice.provider,
         "user": invoice.user,
         "currency": invoice.currency,
-        "begin": _moment(invoice.begin),
-        "end": _moment(invoice.end),
+        "begin": _parse_time(invoice.begin),
+        "end": _parse_time(invoice.end),
         "items": [_item_to_dict(item) for item in invoice.items],
         "subtotal_micros": invoice.subtotal,
         "discounts_micros": invoice.discounts,
@@ -259,7 +259,7 @@ def _clock(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))
 
 
-def _moment(moment: float) -> float | None:
+def _parse_time(moment: float) -> float | None:
     return moment if math.isfinite(moment) else None
 
 

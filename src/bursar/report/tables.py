@@ -105,10 +105,10 @@ def _tasks(summary: Mapping[str, Any]) -> str:
 def _record(summary: Mapping[str, Any]) -> str:
     """Processor time by the sites' own records beside what is billed."""
     billed, theirs = summary["billed_cpu_s"], summary["recorded_cpu_s"]
-    said = f"{theirs:.0f} CPU s by the sites' own records, {billed:.0f} billed"
+    text = f"{theirs:.0f} CPU s by the sites' own records, {billed:.0f} billed"
     if summary["agrees"]:
-        return f"{said}: they agree"
-    return f"{said}: they DIFFER ({', '.join(summary['differing'])})"
+        return f"{text}: they agree"
+    return f"{text}: they DIFFER ({', '.join(summary['differing'])})"
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

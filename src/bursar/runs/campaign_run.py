@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 REFRESH = 0.25
 """Seconds between two looks at the progress."""
 
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two looks whether the goal will be met, at the least."""
 
 _LEAST = 1e-3
@@ -245,7 +245,7 @@ async def _carry_out(
                 showing = _watch(execution, campaign, plan, forecast, shown, surroundings.refresh)
                 watches = {"the progress display": showing}
                 if surroundings.replan is not None and can_rebuy(plan):
-                    every = max(LOOK, (plan.makespan or 0.0) / 100)
+                    every = max(CHECK_INTERVAL, (plan.makespan or 0.0) / 100)
                     monitor = ReplanMonitor(execution, forecast, every)
                     watches["the watch for a better plan"] = monitor.watch()
                 if surroundings.amendable:
@@ -313,7 +313,7 @@ async def _finish(
     def tell(what: str, error: BaseException) -> None:
         execution.notify(f"{what} has failed, the run goes on: {type(error).__name__}: {error}")
 
-    forget = _heed_signals(execution)
+    forget = _install_signal_handlers(execution)
     try:
         async with TaskSupervisor() as watching:
             for what, watch in watches.items():
@@ -343,7 +343,7 @@ def _end_by_signals() -> None:
     End the present task by the signals that would else kill the process.
 
     A run may wait for hours before it begins, with money set aside that is to be given back.
-    Once the run has begun, :func:`_heed_signals` takes over.
+    Once the run has begun, :func:`_install_signal_handlers` takes over.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -352,7 +352,7 @@ def _end_by_signals() -> None:
             loop.add_signal_handler(number, task.cancel)
 
 
-def _heed_signals(execution: RunExecution) -> Callable[[], None]:
+def _install_signal_handlers(execution: RunExecution) -> Callable[[], None]:
     """First asks the tasks to stop and leaves a resumable run; the second kills."""
     loop = asyncio.get_running_loop()
     asked = 0

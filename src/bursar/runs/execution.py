@@ -248,7 +248,7 @@ class RunExecution:
             RunJournal,
             self._folder.journal_file,
             durable=self._durable,
-            say=self._notify_from_thread,
+            notify=self._notify_from_thread,
         )
         try:
             journal = await asyncio.to_thread(self._journal.load)

@@ -31,7 +31,7 @@ from bursar.supervisor import TaskSupervisor
 PAUSE = 0.1
 """Seconds between two decisions, at the least."""
 
-CALM = 1.0
+REVIEW_INTERVAL = 1.0
 """Seconds after which it is looked again although nothing was heard."""
 
 ASKED = "asked"
@@ -230,7 +230,7 @@ class PoolController(PilotObserver):
                 self._stop(verdict)
                 return
             await asyncio.sleep(PAUSE)
-            until = min(loop.time() + CALM, loop.time() + self._pool.wake - view.now)
+            until = min(loop.time() + REVIEW_INTERVAL, loop.time() + self._pool.wake - view.now)
             async with TaskSupervisor() as tasks:
                 await asyncio.wait(
                     {tasks.start(self._changed.wait()), tasks.start(self._dispatcher.change())},

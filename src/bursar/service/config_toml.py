@@ -176,8 +176,8 @@ class ServiceTable(TomlTable, frozen=True):
         """
         if self.security == "none":
             return None
-        said = {key: getattr(self, key) for key in _CERTIFICATES}
-        return CertificateFiles(**{k: _file(k, v, folder) for k, v in said.items() if v})
+        paths = {key: getattr(self, key) for key in _CERTIFICATES}
+        return CertificateFiles(**{k: _file(k, v, folder) for k, v in paths.items() if v})
 
     def sealing(self, folder: Path) -> SealingFiles | None:
         """

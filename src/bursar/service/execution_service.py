@@ -41,7 +41,7 @@ from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import MOST_SPAWNERS
 
-log = logging.getLogger(f"{LOGGER}.house")
+log = logging.getLogger(f"{LOGGER}.service")
 
 HOMES = "instances"
 """Name of the folder in the service's, in which those of the instances lie."""
@@ -54,7 +54,7 @@ TICK = 1.0
 
 _FULL = 5.0  # seconds after which what the disk had no room for is tried again
 _LEAST = 0.01  # seconds between two looks at the desk
-_LOOK = 0.05  # seconds between two looks at what still runs
+_POLL_INTERVAL = 0.05  # seconds between two looks at what still runs
 
 
 class ExecutionService:
@@ -275,7 +275,7 @@ class ExecutionService:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.engine.running and loop.time() < end:
-            await asyncio.sleep(min(_LOOK, end - loop.time()))
+            await asyncio.sleep(min(_POLL_INTERVAL, end - loop.time()))
         self._end_drain()
         return self.engine.running
 

@@ -190,8 +190,8 @@ class ServiceJournal(Protocol):
 
 # Kinds of records, by participant.
 ENGINE_KINDS = range(1, 20)
-DESK_KINDS = range(20, 40)
-STAFF_KINDS = range(40, 50)
+BILLING_KINDS = range(20, 40)
+PROVISIONER_KINDS = range(40, 50)
 TOKEN_KINDS = range(50, 60)
 
 

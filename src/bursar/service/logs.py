@@ -46,7 +46,7 @@ class JsonLinesFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, part, message, and what was given as ``extra={"fields": {...}}``."""
         line: dict[str, object] = {
-            "time": _moment(record.created),
+            "time": _timestamp(record.created),
             "level": record.levelname.lower(),
             "part": record.name.removeprefix("bursar.").removeprefix("service."),
             "message": redact_secrets(record.getMessage()),
@@ -121,7 +121,7 @@ def start_logging(level: str, stream: TextIO | None = None) -> None:
     logging.getLogger(LOGGER).setLevel(level.upper())
 
 
-def _moment(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 

@@ -35,7 +35,7 @@ from bursar.service.systemd import SystemdNotifier
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.resource_limits import ResourceLimits
 
-log = logging.getLogger(f"{LOGGER}.premises")
+log = logging.getLogger(f"{LOGGER}.runner")
 
 GRACE = 5.0
 """Seconds that requests under way have to end."""

@@ -159,7 +159,7 @@ class SimulatedSite:
         return replace(
             seen,
             free=machine.free,
-            holes=backfill_windows_of(machine),
+            backfill_windows=backfill_windows_of(machine),
             waiting=len(machine.waiting) - len(self._waiting),
         )
 

@@ -47,7 +47,7 @@ FORMAT = "1"
 PATIENCE = 60.0
 """Seconds after which a run that waits is not overtaken by later ones any more."""
 
-_LOOK = 0.25
+_POLL_INTERVAL = 0.25
 """Seconds between two looks whether processors have come free."""
 
 _LAYOUT = SqliteSchema(
@@ -193,7 +193,7 @@ class OwnersBook:
                 if not notified:
                     notified = True
                     notify(self._why_not(site, processors))
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
         except asyncio.CancelledError:
             with self._writing() as db:
                 key = (_key(site), self._id, name)

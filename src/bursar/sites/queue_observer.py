@@ -158,7 +158,7 @@ class QueueObserver:
             batch=True,
             free=None if state is None else self._free(state),
             probed=self._probed,
-            holes=self._holes,
+            backfill_windows=self._holes,
             waiting=0 if state is None else sum(not j.running and not j.own for j in state.jobs),
             longest=None if state is None else state.longest,
             arrays=can.arrays,

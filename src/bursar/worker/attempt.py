@@ -40,7 +40,7 @@ MOST_RETURNED = 24 * 1024 * 1024
 
 _KILL = int(signal.SIGKILL)
 
-_TROUBLE = (StagingError, BursarError, OSError, ValueError, RecursionError)
+_ATTEMPT_ERRORS = (StagingError, BursarError, OSError, ValueError, RecursionError)
 """What an attempt's words and files may cause; it is the attempt that fails, not the worker."""
 
 
@@ -204,7 +204,7 @@ class Attempt:
             if self.job.sealed:
                 self.job, self._seal = self.place.sealed.open(self.job)
             self._prepare()
-        except _TROUBLE as error:
+        except _ATTEMPT_ERRORS as error:
             return self._end(Status.FAILED, _line(error))
         return self.advance()
 
@@ -223,7 +223,7 @@ class Attempt:
             self._step += 1
             try:
                 running = self._do(step)
-            except _TROUBLE as error:
+            except _ATTEMPT_ERRORS as error:
                 if not self._ignore:
                     return self._end(Status.FAILED, f"{_named(step)}: {_line(error)}")
                 continue
@@ -441,7 +441,7 @@ class Attempt:
         try:
             for name in self.job.outputs:
                 self.home.files.publish(self._folder, name, stays=self._stays)
-        except _TROUBLE as error:
+        except _ATTEMPT_ERRORS as error:
             return self._end(Status.FAILED, _line(error))
         return self._end(Status.SUCCEEDED, "")
 

@@ -94,8 +94,8 @@ def described_error(error: BaseException) -> bytes:
     """Describe the exception of a call as data, for :func:`result_of_data`."""
     kind = type(error)
     name = kind.__name__ if BUILT_IN.get(kind.__name__) is kind else ""
-    said = getattr(error, "__notes__", None)
-    notes = [note for note in said if type(note) is str] if type(said) is list else []
+    stored = getattr(error, "__notes__", None)
+    notes = [note for note in stored if type(note) is str] if type(stored) is list else []
     arguments = _arguments(error) if name else []
     return encode_plain((_RAISED, name, arguments, line_of(error), trace_of(error), notes))
 

@@ -14,7 +14,7 @@ _PERIOD = 100_000  # microseconds in which a group may use so many of processor 
 _CONTROLLERS = ("cpu", "memory", "pids")
 _SUPERVISOR = "supervisor"  # a group with groups in it cannot have processes of its own
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-_MOMENT = 0.02  # seconds
+_RETRY_INTERVAL = 0.02  # seconds
 _PATIENCE = 5.0  # seconds for killed processes to be gone
 
 
@@ -71,7 +71,7 @@ class ControlGroups:
             except OSError:
                 if time.monotonic() > give_up:
                     raise
-                time.sleep(_MOMENT)
+                time.sleep(_RETRY_INTERVAL)
             else:
                 return
 
@@ -80,7 +80,7 @@ class ControlGroups:
 
 
 def open_control_groups(
-    say: Callable[[str], None], *, memory: int | None = None, info: Path = PROCESS_INFO
+    notify: Callable[[str], None], *, memory: int | None = None, info: Path = PROCESS_INFO
 ) -> ControlGroups | None:
     """
     Open control groups below this process's own, which must have been delegated to it.
@@ -114,7 +114,7 @@ def open_control_groups(
         (base / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in _CONTROLLERS))
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
-        say(f"workers are not held to their processors by control groups: {reason}")
+        notify(f"workers are not held to their processors by control groups: {reason}")
         return None
     return ControlGroups(base, memory)
 

@@ -12,7 +12,7 @@ import time
 from ipaddress import ip_address
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_MOMENT = 5  # milliseconds
+_POLL_TIMEOUT = 5  # milliseconds
 
 
 def check_peer(connection: socket.socket, owner: int, patience: float) -> None:
@@ -39,7 +39,7 @@ def check_peer(connection: socket.socket, owner: int, patience: float) -> None:
     while (found := _owner_of_peer(connection)) is None:
         if time.monotonic() >= until:
             raise TimeoutError("nobody takes the connection")
-        if poll.poll(_MOMENT) and not connection.recv(1, socket.MSG_PEEK):
+        if poll.poll(_POLL_TIMEOUT) and not connection.recv(1, socket.MSG_PEEK):
             raise ConnectionResetError("the connection was ended")
     if found != owner:
         raise PermissionError(f"the process that listens there is of user {found}, not {owner}")

@@ -97,6 +97,6 @@ def line_of(error: BaseException) -> str:
     """Return class and message of an exception in one line."""
     import traceback
 
-    said = traceback.TracebackException(type(error), error, None)
-    said.__notes__ = None  # they would come last
-    return list(said.format_exception_only())[-1].rstrip("\n")
+    formatted = traceback.TracebackException(type(error), error, None)
+    formatted.__notes__ = None  # they would come last
+    return list(formatted.format_exception_only())[-1].rstrip("\n")

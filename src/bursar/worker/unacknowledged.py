@@ -33,24 +33,24 @@ class UnacknowledgedWork:
         Bytes, about, of those of them that were not said over this connection.
     """
 
-    __slots__ = ("_held", "_said", "_unsaid", "size", "unsaid_size")
+    __slots__ = ("_held", "_sent", "_unsent", "size", "unsent_size")
 
     def __init__(self) -> None:
         self._held: set[tuple[int, int]] = set()
-        self._said: deque[Outcome] = deque()  # over this connection; the oldest first
-        self._unsaid: deque[Outcome] = deque()
+        self._sent: deque[Outcome] = deque()  # over this connection; the oldest first
+        self._unsent: deque[Outcome] = deque()
         self.size = 0
-        self.unsaid_size = 0
+        self.unsent_size = 0
 
     @property
-    def unsaid(self) -> int:
+    def unsent(self) -> int:
         """Outcomes that were not said over this connection."""
-        return len(self._unsaid)
+        return len(self._unsent)
 
     @property
     def unrecorded(self) -> int:
         """Number of outcomes that are not durable."""
-        return len(self._said) + len(self._unsaid)
+        return len(self._sent) + len(self._unsent)
 
     @property
     def is_full(self) -> bool:
@@ -78,20 +78,20 @@ class UnacknowledgedWork:
     def finished(self, outcome: Outcome) -> None:
         """Note the outcome of an attempt that has ended."""
         size = size_of(outcome)
-        self._unsaid.append(outcome)
+        self._unsent.append(outcome)
         self.size += size
-        self.unsaid_size += size
+        self.unsent_size += size
 
-    def say(self) -> Iterator[list[Outcome]]:
+    def take_unsent(self) -> Iterator[list[Outcome]]:
         """
         Yield outcomes not yet sent over this connection, in pieces that fit a frame each.
 
         A piece counts as sent once it is taken.
         """
-        while self._unsaid:
+        while self._unsent:
             piece, size = self._piece()
-            self._said.extend(piece)
-            self.unsaid_size -= size
+            self._sent.extend(piece)
+            self.unsent_size -= size
             yield piece
 
     def recorded(self, count: int) -> None:
@@ -103,18 +103,18 @@ class UnacknowledgedWork:
         ValueError
             When fewer were sent.
         """
-        if not 0 <= count <= len(self._said):
-            raise ValueError(f"{count} outcomes are durable, but {len(self._said)} were said")
+        if not 0 <= count <= len(self._sent):
+            raise ValueError(f"{count} outcomes are durable, but {len(self._sent)} were said")
         for _ in range(count):
-            outcome = self._said.popleft()
+            outcome = self._sent.popleft()
             self._held.discard((outcome.task, outcome.attempt))
             self.size -= size_of(outcome)
 
     def lost_connection(self) -> None:
         """Have outcomes that were sent and not acknowledged sent again, before the rest."""
-        self._said.extend(self._unsaid)
-        self._said, self._unsaid = deque(), self._said
-        self.unsaid_size = self.size
+        self._sent.extend(self._unsent)
+        self._sent, self._unsent = deque(), self._sent
+        self.unsent_size = self.size
 
     def holds(self) -> tuple[tuple[int, int], ...]:
         """Return task and attempt of all work: waiting, running, or ended and not durable."""
@@ -122,14 +122,14 @@ class UnacknowledgedWork:
 
     def _piece(self) -> tuple[list[Outcome], int]:
         """Return the next outcomes to send, at least one, and their size."""
-        if self.unsaid_size <= BATCH_SIZE:
-            piece, self._unsaid = list(self._unsaid), deque()
-            return piece, self.unsaid_size
-        piece = [self._unsaid.popleft()]
+        if self.unsent_size <= BATCH_SIZE:
+            piece, self._unsent = list(self._unsent), deque()
+            return piece, self.unsent_size
+        piece = [self._unsent.popleft()]
         size = size_of(piece[0])
-        while self._unsaid and size + size_of(self._unsaid[0]) <= BATCH_SIZE:
-            size += size_of(self._unsaid[0])
-            piece.append(self._unsaid.popleft())
+        while self._unsent and size + size_of(self._unsent[0]) <= BATCH_SIZE:
+            size += size_of(self._unsent[0])
+            piece.append(self._unsent.popleft())
         return piece, size
 
 

@@ -106,7 +106,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings, line: DispatcherConnection | None = None) -> None:
         self._settings = settings
         self._server = line or make_connection(settings)
-        self._has_said_hello = line is not None
+        self._has_sent_hello = line is not None
         self._free = settings.processors
         self._queue: deque[WireJob] = deque()
         self._running: dict[int, Attempt] = {}  # by process
@@ -127,7 +127,7 @@ class Worker:
         self._streams: dict[int, OutputCapture] = {}  # listened to, by file descriptor
         self._young: list[Attempt] = []
         self._older: list[Attempt] = []
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._blocked = False
         self._reported = 0.0
         self._began = self._idle_since = time.monotonic()  # a job; the last of them
@@ -136,7 +136,7 @@ class Worker:
         self._outlives = 0.0
         self._in_touch = False  # it was made welcome over the present connection
         self._is_cut = False  # the present connection is of no use; acted on when a turn ends
-        self._comeback: Reconnector | None = None  # while there is no connection
+        self._reconnector: Reconnector | None = None  # while there is no connection
         self._setbacks = 0
         self._welcome_by = math.inf
         self._away_until = math.inf
@@ -159,7 +159,7 @@ class Worker:
         self._poll.register(self._server, select.EPOLLIN)
         self._poll.register(self._signals, select.EPOLLIN)
         try:
-            if not self._has_said_hello:
+            if not self._has_sent_hello:
                 self._send(frame(hello_of(self._settings)))
             while not self._has_left:
                 self._turn()
@@ -170,8 +170,8 @@ class Worker:
             if self._place is not None:
                 self._place.close()
             self._server.close()
-            if self._comeback is not None:
-                self._comeback.close()
+            if self._reconnector is not None:
+                self._reconnector.close()
         return self._leaving or self._must_end < math.inf
 
     @property
@@ -194,18 +194,18 @@ class Worker:
                     self._listen()
             elif fd in self._streams:
                 self._streams[fd].drain()
-            elif self._comeback is not None and fd == self._comeback.fileno():
-                self._come_back()
+            elif self._reconnector is not None and fd == self._reconnector.fileno():
+                self._reconnect()
             else:
-                self._hear(fd)
+                self._on_readable(fd)
         if self._young or self._older:
-            self._listen_to_lasting()
+            self._listen_to_detached()
         if self._timers:
             self._ring()
         self._start()
         if self._waits_behind_others:
             self._return_what_waits()
-        if self._in_touch and self._holding.unsaid and self._is_time_to_report():
+        if self._in_touch and self._holding.unsent and self._is_time_to_report():
             self._report()
         if self._settings.idle is not None:
             self._ask_to_leave(self._settings.idle)
@@ -218,7 +218,7 @@ class Worker:
         patience = None
         if self._timers:
             patience = max(0.0, self._timers[0][0] - time.monotonic())
-        if self._in_touch and self._holding.unsaid:
+        if self._in_touch and self._holding.unsent:
             patience = REPORT if patience is None else min(patience, REPORT)
         if self._young or self._older:
             patience = YOUTH if patience is None else min(patience, YOUTH)
@@ -279,11 +279,11 @@ class Worker:
         """Whether the time to leave is up, or no dispatcher and nothing to report is left."""
         if time.monotonic() >= self._must_end:
             return True
-        return self._comeback is not None and not self._tasks and not self._holding.unrecorded
+        return self._reconnector is not None and not self._tasks and not self._holding.unrecorded
 
     def _is_time_to_report(self) -> bool:
         """Whether to report now: at once when no job waits, else several outcomes together."""
-        if not self._queue or self._holding.unsaid >= _MOST_UNREPORTED:
+        if not self._queue or self._holding.unsent >= _MOST_UNREPORTED:
             return True
         return time.monotonic() - self._reported >= REPORT
 
@@ -416,7 +416,7 @@ class Worker:
             self._calls[fd] = attempt
             self._poll.register(fd, select.EPOLLIN)
 
-    def _listen_to_lasting(self) -> None:
+    def _listen_to_detached(self) -> None:
         """
         Watch the output of attempts that have run for a while from now on.
 
@@ -424,9 +424,9 @@ class Worker:
         each of their lines would cost more than their start.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + YOUTH
+        self._next_check = now + YOUTH
         for attempt in self._older:
             if self._tasks.get(attempt.job.task) is attempt:
                 for capture in attempt.captures:
@@ -447,7 +447,7 @@ class Worker:
         if self._calls.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def _hear(self, fd: int) -> None:
+    def _on_readable(self, fd: int) -> None:
         attempt = self._calls.get(fd)
         if attempt is None:
             return
@@ -561,12 +561,12 @@ class Worker:
 
     def _finished(self, outcome: Outcome) -> None:
         self._holding.finished(outcome)
-        if self._in_touch and self._holding.unsaid_size > BATCH_SIZE:
+        if self._in_touch and self._holding.unsent_size > BATCH_SIZE:
             self._report()
 
     def _report(self) -> None:
         self._reported = time.monotonic()
-        for piece in self._holding.say():
+        for piece in self._holding.take_unsent():
             self._send(frame(OutcomeReport(piece)))
             if not self._outlives:  # what was said is out of its hands
                 self._holding.recorded(len(piece))
@@ -611,19 +611,19 @@ class Worker:
             self._setbacks += 1
         self._in_touch = self._is_cut = self._blocked = False
         self._welcome_by = math.inf
-        self._comeback = Reconnector(self._settings, self._away_until, self._setbacks)
-        self._poll.register(self._comeback, select.EPOLLIN)
+        self._reconnector = Reconnector(self._settings, self._away_until, self._setbacks)
+        self._poll.register(self._reconnector, select.EPOLLIN)
 
     def _waits_in_vain(self) -> bool:
         """Whether the dispatcher was found again and does not answer."""
         return self._welcome_by < math.inf and time.monotonic() >= self._welcome_by
 
-    def _come_back(self) -> None:
-        assert self._comeback is not None
-        line = self._comeback.take()
-        self._poll.unregister(self._comeback)
-        self._comeback.close()
-        self._comeback = None
+    def _reconnect(self) -> None:
+        assert self._reconnector is not None
+        line = self._reconnector.take()
+        self._poll.unregister(self._reconnector)
+        self._reconnector.close()
+        self._reconnector = None
         if line is None:
             raise ConnectionAbortedError  # for good
         self._server = line
@@ -638,10 +638,10 @@ def main() -> None:
 
     One that has secrets from its account's tasks is started by root and becomes the account here.
     """
-    told = sys.stdin.buffer.read()
-    if not told.endswith(b"}"):
+    line_read = sys.stdin.buffer.read()
+    if not line_read.endswith(b"}"):
         return  # the starter was killed before all of them were written
-    settings = msgspec.json.decode(told, type=WorkerSettings)
+    settings = msgspec.json.decode(line_read, type=WorkerSettings)
     # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

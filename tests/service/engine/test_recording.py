@@ -8,11 +8,11 @@ from tests.service.engine.engine_rig import Bench, FakeDesk, FakeJournal, NoHome
 from bursar.model.outcome import Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
-from bursar.service.engine.recording import MOMENT
+from bursar.service.engine.recording import RECORDING_INTERVAL
 from bursar.service.engine.records import ENDED
 from bursar.simulation.virtual_loop import VirtualLoop
 
-STEP = MOMENT / 50
+STEP = RECORDING_INTERVAL / 50
 """Seconds from one task's end to the next one's."""
 
 
@@ -71,9 +71,9 @@ def test_results_wait_for_others_while_tasks_wait() -> None:
     """A record for each moment, not for each task; nobody waits longer than that."""
     moments, told, end = run_one_after_the_other(200)
     assert len(told) == 200
-    assert len(moments) <= end / MOMENT + 2
+    assert len(moments) <= end / RECORDING_INTERVAL + 2
     gaps = [b - a for a, b in pairwise(moments)]
-    assert max(gaps) <= MOMENT + 2 * STEP
+    assert max(gaps) <= RECORDING_INTERVAL + 2 * STEP
 
 
 def test_the_last_result_waits_for_nobody() -> None:

@@ -35,7 +35,7 @@ from bursar.remote import messages as api
 from bursar.service.billing.agreement_record import AgreementRecord
 from bursar.service.billing.price_list import PriceList
 from bursar.service.billing.service_billing import ServiceBilling
-from bursar.service.billing.shared_usage import TALLY, SharedUsage, SharedUsageMeter
+from bursar.service.billing.shared_usage import SHARED_USAGE, SharedUsage, SharedUsageMeter
 from bursar.service.engine import results as engine_results
 from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.engine import ServiceEngine
@@ -164,8 +164,8 @@ def _lost_workers_keep_their_tasks(patch: pytest.MonkeyPatch) -> None:
 
 def _workers_forget_what_was_said(patch: pytest.MonkeyPatch) -> None:
     def lost_connection(self: UnacknowledgedWork) -> None:
-        self._said.clear()
-        self.unsaid_size = self.size = 0
+        self._sent.clear()
+        self.unsent_size = self.size = 0
 
     patch.setattr(UnacknowledgedWork, "lost_connection", lost_connection)
 
@@ -194,7 +194,7 @@ def _what_was_used_counts_twice_after_a_crash(patch: pytest.MonkeyPatch) -> None
     real = SharedUsageMeter.restore
 
     def restore(self: SharedUsageMeter, kind: int, position: int, payload: bytes) -> None:
-        if kind == TALLY:
+        if kind == SHARED_USAGE:
             tally = msgspec.msgpack.decode(payload, type=SharedUsage)
             payload = msgspec.msgpack.encode(
                 msgspec.structs.replace(tally, cost=2 * tally.cost, amount=2 * tally.amount)

@@ -61,7 +61,7 @@ def test_a_stream_keeps_order_and_loses_only_the_end(seed: int, said: list[bytes
     async def story(
         network: FaultyNetwork, server: SimulatedProcess, worker: SimulatedProcess
     ) -> None:
-        network.weather = NetworkConditions(delay=0.1, breaks=0.05)
+        network.conditions = NetworkConditions(delay=0.1, breaks=0.05)
         door, ear, mouth = FaultyListener(network), _Ear(), _Ear()
         door.listen(server, lambda: ear)
         door.connect(worker, mouth)
@@ -189,7 +189,7 @@ def test_requests_and_answers_get_lost_or_come_again(
     async def story(
         network: FaultyNetwork, server: SimulatedProcess, client: SimulatedProcess
     ) -> str:
-        network.weather = weather
+        network.conditions = weather
         return await _ask(network, server, client, application)
 
     answer = _run(story)

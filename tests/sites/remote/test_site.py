@@ -397,7 +397,7 @@ def test_processors_that_came_before_the_others_are_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the service charges them, and nobody calls it too much."""
-    monkeypatch.setattr(leases, "_READY_LOOK", 0.5)
+    monkeypatch.setattr(leases, "_READY_POLL_INTERVAL", 0.5)
     terms = Terms(processors=2, start=0.0, seconds=60.0, unit_price=100.0)
     bought = PurchaseRecord("lease-1", terms, "a")
     looks = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bursar.cli.options import AsJson
-from bursar.cli.output import print_json, say
+from bursar.cli.output import print_json, print_note
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _show(outcome: "ExperimentResult", took: float, files: list[Path]) -> None:
 def _progress(experiment: "Experiment") -> "Iterator[OnProgress | None]":
     """A bar with the time left on a terminal; a line elsewhere."""
     if not sys.stderr.isatty():
-        say(f"{experiment.name}: {experiment.title}")
+        print_note(f"{experiment.name}: {experiment.title}")
         yield None
         return
     from rich.console import Console

@@ -23,9 +23,9 @@ from bursar.service.billing.agreement_record import (
 )
 from bursar.service.billing.metering import UsageRecordLog
 from bursar.service.billing.service_ledger import ServiceLedger
-from bursar.service.interfaces import DESK_KINDS, Entropy, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJournal
 
-DEAL = DESK_KINDS[1]
+DEAL = BILLING_KINDS[1]
 
 CHECKPOINT = 60.0
 """Seconds of delivery that a crash may lose: they are not charged."""

@@ -23,7 +23,7 @@ def find_inconsistencies(
     return [
         *ledger.accounts.faults(),
         *_deal_faults(dealings, ledger, meter),
-        *_tally_faults(ledger, shared_usage),
+        *_shared_usage_faults(ledger, shared_usage),
         *_stray_rows(dealings, ledger, shared_usage),
     ]
 
@@ -52,7 +52,7 @@ def _deal_faults(
             yield f"{name}: charged, and nothing delivered"
 
 
-def _tally_faults(ledger: ServiceLedger, shared_usage: SharedUsageMeter) -> Iterator[str]:
+def _shared_usage_faults(ledger: ServiceLedger, shared_usage: SharedUsageMeter) -> Iterator[str]:
     owed: dict[str, int] = {}
     for usage in shared_usage.all_open():
         owed[usage.user] = owed.get(usage.user, 0) + usage.amount

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from bursar.market.usage import SignedRecord, UsageRecord, sign
-from bursar.service.interfaces import DESK_KINDS, Entropy, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJournal
 
-USAGE, SEED = DESK_KINDS[2], DESK_KINDS[3]
+USAGE, SEED = BILLING_KINDS[2], BILLING_KINDS[3]
 
 _SEED_SIZE = 32
 

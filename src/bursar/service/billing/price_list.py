@@ -3,9 +3,9 @@
 import msgspec
 
 from bursar.model.pricing import Pricing
-from bursar.service.interfaces import DESK_KINDS, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Position, ServiceJournal
 
-CHANGED = DESK_KINDS[6]
+CHANGED = BILLING_KINDS[6]
 
 
 class _PriceChange(msgspec.Struct, frozen=True):

@@ -8,9 +8,9 @@ from bursar.market.account_records import LedgerAccount, LedgerRow
 from bursar.market.accounts import Accounts
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros, format_amount
-from bursar.service.interfaces import DESK_KINDS, Position, ServiceError, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Position, ServiceError, ServiceJournal
 
-ROW = DESK_KINDS[0]
+ROW = BILLING_KINDS[0]
 
 _ROWS = msgspec.msgpack.Decoder(LedgerRow)
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from bursar.model.money import Micros, from_micros, to_micros
 from bursar.service.billing.service_ledger import ServiceLedger
-from bursar.service.interfaces import DESK_KINDS, Entropy, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJournal
 
-TALLY, POSTED = DESK_KINDS[4], DESK_KINDS[5]
+SHARED_USAGE, POSTED = BILLING_KINDS[4], BILLING_KINDS[5]
 
 OPEN_FOR = 3_600.0
 """Seconds of use that are posted as one."""
@@ -51,7 +51,7 @@ class SharedUsage(msgspec.Struct, frozen=True, kw_only=True):
     amount: Micros = 0
 
 
-_TALLIES = msgspec.msgpack.Decoder(SharedUsage)
+_USAGE_DECODER = msgspec.msgpack.Decoder(SharedUsage)
 
 
 class SharedUsageMeter:
@@ -77,13 +77,13 @@ class SharedUsageMeter:
         self._at: dict[Position, tuple[str, str]] = {}
         self._posted: dict[str, list[SharedUsage]] = {}
         self._past: dict[tuple[str, str], Micros] = {}  # posted, of each that used something
-        journal.register([TALLY, POSTED], self)
+        journal.register([SHARED_USAGE, POSTED], self)
 
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a usage tally, open or posted."""
-        usage = _TALLIES.decode(payload)
+        usage = _USAGE_DECODER.decode(payload)
         if kind == POSTED:
             self._note_posted(usage)
         else:
@@ -151,7 +151,7 @@ class SharedUsageMeter:
         )
         self._ledger.add_charge(user, fresh.amount - usage.amount)
         self._drop((user, what))
-        written = self._journal.append(TALLY, msgspec.msgpack.encode(fresh), essential=True)
+        written = self._journal.append(SHARED_USAGE, msgspec.msgpack.encode(fresh), essential=True)
         self._put(fresh, written)
 
     def tick(self, now: float) -> list[SharedUsage]:

@@ -21,7 +21,7 @@ from bursar.service.engine.tasks import (
     TaskColumns,
 )
 
-_CALM = 0.1
+_SMOOTHING = 0.1
 """Of what was learned of runtimes, how much one more task changes."""
 
 
@@ -167,7 +167,7 @@ class Instance:
     def learn(self, seconds: float) -> None:
         """Update the mean runtime by one task's, in seconds."""
         mean = self.mean
-        self.mean = seconds if mean is None else mean + _CALM * (seconds - mean)
+        self.mean = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
 
     def info(self, note: str, spent: int) -> api.InstanceInfo:
         """Return the instance as the API shows it, with its cost on shared processors."""

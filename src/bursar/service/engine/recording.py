@@ -36,7 +36,7 @@ MOST = 4096
 LARGEST = 16 << 20
 """Bytes of results in one record, about."""
 
-MOMENT = 0.05
+RECORDING_INTERVAL = 0.05
 """Seconds between two records, at least, of instances that have tasks waiting."""
 
 AGAIN = 1.0
@@ -164,7 +164,7 @@ class ResultRecorder:
             async with asyncio.timeout_at(self._next):
                 await self._urgent.wait()
         self._urgent.clear()
-        self._next = asyncio.get_running_loop().time() + MOMENT
+        self._next = asyncio.get_running_loop().time() + RECORDING_INTERVAL
 
     async def _write(self, endings: Sequence[TaskEnd]) -> bool:
         by_instance: dict[int, list[TaskEnd]] = {}

@@ -41,7 +41,7 @@ class TrustFiles:
         self._clock = clock
         self._seen = self._stamp()
         self._trust = self._read()
-        self._look_at = clock() + _LOOKED_AT
+        self._check_at = clock() + _LOOKED_AT
         self.problem = ""
         """Why what has changed on disk does not hold here; empty: all does."""
 
@@ -55,8 +55,8 @@ class TrustFiles:
             When it is no user's, or not good any more.
         """
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + _LOOKED_AT
+        if now >= self._check_at:
+            self._check_at = now + _LOOKED_AT
             self.refresh()
         return self._trust.vouch(certificate, "user", now).name
 

@@ -83,7 +83,7 @@ class SegmentedJournal:
         self._is_reserved = False
         self._looking: asyncio.Task[None] | None = None
         self._tasks = TaskSupervisor(self._on_failure)
-        self._next_look = 0.0
+        self._next_check = 0.0
         above = 2 * segment_size if tidy_above is None else tidy_above
         self._compaction = SegmentCompaction(self, disk, above=above, spare=reserve // 4)
 
@@ -203,7 +203,7 @@ class SegmentedJournal:
         Asking has the disk looked at again, so that it is known when there is room.
         """
         if self._problem:
-            self._look_soon()
+            self._check_soon()
         return self._broken or self._problem
 
     async def failed(self) -> str:
@@ -431,18 +431,18 @@ class SegmentedJournal:
         if not self._problem and size > self._room:
             self._problem = _NO_ROOM
         if self._problem:
-            self._look_soon()
+            self._check_soon()
             raise self._full()
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self._tasks.is_closed or now < self._next_look:
+        if self._tasks.is_closed or now < self._next_check:
             return
         if self._looking is None or self._looking.done():
-            self._next_look = now + ASK_AGAIN
-            self._looking = self._tasks.start(self._look_again(), "journal room")
+            self._next_check = now + ASK_AGAIN
+            self._looking = self._tasks.start(self._check_again(), "journal room")
 
-    async def _look_again(self) -> None:
+    async def _check_again(self) -> None:
         try:
             await self._inspect()
         except DiskBroken as error:

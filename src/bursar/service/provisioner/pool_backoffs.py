@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-CALM = 1.0
+SHORTEST_PAUSE = 1.0
 """Seconds of a first pause; also those after which waiting tasks are looked at again."""
 
 LONGEST_PAUSE = 60.0
@@ -33,7 +33,7 @@ class PoolBackoff(NamedTuple):
 
     def counts(self, now: float) -> bool:
         """Return whether the pool failed more than once in a row, and recently."""
-        return self.seconds > CALM and now < self.until + LONGEST_PAUSE
+        return self.seconds > SHORTEST_PAUSE and now < self.until + LONGEST_PAUSE
 
 
 class PoolBackoffs:
@@ -59,7 +59,7 @@ class PoolBackoffs:
     def pause(self, pool: str, account: str, now: float, reason: str) -> None:
         """Leave a pool alone for a while, longer each time; empty reason: no account's fault."""
         before = self._pauses.get(pool)
-        seconds = min(LONGEST_PAUSE, CALM if before is None else before.seconds * 2)
+        seconds = min(LONGEST_PAUSE, SHORTEST_PAUSE if before is None else before.seconds * 2)
         self._pauses[pool] = PoolBackoff(now + seconds, seconds, account, reason)
 
     def allows(self, pool: str, now: float) -> bool:

@@ -12,8 +12,8 @@ from bursar.broker.pilot_plan import Pilot
 from bursar.model.errors import BursarError, SiteError
 from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.service.interfaces import (
+    PROVISIONER_KINDS,
     SHARED,
-    STAFF_KINDS,
     Clock,
     Entropy,
     Position,
@@ -30,7 +30,7 @@ from bursar.service.provisioner.collaborators import (
     WorkerAdmission,
 )
 from bursar.service.provisioner.lease_policy import LeasePolicy
-from bursar.service.provisioner.pool_backoffs import CALM, PoolBackoffs
+from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs
 from bursar.service.provisioner.provisioning_view import (
     CloseLease,
     LeaseView,
@@ -41,7 +41,7 @@ from bursar.sites.protocol import HeldProcessors, Site
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
-LEASE = STAFF_KINDS[0]
+LEASE = PROVISIONER_KINDS[0]
 """Kind of the journal's records; there is one for each lease that is not gone."""
 
 PAUSE = 0.05
@@ -137,7 +137,7 @@ class WorkerProvisioner:
         self._decided = -math.inf  # when, seconds since the epoch
         self._fault: BaseException | None = None
         self._tasks = TaskSupervisor(self._on_failure)  # one for each lease
-        journal.register(STAFF_KINDS, self)
+        journal.register(PROVISIONER_KINDS, self)
 
     # What it keeps; see Participant.
 
@@ -288,7 +288,7 @@ class WorkerProvisioner:
         now = self._clock()
         seconds = min(self._rules.wake, *self._backoffs.ends(now), math.inf) - now
         if any(demand.tasks for demand in self._engine.demand().values()):
-            seconds = min(seconds, CALM)
+            seconds = min(seconds, SHORTEST_PAUSE)
         return None if math.isinf(seconds) else max(0.0, seconds)
 
     async def _decide(self) -> None:

@@ -41,7 +41,7 @@ from bursar.service.workers.connection import WorkerConnection
 from bursar.service.workers.leases import AdmittedLease, has_lease_token, lease_token
 from bursar.service.workers.seal_key import SealKeyFile
 
-_log = logging.getLogger(f"{LOGGER}.hub")
+_log = logging.getLogger(f"{LOGGER}.workers")
 
 OUTLIVES = 600.0
 """Seconds for which workers go on without the service, and look for it."""
@@ -202,7 +202,7 @@ class WorkerServer:
     def gathered(self) -> None:
         """Note that all restored leases have been announced by :meth:`expect`."""
         self._is_gathered = True
-        self._look_who_is_missing()
+        self._check_missing_workers()
 
     def dismiss(self, lease: str) -> None:
         """Give a lease's workers no more tasks, and let each leave once it has none."""
@@ -223,7 +223,7 @@ class WorkerServer:
             if name in self._absent:
                 self._absent.pop(name).cancel()
                 self._dispatching.leave(name)
-        self._look_who_is_missing()
+        self._check_missing_workers()
 
     async def credential(self, terms: PilotTerms) -> bytes:
         """
@@ -452,7 +452,7 @@ class WorkerServer:
             self._see_off(connection)
         if is_first and entry.on_join is not None:
             entry.on_join()
-        self._look_who_is_missing()
+        self._check_missing_workers()
         self.on_change()
 
     def _send_seal_key(self, connection: WorkerConnection) -> None:
@@ -514,7 +514,7 @@ class WorkerServer:
         except Exception as error:  # in a callback of the loop nobody else would hear of it
             self.failed(error)
 
-    def _look_who_is_missing(self) -> None:
+    def _check_missing_workers(self) -> None:
         """Let tasks from before a restart be given out once all workers are back."""
         if self._is_gathered and all(
             entry.ready >= entry.processors for entry in self._leases.values()

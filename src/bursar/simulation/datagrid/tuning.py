@@ -75,10 +75,12 @@ class WeightSearch:
     """
 
     def __init__(
-        self, measure: MeasureLifetime, tell: Callable[[int, int], None] = lambda done, total: None
+        self,
+        measure: MeasureLifetime,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._measure = measure
-        self._tell = tell
+        self._report_progress = on_progress
         self._found: dict[RankWeights, list[float]] = {}
         self._done = 0
         self._total = max_simulations()
@@ -117,7 +119,7 @@ class WeightSearch:
         checks = range(first, first + CHECKS)
         ours = np.array([self._once(best, i) for i in checks])
         theirs = ours if best == default else np.array([self._once(default, i) for i in checks])
-        self._tell(self._total, self._total)
+        self._report_progress(self._total, self._total)
         return TunedWeights(
             best=best,
             default=default,
@@ -130,7 +132,7 @@ class WeightSearch:
     def _once(self, weights: RankWeights, replication: int) -> float:
         value = self._measure(weights, replication)
         self._done += 1
-        self._tell(min(self._done, self._total), self._total)
+        self._report_progress(min(self._done, self._total), self._total)
         return value
 
 

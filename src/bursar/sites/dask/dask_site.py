@@ -35,7 +35,7 @@ from bursar.worker.launch import Endpoint
 CONNECT = 10.0
 """Seconds in which the scheduler, and a worker, must answer."""
 
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two looks at who is there."""
 
 SHUNNED = 10.0
@@ -286,7 +286,7 @@ class DaskSite:
         loop = asyncio.get_running_loop()
         last_contact = -math.inf
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_INTERVAL)
             try:
                 await self._watch_connection()
                 if loop.time() - last_contact >= PATIENCE / 6:

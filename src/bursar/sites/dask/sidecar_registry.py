@@ -29,7 +29,7 @@ from bursar.version import VERSION
 IDENTITY = secrets.token_hex(8)
 """Identity of this process; a restarted Dask worker has another one."""
 
-_LOOK = 0.5
+_CHECK_INTERVAL = 0.5
 """Seconds between two looks for runs that are gone."""
 
 _Which = tuple[int, int]  # task and attempt
@@ -215,7 +215,7 @@ class SidecarRegistry:
 
     def _look_on(self) -> None:
         while True:
-            time.sleep(_LOOK)
+            time.sleep(_CHECK_INTERVAL)
             now = time.monotonic()
             with self._lock:
                 gone = [run for run, k in self._runs.items() if now - k.last_contact > k.patience]
@@ -223,7 +223,7 @@ class SidecarRegistry:
                 self.clear(run)
 
 
-_benches: SidecarRegistry | None = None
+_registry: SidecarRegistry | None = None
 
 
 def _which(job: WireJob) -> _Which:
@@ -235,36 +235,36 @@ def _which(job: WireJob) -> _Which:
 
 def inspect_process(path: str, dask_worker: Any = None) -> tuple[str, str, bool]:
     """Version of this package here, identity of this process, whether a file is at hand."""
-    global _benches
-    if _benches is None:
-        _benches = SidecarRegistry(dask_worker.local_directory)
+    global _registry
+    if _registry is None:
+        _registry = SidecarRegistry(dask_worker.local_directory)
     return VERSION, IDENTITY, os.access(path, os.R_OK | os.W_OK)
 
 
 def run_jobs(data: bytes) -> bytes:
     """Carries out an order, or some of it."""
     order = decode_order(data)
-    if _benches is None or order.whom != IDENTITY:
+    if _registry is None or order.whom != IDENTITY:
         return encode_answer(DaskReply(is_other=True))  # Dask does again what others had
-    return encode_answer(_benches.execute(order))
+    return encode_answer(_registry.execute(order))
 
 
 async def cancel_jobs(
     run: str, patience: float, jobs: list[tuple[int, int]], grace: float, reason: str
 ) -> list[tuple[int, int]]:
     """Cancel jobs that have arrived or will; return those that have not arrived."""
-    if _benches is None:
+    if _registry is None:
         return jobs
-    return await asyncio.to_thread(_benches.cancel, run, patience, jobs, grace, reason)
+    return await asyncio.to_thread(_registry.cancel, run, patience, jobs, grace, reason)
 
 
 def record_heartbeat(run: str) -> None:
     """Record a heartbeat of a run."""
-    if _benches is not None:
-        _benches.record_contact(run)
+    if _registry is not None:
+        _registry.record_contact(run)
 
 
 async def end_run(run: str) -> None:
     """Ends all that there is of a run here."""
-    if _benches is not None:
-        await asyncio.to_thread(_benches.clear, run)
+    if _registry is not None:
+        await asyncio.to_thread(_registry.clear, run)

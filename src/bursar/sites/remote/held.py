@@ -17,7 +17,7 @@ from bursar.sites.remote.remote_files import InstanceFileIndex
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
-LOOK = 2.0
+CHECK_INTERVAL = 2.0
 """Seconds between two looks at whether its processors are still ours."""
 
 InstanceCheck = Callable[["HeldInstance"], Awaitable[tuple[AllocationLoss, str] | None]]
@@ -133,7 +133,7 @@ class HeldInstance:
         """Asks now and then: a service that is silent is noticed although nothing runs."""
         while (gone := await self._check(self)) is None:
             self.seen = time.monotonic()
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_INTERVAL)
         self._lose(*gone)
 
     def _on_unwatched(self, error: BaseException) -> None:

@@ -42,7 +42,7 @@ STARTING = 30.0
 KEEP = 3600.0
 """Seconds beyond a pilot's for which a service keeps its instance if it is not ended."""
 
-_READY_LOOK = 0.1
+_READY_POLL_INTERVAL = 0.1
 """Seconds between two looks at whether the processors of an agreement are there, at first."""
 
 _READY_SLOWEST = 2.0
@@ -264,7 +264,7 @@ class RemoteLeases:
             have waited for the others.
         """
         clock = asyncio.get_running_loop().time
-        pause, checked, early = _READY_LOOK, clock(), 0.0
+        pause, checked, early = _READY_POLL_INTERVAL, clock(), 0.0
         while True:
             info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
             gap = clock() - checked  # since the look before, when perhaps fewer were there

@@ -138,7 +138,7 @@ class RemoteSiteStatus:
             fixed_price=facts.fixed_price,
             batch=True,
             free=self._free(held) if self._info is not None else None,
-            holes=tuple(self._backfill_windows(held)),
+            backfill_windows=tuple(self._backfill_windows(held)),
         )
 
     def _backfill_windows(self, held: int) -> list[BackfillWindow]:

@@ -58,19 +58,19 @@ class CampaignClient:
         client: AsyncServiceClient,
         *,
         clock: Clock,
-        witness: InvariantChecker,
+        checker: InvariantChecker,
         trace: EventTrace,
     ) -> None:
         self._user = user
         self._client = client
-        self._witness = witness
+        self._checker = checker
         self._trace = trace
         self._buyer = TradingClient(
             user,
             owner,
             client,
             clock=clock,
-            contracts=witness.contracts,
+            contracts=checker.contracts,
             note=self._note,
         )
 
@@ -127,7 +127,7 @@ class CampaignClient:
             campaign.destroying = True
             await self._client.destroy(campaign.handle)
             campaign.destroyed = True
-            self._witness.destroyed(campaign)
+            self._checker.destroyed(campaign)
             self._note(campaign, "is destroyed")
         if failures:
             raise failures[0]
@@ -155,7 +155,7 @@ class CampaignClient:
             tasks = [make_task_spec(piece) for piece in pieces]
             numbers = await self._client.submit(campaign.handle, tasks, key)
             assert isinstance(numbers, range)
-            self._witness.submitted(campaign, key, numbers)
+            self._checker.submitted(campaign, key, numbers)
             self._note(campaign, f"{key} is {numbers.start} to {numbers.stop - 1}")
 
     async def _collect(self, campaign: ClientCampaign) -> None:
@@ -181,11 +181,11 @@ class CampaignClient:
         """Follow events after the last one that any process of this user has recorded."""
         async with aclosing(self._client.events(campaign.handle, campaign.seen)) as events:
             async for info in events:
-                self._witness.noticed(campaign, info)
+                self._checker.noticed(campaign, info)
 
     def _receive(self, campaign: ClientCampaign, result: api.Result) -> None:
         self._note(campaign, f"result {result.cursor}: task {result.task} {result.state}")
-        self._witness.received(campaign, result)
+        self._checker.received(campaign, result)
 
     async def _cancel(self, campaign: ClientCampaign) -> None:
         if campaign.cancels_after is None or campaign.cancelled:
@@ -204,7 +204,7 @@ class CampaignClient:
             campaign.given_up |= campaign.cancels
         known = [number for some in campaign.numbers.values() for number in some]
         count = await self._client.cancel(campaign.handle, numbers)
-        self._witness.cancelled(campaign, known if numbers is None else numbers)
+        self._checker.cancelled(campaign, known if numbers is None else numbers)
         campaign.cancelled = True
         self._note(campaign, f"{count} tasks are cancelled")
 
@@ -218,7 +218,7 @@ class CampaignClient:
                     await asyncio.sleep(_WAITS)
                 if len(campaign.numbers) == len(campaign.pieces):
                     count = await self._client.cancel(campaign.handle)
-                    self._witness.cancelled(
+                    self._checker.cancelled(
                         campaign, (n for some in campaign.numbers.values() for n in some)
                     )
                     self._note(campaign, f"its agreement is {agreement.state}: {count} cancelled")
@@ -232,7 +232,7 @@ class CampaignClient:
         await asyncio.sleep(campaign.withdraws_after)
         campaign.withdrawing = campaign.all_given_up = True
         info = await self._client.cancel_agreement(campaign.agreement)
-        self._witness.contracts.ended(self._user, info)
+        self._checker.contracts.ended(self._user, info)
         campaign.withdraws_after = None
         self._note(campaign, f"has ended its agreement: {info.state}, {info.charged} charged")
 

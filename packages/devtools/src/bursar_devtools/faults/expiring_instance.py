@@ -52,7 +52,7 @@ class ExpiringInstanceUser:
         server_clock: Clock,
         up_since: Clock,
         now: Clock,
-        witness: InvariantChecker,
+        checker: InvariantChecker,
         trace: EventTrace,
     ) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class ExpiringInstanceUser:
         self._server_clock = server_clock
         self._up_since = up_since
         self._now = now
-        self._witness = witness
+        self._checker = checker
         self._trace = trace
         self._earliest = 0.0  # service's time before which the instance must exist
         self._expires: float | None = None  # by the last answer
@@ -82,7 +82,7 @@ class ExpiringInstanceUser:
                     info.id, [make_task_spec(piece) for piece in pieces], key
                 )
                 assert isinstance(numbers, range)
-                self._witness.submitted(campaign, key, numbers)
+                self._checker.submitted(campaign, key, numbers)
             while True:
                 await self._look()
                 await asyncio.sleep(_LOOK)
@@ -91,9 +91,9 @@ class ExpiringInstanceUser:
             if problem.status != _NOT_FOUND and problem.kind != _GONE:
                 raise
         if self._server_clock() < self._earliest - _JUMPS:
-            self._witness.wrong(campaign.user, f"{campaign.name} is gone before its time")
+            self._checker.wrong(campaign.user, f"{campaign.name} is gone before its time")
         self._note("has expired")
-        self._witness.destroyed(campaign)
+        self._checker.destroyed(campaign)
         campaign.destroying = campaign.destroyed = True
 
     async def _look(self) -> None:
@@ -101,11 +101,11 @@ class ExpiringInstanceUser:
         up = self._now() - self._up_since() > _SWEPT
         info = await self._client.instance(self._campaign.handle)
         if up and expires is not None and asked > expires + _JUMPS + _SWEPT:
-            self._witness.wrong(
+            self._checker.wrong(
                 self._campaign.user, f"{self._campaign.name} is there after its time"
             )
         if info.expires is not None and (info.counts.waiting or info.counts.running):
-            self._witness.wrong(
+            self._checker.wrong(
                 self._campaign.user, f"{self._campaign.name} expires with tasks that have not ended"
             )
         self._expires = info.expires

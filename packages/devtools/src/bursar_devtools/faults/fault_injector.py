@@ -55,13 +55,13 @@ class FaultInjector:
         *,
         nature: SimulatedProcess,
         network: FaultyNetwork,
-        platter: SimulatedStorage,
-        aims: FaultTargeting,
+        storage: SimulatedStorage,
+        targeting: FaultTargeting,
         trace: EventTrace,
         parties: Callable[[], Sequence[str]],
         door: FaultyListener,
         evict: Callable[[], None],
-        crowd: Callable[[], None],
+        unauthenticated: Callable[[], None],
         cluster: FaultyCluster | None,
     ) -> None:
         self._cluster = cluster
@@ -70,25 +70,25 @@ class FaultInjector:
         self._plan = plan
         self._nature = nature
         self._network = network
-        self._platter = platter
-        self._aims = aims
+        self._storage = storage
+        self._targeting = targeting
         self._trace = trace
         self._parties = parties
         self._door = door
         self._evict = evict
-        self._crowd = crowd
+        self._unauthenticated = unauthenticated
 
     def begin(self) -> None:
         """Start to inject faults."""
-        self.is_on = self._aims.is_on = True
-        self._network.weather = self._plan.weather
-        self._platter.deadly = self._plan.deadly_syncs
+        self.is_on = self._targeting.is_on = True
+        self._network.conditions = self._plan.conditions
+        self._storage.deadly = self._plan.deadly_syncs
         plan = self._plan
         for mean, strike in (
             (plan.partitions, self._cut_off),
             (plan.disk_trouble, self._spoil_disk),
             (plan.evictions, self._evict),
-            (plan.strangers, self._crowd),
+            (plan.strangers, self._unauthenticated),
             (plan.certificate, self._expire_certificate),
         ):
             if mean:
@@ -111,20 +111,20 @@ class FaultInjector:
     def end(self) -> None:
         """Stop all faults and heal network, disk, certificate and cluster."""
         self._trace.note(self._nature.party, "is calm from now on")
-        self.is_on = self._aims.is_on = False
+        self.is_on = self._targeting.is_on = False
         self._network.calm()
-        self._platter.heal()
+        self._storage.heal()
         now = self._network.now
         self._door.certificate_expired_until = min(self._door.certificate_expired_until, now)
         if self._cluster is not None:
             self._cluster.calm()
 
-    def doom(self, life: SimulatedProcess, mean: int) -> None:
+    def doom(self, process: SimulatedProcess, mean: int) -> None:
         """
         Schedule the kill of a process after a random number of steps, ``mean`` on average; 0: none.
         """
         if self.is_on and mean:
-            life.end_after(1 + int(self.chance.expovariate(1 / mean)))
+            process.end_after(1 + int(self.chance.expovariate(1 / mean)))
 
     def end_of_server(self, party: str) -> None:
         """Cut the storage's power, or not, after the service's process has ended."""
@@ -132,7 +132,7 @@ class FaultInjector:
             return
         if self.chance.random() < self._plan.power_cuts:
             self._trace.fault("power cut", party, "loses what was not synced")
-            self._platter.cut_power()
+            self._storage.cut_power()
         else:
             self._trace.fault("server ended", party, "without a power cut")
 
@@ -153,13 +153,13 @@ class FaultInjector:
     def _spoil_disk(self) -> None:
         kind = self.chance.choice(("full", "slow", "broken"))
         seconds = self.chance.uniform(1.0, 30.0)
-        platter = self._platter
+        storage = self._storage
         self._trace.fault(f"disk {kind}", "disk", f"for {seconds:.1f} s")
         if kind == "full":
-            platter.fill_up(self.chance.randint(0, 20_000))
-            self._nature.call_later(seconds, platter.make_room)
+            storage.fill_up(self.chance.randint(0, 20_000))
+            self._nature.call_later(seconds, storage.make_room)
         elif kind == "slow":
-            platter.is_slow = True
-            self._nature.call_later(seconds, setattr, platter, "is_slow", False)
+            storage.is_slow = True
+            self._nature.call_later(seconds, setattr, storage, "is_slow", False)
         else:
-            platter.fails_next_sync = True
+            storage.fails_next_sync = True

@@ -34,7 +34,7 @@ class FaultPlan:
 
     Parameters
     ----------
-    weather
+    conditions
         Conditions of the network while faults are on.
     trouble
         Seconds for which faults are on.
@@ -110,7 +110,7 @@ class FaultPlan:
         many tasks wait at workers while longer ones follow.
     """
 
-    weather: NetworkConditions = FAULTLESS
+    conditions: NetworkConditions = FAULTLESS
     trouble: float = 120.0
     server_life: int = 0
     deadly_syncs: float = 0.0
@@ -129,7 +129,7 @@ class FaultPlan:
     processors: int = 4
     must_buy: bool = False
     price_shared: bool = False
-    aims: Mapping[FaultTarget, float] = field(default_factory=dict)
+    targeting: Mapping[FaultTarget, float] = field(default_factory=dict)
     cuts: bool = False
     cancels: float = 0.3
     destroys: float = 0.15
@@ -168,7 +168,7 @@ def fault_plan_of(seed: int) -> FaultPlan:
 
     must_buy = chance.random() < 0.15
     plan = FaultPlan(
-        weather=_network_conditions(chance),
+        conditions=_network_conditions(chance),
         trouble=chance.uniform(20.0, 120.0),
         server_life=int(some(0.75, 300, 6_000)),
         deadly_syncs=some(0.5, 0.003, 0.1),
@@ -187,7 +187,7 @@ def fault_plan_of(seed: int) -> FaultPlan:
         processors=chance.randint(1, 6),
         must_buy=must_buy,
         price_shared=chance.random() < 0.5,
-        aims={
+        targeting={
             moment: share
             for moment in get_args(FaultTarget)
             if moment != "job" and (share := some(0.4, 0.03, 0.8))
@@ -203,8 +203,10 @@ def fault_plan_of(seed: int) -> FaultPlan:
     )
     if not must_buy and chance.random() >= 0.7:
         # No fault hits workers, so that any loss at a worker is the service's error.
-        weather = replace(plan.weather, breaks=0.0)
-        plan = replace(plan, weather=weather, worker_life=0, partitions=0.0, buys=0.0, cuts=False)
+        conditions = replace(plan.conditions, breaks=0.0)
+        plan = replace(
+            plan, conditions=conditions, worker_life=0, partitions=0.0, buys=0.0, cuts=False
+        )
     plan = _with_connections_and_ends(plan, seeded_random(seed, "plan of connections and ends"))
     return _with_batch_site(plan, seeded_random(seed, "plan of a batch site"))
 
@@ -215,18 +217,20 @@ def _with_connections_and_ends(plan: FaultPlan, chance: random.Random) -> FaultP
     def some(share: float, low: float, high: float) -> float:
         return float(low * (high / low) ** chance.random()) if chance.random() < share else 0.0
 
-    spares_workers = not (plan.worker_life or plan.partitions or plan.cuts or plan.weather.breaks)
+    spares_workers = not (
+        plan.worker_life or plan.partitions or plan.cuts or plan.conditions.breaks
+    )
     superseded = not spares_workers and chance.random() < 0.5
-    weather = replace(
-        plan.weather,
+    conditions = replace(
+        plan.conditions,
         handshakes=some(0.4, 0.02, 0.5),
         half_closes=some(0.4, 0.01, 0.2),
         tears=some(0.3, 0.003, 0.1),
     )
     if superseded:
-        breaks = max(plan.weather.breaks, chance.uniform(0.02, 0.2))
+        breaks = max(plan.conditions.breaks, chance.uniform(0.02, 0.2))
         stalls = chance.uniform(0.3, 1.0)
-        weather = replace(weather, breaks=breaks, stalls=stalls, lingers=1.0)
+        conditions = replace(conditions, breaks=breaks, stalls=stalls, lingers=1.0)
     evictions = some(0.7 if superseded else 0.2, 5.0, 60.0)
     plan = replace(
         plan,
@@ -249,7 +253,7 @@ def _with_connections_and_ends(plan: FaultPlan, chance: random.Random) -> FaultP
         )
     if spares_workers:
         return plan
-    return replace(plan, weather=weather, evictions=evictions)
+    return replace(plan, conditions=conditions, evictions=evictions)
 
 
 def _with_batch_site(plan: FaultPlan, chance: random.Random) -> FaultPlan:
@@ -260,7 +264,9 @@ def _with_batch_site(plan: FaultPlan, chance: random.Random) -> FaultPlan:
 
     if plan.must_buy or chance.random() >= 0.25:
         return plan
-    spares_workers = not (plan.worker_life or plan.partitions or plan.cuts or plan.weather.breaks)
+    spares_workers = not (
+        plan.worker_life or plan.partitions or plan.cuts or plan.conditions.breaks
+    )
     plan = replace(
         plan,
         batch=True,
@@ -271,7 +277,7 @@ def _with_batch_site(plan: FaultPlan, chance: random.Random) -> FaultPlan:
         asked_in_vain=some(0.6, 0.1, 0.9),
     )
     if aimed := some(0.5, 0.03, 0.5):
-        plan = replace(plan, aims={**plan.aims, "job": aimed})
+        plan = replace(plan, targeting={**plan.targeting, "job": aimed})
     if chance.random() < 0.5:
         # Pilots wait for so long that they are given up again.
         plan = replace(plan, others=chance.uniform(20.0, 60.0), others_last=200.0)

@@ -118,14 +118,14 @@ def simulate(seed: int, plan: FaultPlan | None = None, *, keep_all: bool = False
     """
     trace = EventTrace(keep_all=keep_all)
 
-    async def story(loop: ProcessLoop) -> SeedVerdict:
+    async def narrative(loop: ProcessLoop) -> SeedVerdict:
         trace.now = loop.time
         wrong = await FaultSimulation(loop, seed, plan or fault_plan_of(seed), trace).run()
         return SeedVerdict(
             seed=seed,
             wrong=wrong,
             seconds=loop.time(),
-            steps=sum(life.steps for life in loop.lives),
+            steps=sum(process.steps for process in loop.lives),
             events=trace.events,
             lives=len(loop.lives),
             faults=trace.faults,
@@ -134,7 +134,7 @@ def simulate(seed: int, plan: FaultPlan | None = None, *, keep_all: bool = False
         )
 
     with tracing_logs(trace, LOGGER, PARTY):
-        return run_processes(story)
+        return run_processes(narrative)
 
 
 class FaultSimulation:
@@ -159,21 +159,21 @@ class FaultSimulation:
         self._chaos = seeded_random(seed, "chaos")
         self._nature = SimulatedProcess(loop, "nature")
         self._network = FaultyNetwork(loop, seeded_random(seed, "network"), trace)
-        self._network.on_half_open = lambda party: self.witness.wrong(
+        self._network.on_half_open = lambda party: self.checker.wrong(
             party, "leaves a connection open that the other end has finished"
         )
-        self._platter = SimulatedStorage(seeded_random(seed, "disk"), trace)
-        self._aims = FaultTargeting(
+        self._storage = SimulatedStorage(seeded_random(seed, "disk"), trace)
+        self._targeting = FaultTargeting(
             plan,
             seeded_random(seed, "aims"),
             nature=self._nature,
             network=self._network,
             trace=trace,
-            server=lambda: self.server.life,
+            server=lambda: self.server.process,
             workers=lambda: [worker.post.name for worker in self._living()],
         )
         self._door = FaultyListener(self._network)
-        self._platter.on_segment = lambda: self._aims.at("segment")
+        self._storage.on_segment = lambda: self._targeting.at("segment")
         facts = _site_facts(plan)
         self._folder = TemporaryDirectory(prefix="bursar-dst-") if plan.batch else None
         self._cluster: FaultyCluster | None = None
@@ -185,9 +185,9 @@ class FaultSimulation:
                 self._hire,
                 chance=seeded_random(seed, "cluster"),
                 folder=Path(self._folder.name),
-                asked=lambda: self._aims.at("job"),
+                asked=lambda: self._targeting.at("job"),
                 was_there=self._was_there,
-                wrong=lambda party, what: self.witness.wrong(party, what),
+                wrong=lambda party, what: self.checker.wrong(party, what),
                 trace=trace,
             )
         self._trouble = FaultInjector(
@@ -195,17 +195,17 @@ class FaultSimulation:
             self._chaos,
             nature=self._nature,
             network=self._network,
-            platter=self._platter,
-            aims=self._aims,
+            storage=self._storage,
+            targeting=self._targeting,
             trace=trace,
             parties=self._parties,
             door=self._door,
             evict=self._evict,
-            crowd=lambda: self._nobody.crowd(),
+            unauthenticated=lambda: self._nobody.crowd(),
             cluster=self._cluster,
         )
         self._prompt = not (plan.partitions or plan.cuts)
-        self.witness = InvariantChecker(
+        self.checker = InvariantChecker(
             trace,
             server_clock=lambda: self.server.clock(),
             pool_of=self._pool_of,
@@ -216,7 +216,7 @@ class FaultSimulation:
                 price=UNIT_PRICE,
                 now=loop.time,
                 up_since=lambda: self.server.up_since,
-                wrong=lambda party, what: self.witness.wrong(party, what),
+                wrong=lambda party, what: self.checker.wrong(party, what),
             ),
             now=loop.time,
             prompt=self._prompt,
@@ -224,7 +224,7 @@ class FaultSimulation:
             same_time=not (plan.skew or plan.drift),
         )
         self._service = SimulatedEndpoint(
-            lambda what: self.witness.wrong(PARTY, what), self._on_request, self._is_struck
+            lambda what: self.checker.wrong(PARTY, what), self._on_request, self._is_struck
         )
         self._nobody = UnauthenticatedClients(
             loop,
@@ -232,8 +232,8 @@ class FaultSimulation:
             self._door,
             trace,
             chance=seeded_random(seed, "strangers"),
-            server=lambda: self.server.life,
-            wrong=self.witness.wrong,
+            server=lambda: self.server.process,
+            wrong=self.checker.wrong,
         )
         self._homes = SimulatedInstanceHomes()
         self._machine = SimulatedHost(
@@ -244,21 +244,21 @@ class FaultSimulation:
             seed,
             plan,
             homes=self._homes,
-            platter=self._platter,
+            storage=self._storage,
             service=self._service,
             door=self._door,
             machine=self._machine,
             cluster=self._cluster,
             trace=trace,
             damage=self._damage_server,
-            wrong=self.witness.wrong,
+            wrong=self.checker.wrong,
         )
         self._tokens: dict[str, str] = {}
         self._customers: dict[str, SimulatedProcess] = {}
         self._open: set[str] = set()
         self._all_done = asyncio.Event()
         self._owner: ServiceOwner | None = None
-        self._strangers: list[StaleTokenUser] = []
+        self._stale_users: list[StaleTokenUser] = []
         loop.set_exception_handler(self._on_exception)
 
     async def run(self) -> str:
@@ -269,12 +269,12 @@ class FaultSimulation:
             return await self._run()
 
     async def _run(self) -> str:
-        story = self._nature.spawn(self._story())
-        await asyncio.wait({story, self.witness.failed}, return_when=asyncio.FIRST_COMPLETED)
-        if self.witness.failed.done():
-            return self.witness.failed.result()
+        narrative = self._nature.spawn(self._story())
+        await asyncio.wait({narrative, self.checker.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if self.checker.failed.done():
+            return self.checker.failed.result()
         try:
-            story.result()
+            narrative.result()
         except Exception as error:  # such as a token that no longer works
             self._tell(error)
             return f"all: cannot go on: {_describe_innermost(error)}"
@@ -284,11 +284,11 @@ class FaultSimulation:
         self.server.start()
         await self._until_up()
         await self._let_in()
-        watch = TaskSupervisor(lambda error: self.witness.wrong("all", f"not watched: {error!r}"))
+        watch = TaskSupervisor(lambda error: self.checker.wrong("all", f"not watched: {error!r}"))
         watch.start(self._watch())
         self._trouble.begin()
-        assert self.server.life is not None
-        self._damage_server(self.server.life)
+        assert self.server.process is not None
+        self._damage_server(self.server.process)
         does = [self._nature.spawn(self._deposit_more())]
         if self._plan.reprices:
             does.append(self._nature.spawn(self._reprice()))
@@ -296,7 +296,7 @@ class FaultSimulation:
             user = f"user-{number}"
             chance = seeded_random(self._seed, user)
             for count in range(self._plan.campaigns):
-                self.witness.wants(draw_campaign(user, count, self._plan, chance))
+                self.checker.wants(draw_campaign(user, count, self._plan, chance))
             self._open.add(user)
             self._start_customer(user)
             if self._plan.rotates:
@@ -307,18 +307,18 @@ class FaultSimulation:
             does.append(self._nature.spawn(self._be_brief()))
         await asyncio.sleep(self._plan.trouble)
         self._end_trouble()
-        patience = SETTLED + TRIES * self.witness.work / self._plan.processors
+        patience = SETTLED + TRIES * self.checker.work / self._plan.processors
         try:
             async with asyncio.timeout(patience):
                 await self._all_done.wait()
                 await asyncio.gather(*does)
                 self._look()
-                for stranger in self._strangers:
-                    await stranger.try_it()
+                for stale_user in self._stale_users:
+                    await stale_user.try_it()
                 await self._audit().run()
                 await self._until_jobs_are_gone()
         except TimeoutError:
-            self.witness.wrong("all", f"not settled {patience:g} s after the last fault")
+            self.checker.wrong("all", f"not settled {patience:g} s after the last fault")
         await watch.close()
 
     async def _until_jobs_are_gone(self) -> None:
@@ -329,7 +329,7 @@ class FaultSimulation:
         while self._cluster.jobs and self._loop.time() < last:
             await asyncio.sleep(_LOOK)
         for job in self._cluster.jobs:
-            self.witness.wrong(PARTY, f"leaves job {job.id} behind: {job.state}")
+            self.checker.wrong(PARTY, f"leaves job {job.id} behind: {job.state}")
 
     def _was_there(self, worker: str, seconds: float) -> bool:
         """Whether a worker could reach the service during all of the last seconds."""
@@ -349,18 +349,18 @@ class FaultSimulation:
 
         share = 1e6 if self._plan.price_shared else 0.0
         return FinalAudit(
-            self.witness,
+            self.checker,
             self._homes,
             list(self._customers),
             client,
             money=MONEY,
-            prices=[share * price for price in self.witness.contracts.prices],
+            prices=[share * price for price in self.checker.contracts.prices],
             jump=2 * JUMP if self._plan.skew else 0.0,
         )
 
     @staticmethod
     def _is_kind_to_workers(plan: FaultPlan) -> bool:
-        weather = plan.weather
+        conditions = plan.conditions
         harm = (
             plan.worker_life
             or plan.partitions
@@ -371,27 +371,27 @@ class FaultSimulation:
             or plan.nodes
             or plan.warns
             or plan.longest < 36_000.0
-            or weather.breaks
-            or weather.handshakes
-            or weather.half_closes
-            or weather.tears
+            or conditions.breaks
+            or conditions.handshakes
+            or conditions.half_closes
+            or conditions.tears
         )
         return not harm
 
     def _on_request(self, method: str, path: str) -> None:
         moment = fault_target_of(method, path)
         if moment is not None:
-            self._aims.at(moment)
+            self._targeting.at(moment)
 
     def _is_struck(self, method: str, path: str) -> bool:
         moment = fault_target_of(method, path)
-        return moment is not None and self._aims.hits(moment)
+        return moment is not None and self._targeting.hits(moment)
 
     def _end_trouble(self) -> None:
         self._trouble.end()
-        self.witness.calm_since = self._loop.time()
-        for life in self._loop.lives:
-            life.spare()
+        self.checker.calm_since = self._loop.time()
+        for process in self._loop.lives:
+            process.spare()
         for user in sorted(self._open):
             if not self._customers[user].is_alive:
                 self._start_customer(user)
@@ -400,34 +400,34 @@ class FaultSimulation:
         workers = [worker.post.name for worker in self._living()]
         return [PARTY, *self._customers, *workers]
 
-    def _damage_server(self, life: SimulatedProcess) -> None:
+    def _damage_server(self, process: SimulatedProcess) -> None:
         if not self._trouble.is_on:
             return
-        self._trouble.doom(life, self._plan.server_life)
-        life.on_death(lambda: self._trouble.end_of_server(PARTY))
+        self._trouble.doom(process, self._plan.server_life)
+        process.on_death(lambda: self._trouble.end_of_server(PARTY))
         if self._chaos.random() < self._plan.drains:
             seconds = self._chaos.uniform(0.1, 60.0)
-            life.call_later(seconds, lambda: life.spawn(self.server.drain()))
+            process.call_later(seconds, lambda: process.spawn(self.server.drain()))
 
     # Parties.
 
     def _hire(self, post: WorkerAssignment) -> FaultyWorker:
-        life = SimulatedProcess(self._loop, post.name)
+        process = SimulatedProcess(self._loop, post.name)
         chance = seeded_random(self._seed, post.name)
         worker = FaultyWorker(
             post,
-            life,
+            process,
             self._door,
             clock=self._clock_of(chance),
             chance=chance,
-            witness=self.witness,
+            checker=self.checker,
             trace=self._trace,
             says_returns_again=self._plan.repeats_returns,
         )
         self._trace.note(post.name, f"starts on {post.processors} processors")
-        self._trouble.doom(life, self._plan.worker_life)
-        life.on_death(lambda: self._worker_died(worker))
-        life.spawn(worker.run())
+        self._trouble.doom(process, self._plan.worker_life)
+        process.on_death(lambda: self._worker_died(worker))
+        process.spawn(worker.run())
         return worker
 
     def _worker_died(self, worker: FaultyWorker) -> None:
@@ -435,27 +435,27 @@ class FaultSimulation:
             self._trace.fault("worker killed", worker.post.name, "with all it has")
 
     def _start_customer(self, user: str) -> None:
-        life = self._customers[user] = SimulatedProcess(self._loop, user)
+        process = self._customers[user] = SimulatedProcess(self._loop, user)
         chance = seeded_random(self._seed, f"{user} {len(self._loop.lives)}")
         customer = CampaignClient(
             user,
             OWNER,
-            self._client(user, life, f"{user} client {len(self._loop.lives)}"),
+            self._client(user, process, f"{user} client {len(self._loop.lives)}"),
             clock=self._clock_of(chance),
-            witness=self.witness,
+            checker=self.checker,
             trace=self._trace,
         )
         self._trace.note(user, "starts")
-        self._trouble.doom(life, self._plan.client_life)
-        life.on_death(lambda: self._customer_died(user))
-        life.spawn(self._serve_customer(user, customer))
+        self._trouble.doom(process, self._plan.client_life)
+        process.on_death(lambda: self._customer_died(user))
+        process.spawn(self._serve_customer(user, customer))
 
     async def _serve_customer(self, user: str, customer: CampaignClient) -> None:
         try:
-            await customer.run(self.witness.campaigns_of(user))
+            await customer.run(self.checker.campaigns_of(user))
         except Exception as error:
             self._tell(error)
-            self.witness.wrong(user, f"cannot go on: {_describe_innermost(error)}")
+            self.checker.wrong(user, f"cannot go on: {_describe_innermost(error)}")
             return
         self._trace.note(user, "has all it wanted")
         self._open.discard(user)
@@ -472,11 +472,11 @@ class FaultSimulation:
             self._start_customer(user)
 
     def _client(
-        self, user: str, life: SimulatedProcess, concern: str, token: str = ""
+        self, user: str, process: SimulatedProcess, concern: str, token: str = ""
     ) -> AsyncServiceClient:
         return AsyncServiceClient(
             Access(url=URL, token=token or self._tokens[user]),
-            transport=FaultyHttpTransport(self._network, life, self._service),
+            transport=FaultyHttpTransport(self._network, process, self._service),
             patience=PATIENCE,
             entropy=seeded_random(self._seed, concern).randbytes,
         )
@@ -485,10 +485,10 @@ class FaultSimulation:
         return skewed_clock(self._loop.time, chance, skew=self._plan.skew, drift=self._plan.drift)
 
     def _pool_of(self, worker: str) -> str:
-        house = self.server.house
-        if house is None:
+        service = self.server.service
+        if service is None:
             return ""
-        pools = [found.pool for found in house.worker_server.workers() if found.name == worker]
+        pools = [found.pool for found in service.worker_server.workers() if found.name == worker]
         return pools[0] if pools else ""
 
     def _holder_of(self, piece: str) -> str:
@@ -503,25 +503,25 @@ class FaultSimulation:
 
     async def _let_in(self) -> None:
         """Create tokens and make the first deposits for all users."""
-        house = self.server.house
-        assert house is not None
+        service = self.server.service
+        assert service is not None
         users = [f"user-{n}" for n in range(self._plan.users)]
         for user in ("admin", EXPIRING_USER, *users):
             scopes: list[Scope] = ["admin", "sell"] if user == "admin" else USER_SCOPES
-            made = house.tokens.create(NewToken(user=user, scopes=scopes))
+            made = service.tokens.create(NewToken(user=user, scopes=scopes))
             self._tokens[user] = made.token
-        await house.journal.durable()
-        life = SimulatedProcess(self._loop, "admin")
+        await service.journal.durable()
+        process = SimulatedProcess(self._loop, "admin")
         self._owner = ServiceOwner(
-            self._client("admin", life, "admin"),
+            self._client("admin", process, "admin"),
             ServiceConnection(
                 Access(url=URL, token=self._tokens["admin"]),
-                transport=FaultyHttpTransport(self._network, life, self._service),
+                transport=FaultyHttpTransport(self._network, process, self._service),
                 patience=PATIENCE,
                 entropy=seeded_random(self._seed, "admin prices").randbytes,
             ),
             chance=seeded_random(self._seed, "prices"),
-            contracts=self.witness.contracts,
+            contracts=self.checker.contracts,
             trace=self._trace,
         )
         await self._deposit("first")
@@ -550,28 +550,28 @@ class FaultSimulation:
         """Replace a user's token, while another client goes on to use the old one."""
         assert self._owner is not None
         old = self._tokens[user]
-        life = SimulatedProcess(self._loop, f"{user}-stranger")
-        stranger = StaleTokenUser(
+        process = SimulatedProcess(self._loop, f"{user}-stranger")
+        stale_user = StaleTokenUser(
             user,
-            self._client(user, life, f"{user} stranger", old),
+            self._client(user, process, f"{user} stranger", old),
             now=self._loop.time,
             chance=seeded_random(self._seed, f"{user} stranger times"),
-            witness=self.witness,
+            checker=self.checker,
             prompt=self._prompt,
             server_clock=self.server.clock,
         )
-        campaign = self.witness.campaigns_of(user)[0]
-        life.spawn(stranger.listen(lambda: campaign.handle))
+        campaign = self.checker.campaigns_of(user)[0]
+        process.spawn(stale_user.listen(lambda: campaign.handle))
         await self._some_time()
         self._tokens[user] = (await self._owner.make_token(user)).token
         self._customers[user].kill()
         if not self._trouble.is_on:
             self._start_again(user)
         await self._owner.revoke(old)
-        stranger.revoked()
+        stale_user.revoked()
         self._trace.note("admin", f"has revoked the token of {user}")
-        self._strangers.append(stranger)
-        life.spawn(stranger.insist())
+        self._stale_users.append(stale_user)
+        process.spawn(stale_user.insist())
 
     async def _wear_out(self, user: str) -> None:
         """Create a short-lived token, which is used until after its expiry."""
@@ -586,7 +586,7 @@ class FaultSimulation:
             ),
             now=self._loop.time,
             chance=chance,
-            witness=self.witness,
+            checker=self.checker,
             prompt=self._prompt,
             server_clock=self.server.clock,
         )
@@ -600,17 +600,17 @@ class FaultSimulation:
             self._plan, buys=0.0, cancels=1.0, destroys=0.0, pieces=4, seals=0.0, bursts=0.0
         )
         campaign = draw_campaign(EXPIRING_USER, 0, simple, chance)
-        self.witness.wants(campaign)
+        self.checker.wants(campaign)
         await self._some_time()
-        life = SimulatedProcess(self._loop, EXPIRING_USER)
+        process = SimulatedProcess(self._loop, EXPIRING_USER)
         user = ExpiringInstanceUser(
-            self._client(EXPIRING_USER, life, EXPIRING_USER),
+            self._client(EXPIRING_USER, process, EXPIRING_USER),
             campaign,
             chance.uniform(5.0, 60.0),
             server_clock=self.server.clock,
             up_since=lambda: self.server.up_since,
             now=self._loop.time,
-            witness=self.witness,
+            checker=self.checker,
             trace=self._trace,
         )
         await user.run()
@@ -619,7 +619,7 @@ class FaultSimulation:
         workers = self._living()
         if workers:
             worker = self._chaos.choice(workers)
-            worker.life.call(worker.evict)
+            worker.process.call(worker.evict)
 
     async def _watch(self) -> None:
         """Check the service's accounts periodically."""
@@ -628,22 +628,22 @@ class FaultSimulation:
             self._look()
 
     def _look(self) -> None:
-        house = self.server.house
-        if house is None or not self.server.is_up:
+        service = self.server.service
+        if service is None or not self.server.is_up:
             return
-        for fault in house.billing.faults():
-            self.witness.wrong(PARTY, f"the books: {fault}")
-        if house.journal.size > LARGEST_JOURNAL:
-            self.witness.wrong(PARTY, f"the journal has grown to {house.journal.size} bytes")
+        for fault in service.billing.faults():
+            self.checker.wrong(PARTY, f"the books: {fault}")
+        if service.journal.size > LARGEST_JOURNAL:
+            self.checker.wrong(PARTY, f"the journal has grown to {service.journal.size} bytes")
         if self._cluster is not None:
-            self._cluster.judge(house.worker_server.expected, self.server.up_since)
+            self._cluster.judge(service.worker_server.expected, self.server.up_since)
 
     def _on_exception(self, loop: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
         what = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
         if error is not None:
             self._tell(error)
-        self.witness.wrong("all", f"nobody handles {what}")
+        self.checker.wrong("all", f"nobody handles {what}")
 
     def _tell(self, error: BaseException) -> None:
         for line in traceback.format_exception(error):

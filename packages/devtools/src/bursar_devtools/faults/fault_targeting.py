@@ -68,32 +68,32 @@ class FaultTargeting:
 
     def at(self, moment: FaultTarget) -> None:
         """Report an event of interest, which happens in this step of the service."""
-        life = self._server()
-        if life is None or not life.is_alive or not self.hits(moment):
+        process = self._server()
+        if process is None or not process.is_alive or not self.hits(moment):
             return
         if self._plan.cuts and self._chance.random() < 0.5:
-            self._cut_off(moment, life)
+            self._cut_off(moment, process)
         else:
             steps = 1 + int(_FURTHEST ** self._chance.random())
-            self._trace.fault("aimed kill", life.party, f"{steps} steps after a {moment}")
-            life.end_after(steps)
+            self._trace.fault("aimed kill", process.party, f"{steps} steps after a {moment}")
+            process.end_after(steps)
 
     def hits(self, moment: FaultTarget) -> bool:
         """Draw whether a fault strikes at an event."""
-        share = self._plan.aims.get(moment, 0.0) if self.is_on else 0.0
+        share = self._plan.targeting.get(moment, 0.0) if self.is_on else 0.0
         return share > 0 and self._chance.random() < share
 
-    def _cut_off(self, moment: FaultTarget, life: SimulatedProcess) -> None:
+    def _cut_off(self, moment: FaultTarget, process: SimulatedProcess) -> None:
         """Partition all workers, and kill the service before they can be notified of the event."""
         seconds = self._chance.expovariate(1 / _AWAY)
-        self._trace.fault("aimed partition", life.party, f"workers hear of no {moment}")
+        self._trace.fault("aimed partition", process.party, f"workers hear of no {moment}")
         for worker in self._workers():
             self._network.cut_off(worker, seconds)
-        self._nature.call_later(self._chance.uniform(0, seconds), self._kill, life)
+        self._nature.call_later(self._chance.uniform(0, seconds), self._kill, process)
 
-    def _kill(self, life: SimulatedProcess) -> None:
+    def _kill(self, process: SimulatedProcess) -> None:
         if self.is_on:
-            life.kill()
+            process.kill()
 
 
 def fault_target_of(method: str, path: str) -> FaultTarget | None:

@@ -116,12 +116,12 @@ class FaultyCluster:
         self._was_there = was_there
         self._wrong = wrong
         self._trace = trace
-        self._life = SimulatedProcess(loop, _PARTY)
+        self._process = SimulatedProcess(loop, _PARTY)
         self._workers: list[FaultyWorker] = []
         self._hired = 0
         self._others = 0
         self._away_until = 0.0
-        self._unheard = 0.0  # when an answer was lost last
+        self._unanswered = 0.0  # when an answer was lost last
         self._given_back: dict[str, float] = {}  # jobs: since when nobody has their lease
         self._over: dict[str, float] = {}  # leases: since when their job has ended
         self._scheduler = SimulatedResourceManager(
@@ -152,7 +152,7 @@ class FaultyCluster:
 
     def living(self) -> list[FaultyWorker]:
         """Return the workers that are alive."""
-        self._workers = [worker for worker in self._workers if worker.life.is_alive]
+        self._workers = [worker for worker in self._workers if worker.process.is_alive]
         return list(self._workers)
 
     @property
@@ -172,7 +172,7 @@ class FaultyCluster:
             Virtual time at which the present process of the service was ready.
         """
         now = self._loop.time()
-        heard = max(since, self._away_until, self._unheard)
+        heard = max(since, self._away_until, self._unanswered)
         there = {job.id: job for job in self.jobs}
         leases = {job.id: _lease_of(job) for job in self._scheduler.jobs if _is_pilot(job)}
         given_back = {id for id in there if leases[id] not in wanted}
@@ -207,7 +207,7 @@ class FaultyCluster:
             script="",
             folder="",
         )
-        self._life.spawn(self._scheduler.submit(request))
+        self._process.spawn(self._scheduler.submit(request))
 
     def kill_job(self) -> None:
         """End a running job by the loss of its node."""
@@ -215,7 +215,7 @@ class FaultyCluster:
         if running:
             job = self._chance.choice(running)
             self._trace.fault("job killed", _PARTY, f"job {job.id}: its node is gone")
-            self._life.call(self._scheduler.lose, job.id)
+            self._process.call(self._scheduler.lose, job.id)
 
     def calm(self) -> None:
         """End all faults."""
@@ -235,7 +235,7 @@ class FaultyCluster:
         if goes and not is_too_late:
             self.go_away(self._chance.expovariate(1 / AWAY))
         self._must_answer()
-        answer: Result = await self._life.spawn(work())
+        answer: Result = await self._process.spawn(work())
         if matters:
             self._asked()
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))
@@ -244,7 +244,7 @@ class FaultyCluster:
             self._must_answer()
         if self.forgets and self._chance.random() < self.forgets:
             self._trace.fault("scheduler's answer lost", _PARTY, what)
-            self._unheard = self._loop.time()
+            self._unanswered = self._loop.time()
             raise SiteError("the scheduler's answer was lost", transient=True)
         return answer
 
@@ -266,7 +266,7 @@ class FaultyCluster:
         path = _credential_of(job)
         data = self.files.get(path)
         if data is None:  # removed when the pilot was released: the worker ends at once
-            self._life.call(job.end, "failed")
+            self._process.call(job.end, "failed")
             return None
         credential = decode_credential(data, path)
         self._hired += 1
@@ -282,11 +282,11 @@ class FaultyCluster:
         )
         self._workers.append(worker)
         begun = self._loop.time()
-        worker.life.on_death(lambda: self._ended(job, worker, begun))
+        worker.process.on_death(lambda: self._ended(job, worker, begun))
         if self._plan.warns:
             seconds = max(0.0, job.seconds - _WARNED)
-            worker.life.call_later(seconds, worker.evict)
-        return worker.life.kill
+            worker.process.call_later(seconds, worker.evict)
+        return worker.process.kill
 
     def _ended(self, job: SimulatedJob, worker: FaultyWorker, begun: float) -> None:
         now = self._loop.time()
@@ -297,7 +297,7 @@ class FaultyCluster:
             and self._was_there(worker.post.name, OTHERS_SECONDS)
         ):
             self._wrong(_PARTY, f"job {job.id} ({job.request.name}) ran for nobody")
-        self._life.call(job.end, "completed" if worker.has_left else "failed")
+        self._process.call(job.end, "completed" if worker.has_left else "failed")
 
 
 def _is_pilot(job: SimulatedJob) -> bool:

@@ -46,15 +46,15 @@ class FaultyListener:
         self._network = network
         self._listener: tuple[SimulatedProcess, ProtocolFactory] | None = None
 
-    def listen(self, life: SimulatedProcess, factory: ProtocolFactory) -> None:
+    def listen(self, process: SimulatedProcess, factory: ProtocolFactory) -> None:
         """Let a process accept connections until it ends."""
-        self._listener = (life, factory)
+        self._listener = (process, factory)
 
     def deserts(self) -> bool:
         """Draw whether an end loses its connection before its last bytes have arrived."""
-        return self._network.happens(self._network.weather.stalls)
+        return self._network.happens(self._network.conditions.stalls)
 
-    def connect(self, life: SimulatedProcess, protocol: asyncio.Protocol) -> None:
+    def connect(self, process: SimulatedProcess, protocol: asyncio.Protocol) -> None:
         """
         Connect a process's protocol to the listener; both ends are notified in steps of their own.
 
@@ -70,25 +70,25 @@ class FaultyListener:
         if self._listener is None or not self._listener[0].is_alive:
             raise ConnectionRefusedError("nobody listens")
         listening, factory = self._listener
-        if self._network.blocked(life.party, listening.party):
+        if self._network.blocked(process.party, listening.party):
             raise TimeoutError("nothing comes through")
         network = self._network
         if network.now < self.certificate_expired_until:
-            network.trace.fault("certificate expired", life.party, "does not connect")
+            network.trace.fault("certificate expired", process.party, "does not connect")
             raise ssl.SSLCertVerificationError("certificate has expired")
-        if network.happens(network.weather.handshakes):
-            self._fail_handshake(life, protocol)
+        if network.happens(network.conditions.handshakes):
+            self._fail_handshake(process, protocol)
             return
         ours, theirs = (
-            FaultyTransport(self._network, life),
+            FaultyTransport(self._network, process),
             FaultyTransport(self._network, listening),
         )
         ours.join(theirs)
         theirs.join(ours)
         listening.call(lambda: theirs.speak(factory()))
-        life.call(ours.speak, protocol)
+        process.call(ours.speak, protocol)
 
-    def _fail_handshake(self, life: SimulatedProcess, protocol: asyncio.Protocol) -> None:
+    def _fail_handshake(self, process: SimulatedProcess, protocol: asyncio.Protocol) -> None:
         """
         Fail at once, never end, or fail after the client has sent data (TLS 1.3, where a client is
         ready before the server has checked it).
@@ -97,13 +97,13 @@ class FaultyListener:
         """
         network = self._network
         kind = network.chance.choice(("fails", "never ends", "fails late"))
-        network.trace.fault("handshake", life.party, kind)
+        network.trace.fault("handshake", process.party, kind)
         if kind == "fails":
             raise ssl.SSLError("handshake failure")
         if kind == "fails late":
-            alone = FaultyTransport(network, life)
-            life.call(alone.speak, protocol)
-            life.call_later(network.lateness(), alone.fail, ssl.SSLError("alert: access denied"))
+            alone = FaultyTransport(network, process)
+            process.call(alone.speak, protocol)
+            process.call_later(network.lateness(), alone.fail, ssl.SSLError("alert: access denied"))
 
 
 class FaultyTransport(asyncio.Transport):
@@ -118,10 +118,10 @@ class FaultyTransport(asyncio.Transport):
         Process that owns this end.
     """
 
-    def __init__(self, network: FaultyNetwork, life: SimulatedProcess) -> None:
+    def __init__(self, network: FaultyNetwork, process: SimulatedProcess) -> None:
         super().__init__()
         self._network = network
-        self._life = life
+        self._process = process
         self._protocol: asyncio.Protocol | None = None
         self._lane: DelayedChannel[bytes | Exception | None] | None = None
         self._peer: FaultyTransport | None = None
@@ -132,13 +132,13 @@ class FaultyTransport(asyncio.Transport):
         self._waiting: list[bytes | Exception | None] = []
         self._has_finished = False
         self._lingers = False
-        life.on_death(self._died)
+        process.on_death(self._died)
 
     def join(self, peer: "FaultyTransport") -> None:
         """Connect this end to the other one."""
         self._peer = peer
-        self._lane = DelayedChannel(self._network, self._life.party, peer._life, peer._arrive)
-        self._other = peer._life.party
+        self._lane = DelayedChannel(self._network, self._process.party, peer._process, peer._arrive)
+        self._other = peer._process.party
 
     def speak(self, protocol: asyncio.Protocol) -> None:
         """Attach a protocol, and notify it of the connection."""
@@ -154,12 +154,12 @@ class FaultyTransport(asyncio.Transport):
         """
         Lose the connection at this end first, while the bytes sent last arrive some time later.
         """
-        if self._closing or self._has_finished or self._lane is None or not self._life.is_alive:
+        if self._closing or self._has_finished or self._lane is None or not self._process.is_alive:
             return
         network = self._network
         seconds = _STALLED ** network.chance.random() - 1
         what = f"to {self._other}, its last bytes come {seconds:.1f} s late"
-        network.trace.fault("connection superseded", self._life.party, what)
+        network.trace.fault("connection superseded", self._process.party, what)
         self._lane.stall(seconds)
         self._lane.send(said)
         self._break()
@@ -174,27 +174,27 @@ class FaultyTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes, which arrive later and in order, unless a fault strikes."""
-        if self._closing or self._has_finished or self._lane is None or not self._life.is_alive:
+        if self._closing or self._has_finished or self._lane is None or not self._process.is_alive:
             return
         network = self._network
-        weather = network.weather
+        conditions = network.conditions
         said = bytes(data)
-        if network.happens(weather.breaks):
-            if network.happens(weather.stalls):
+        if network.happens(conditions.breaks):
+            if network.happens(conditions.stalls):
                 self.desert(said)
                 return
             self._lane.send(said[: network.chance.randint(0, len(said))])
-            network.trace.fault("connection broken", self._life.party, f"to {self._other}")
+            network.trace.fault("connection broken", self._process.party, f"to {self._other}")
             self._break()
-        elif network.happens(weather.tears):
-            network.trace.fault("record torn", self._life.party, f"to {self._other}")
+        elif network.happens(conditions.tears):
+            network.trace.fault("record torn", self._process.party, f"to {self._other}")
             self._lane.send(ssl.SSLError("bad record mac"))
-        elif network.happens(weather.half_closes):
-            network.trace.fault("half-close", self._life.party, f"to {self._other}")
+        elif network.happens(conditions.half_closes):
+            network.trace.fault("half-close", self._process.party, f"to {self._other}")
             self._lane.send(said)
             self._lane.send(_CloseNotify())
             self._has_finished = True
-            self._life.call_later(HALF_OPEN, self._look_at_peer)
+            self._process.call_later(HALF_OPEN, self._look_at_peer)
         else:
             self._lane.send(said)
 
@@ -208,11 +208,11 @@ class FaultyTransport(asyncio.Transport):
             return
         self._closing = True
         network = self._network
-        if self._lane is not None and network.happens(network.weather.lingers):
+        if self._lane is not None and network.happens(network.conditions.lingers):
             self._lingers = True
-            self._life.call_later(_SHUTDOWN, self._end_lingering)
+            self._process.call_later(_SHUTDOWN, self._end_lingering)
         else:
-            self._life.call(self._lose, None)
+            self._process.call(self._lose, None)
         if self._lane is not None:
             self._lane.send(None)
 
@@ -231,7 +231,7 @@ class FaultyTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Deliver the bytes held back, and all that follow."""
         self._paused = False
-        self._life.call(self._hear_on)
+        self._process.call(self._hear_on)
 
     def is_reading(self) -> bool:
         """Whether bytes that arrive are delivered."""
@@ -276,12 +276,12 @@ class FaultyTransport(asyncio.Transport):
     def _look_at_peer(self) -> None:
         """Report the other end if it has not closed after this end's half-close."""
         peer = self._peer
-        if self._closing or peer is None or peer._closing or not peer._life.is_alive:
+        if self._closing or peer is None or peer._closing or not peer._process.is_alive:
             return
         network = self._network
-        late = network.late_until(self._life.party, self._other) + HALF_OPEN - network.now
+        late = network.late_until(self._process.party, self._other) + HALF_OPEN - network.now
         if late > 0:
-            self._life.call_later(late, self._look_at_peer)
+            self._process.call_later(late, self._look_at_peer)
         else:
             network.on_half_open(self._other)
 
@@ -297,7 +297,7 @@ class FaultyTransport(asyncio.Transport):
     def _break(self) -> None:
         self._closing = True
         error = ConnectionResetError("connection reset by peer")
-        self._life.call_later(self._network.lateness(), self._lose, error)
+        self._process.call_later(self._network.lateness(), self._lose, error)
         if self._lane is not None:
             self._lane.send(error)
 

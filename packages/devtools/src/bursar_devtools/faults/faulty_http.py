@@ -50,9 +50,9 @@ class SimulatedEndpoint:
         self.is_struck = is_struck
         self._serving: tuple[SimulatedProcess, Application] | None = None
 
-    def serve(self, life: SimulatedProcess, application: Application) -> None:
+    def serve(self, process: SimulatedProcess, application: Application) -> None:
         """Route requests to an application until its process ends."""
-        self._serving = (life, application)
+        self._serving = (process, application)
 
     @property
     def serving(self) -> tuple[SimulatedProcess, Application] | None:
@@ -77,10 +77,10 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(
-        self, network: FaultyNetwork, life: SimulatedProcess, service: SimulatedEndpoint
+        self, network: FaultyNetwork, process: SimulatedProcess, service: SimulatedEndpoint
     ) -> None:
         self._network = network
-        self._life = life
+        self._process = process
         self._service = service
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -93,7 +93,7 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
             When the network failed.
         """
         body = await request.aread()
-        network, party = self._network, self._life.party
+        network, party = self._network, self._process.party
         patience = request.extensions.get("timeout", {}).get("read") or 60.0
         serving = self._service.serving
         if serving is None:
@@ -103,22 +103,24 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
             await asyncio.sleep(min(patience, network.blocked(party, serving[0].party)))
             raise httpx.ConnectTimeout("nothing comes through", request=request)
         what = f"{request.method} {request.url.path}"
-        if network.happens(network.weather.handshakes):
+        if network.happens(network.conditions.handshakes):
             network.trace.fault("handshake", party, f"fails: {what}")
             await asyncio.sleep(network.lateness())
             raise httpx.ConnectError("handshake failure", request=request)
-        if network.happens(network.weather.loses):
+        if network.happens(network.conditions.loses):
             network.trace.fault("request lost", party, what)
             await asyncio.sleep(network.chance.uniform(0, patience))
             raise httpx.ReadError("connection reset by peer", request=request)
         struck = self._service.is_struck(request.method, request.url.path)
         repeats = struck and network.chance.random() < 0.7
-        if repeats or network.happens(network.weather.repeats):
+        if repeats or network.happens(network.conditions.repeats):
             network.trace.fault("request repeated", party, what)
             later = network.chance.uniform(0, _LATEST)
             _HttpExchange(network, None, party, self._service, request, body).begin_after(later)
-        exchange = _HttpExchange(network, self._life, party, self._service, request, body)
-        if (struck and network.chance.random() < 0.5) or network.happens(network.weather.forgets):
+        exchange = _HttpExchange(network, self._process, party, self._service, request, body)
+        if (struck and network.chance.random() < 0.5) or network.happens(
+            network.conditions.forgets
+        ):
             network.trace.fault("answer lost", party, what)
             exchange.forget_after(network.chance.choice((0, 1, 2, 3)))
         exchange.begin_after(network.lateness())

@@ -84,7 +84,7 @@ class FaultyNetwork:
     def __init__(self, loop: ProcessLoop, chance: random.Random, trace: EventTrace) -> None:
         self.chance = chance
         self.trace = trace
-        self.weather = FAULTLESS
+        self.conditions = FAULTLESS
         self.on_half_open: Callable[[str], object] = lambda party: None
         """Called with the name of a party that leaves a connection half open."""
         self._loop = loop
@@ -104,7 +104,7 @@ class FaultyNetwork:
 
     def calm(self) -> None:
         """End all faults and partitions."""
-        self.weather = FAULTLESS
+        self.conditions = FAULTLESS
         self._cut_off.clear()
 
     def blocked(self, *parties: str) -> float:
@@ -118,7 +118,7 @@ class FaultyNetwork:
 
     def lateness(self) -> float:
         """Draw the seconds that a message takes."""
-        delay = self.weather.delay
+        delay = self.conditions.delay
         return _HOP + (self.chance.expovariate(1 / delay) if delay else 0.0)
 
     def happens(self, chance: float) -> bool:

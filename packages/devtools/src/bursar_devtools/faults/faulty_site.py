@@ -58,7 +58,7 @@ class SimulatedHost:
 
     def living(self) -> list[FaultyWorker]:
         """Return the workers that are alive."""
-        return [worker for worker in self.workers.values() if worker.life.is_alive]
+        return [worker for worker in self.workers.values() if worker.process.is_alive]
 
 
 class FaultySite:
@@ -133,14 +133,14 @@ class FaultySite:
         return {
             pilot.name: FaultySiteAllocation(self._machine, pilot, endpoints[pilot.name])
             for pilot in pilots
-            if (worker := self._machine.workers.get(pilot.name)) and worker.life.is_alive
+            if (worker := self._machine.workers.get(pilot.name)) and worker.process.is_alive
         }
 
     async def end_others(self, pilots: Collection[str]) -> None:
         """Kill the workers of all other leases."""
         for lease, worker in self._machine.workers.items():
             if lease not in pilots:
-                worker.life.kill()
+                worker.process.kill()
 
     async def leave(self) -> None:
         """Do nothing: workers outlive the service."""
@@ -159,7 +159,7 @@ class FaultySiteAllocation:
         self._pilot = pilot
         self._endpoint = endpoint
         worker = machine.workers.get(pilot.name)
-        self._worker = worker if worker and worker.life.is_alive else self._hire()
+        self._worker = worker if worker and worker.process.is_alive else self._hire()
         self._over = False
 
     @property
@@ -180,7 +180,7 @@ class FaultySiteAllocation:
     async def release(self) -> None:
         """Kill the worker and its tasks."""
         self._over = True
-        self._worker.life.kill()
+        self._worker.process.kill()
         self._machine.on_over(self._worker.post)
 
     def _hire(self) -> FaultyWorker:
@@ -189,6 +189,6 @@ class FaultySiteAllocation:
     @staticmethod
     async def _death(worker: FaultyWorker) -> None:
         died = asyncio.Event()
-        worker.life.on_death(died.set)
-        if worker.life.is_alive:
+        worker.process.on_death(died.set)
+        if worker.process.is_alive:
             await died.wait()

@@ -127,12 +127,12 @@ class FaultyWorker:
     def __init__(
         self,
         post: WorkerAssignment,
-        life: SimulatedProcess,
+        process: SimulatedProcess,
         door: FaultyListener,
         *,
         clock: Clock,
         chance: random.Random,
-        witness: InvariantChecker,
+        checker: InvariantChecker,
         trace: EventTrace,
         says_returns_again: bool = False,
     ) -> None:
@@ -144,14 +144,14 @@ class FaultyWorker:
         self._said: deque[_UnconfirmedOutcome] = deque()
         self._must_go = False
         self.post = post
-        self.life = life
+        self.process = process
         self.has_left = self.was_welcome = False
         self._idle: asyncio.TimerHandle | None = None
         self.door = door
         self._clock = clock
         self._chance = chance
         self._slow = chance.choice((1.0, 1.0, chance.uniform(1.0, _SLOWEST)))
-        self._witness = witness
+        self._checker = checker
         self._trace = trace
         self._loop = asyncio.get_running_loop()
         self._holding = UnacknowledgedWork()
@@ -166,7 +166,7 @@ class FaultyWorker:
         self._outlives = 0.0
         self._leaving = False
         self._changed = asyncio.Event()
-        life.on_death(self._die)
+        process.on_death(self._die)
 
     async def run(self) -> None:
         """Work until ordered to leave, or without a service for too long."""
@@ -184,7 +184,7 @@ class FaultyWorker:
                 await asyncio.sleep(self._chance.uniform(longest / 2, longest))
         self.has_left = True
         self._trace.note(self.post.name, "leaves")
-        self.life.kill()
+        self.process.kill()
 
     async def _stay_in_touch(self) -> bool:
         """
@@ -193,7 +193,7 @@ class FaultyWorker:
         """
         link = _WorkerProtocol(self)
         try:
-            self.door.connect(self.life, link)
+            self.door.connect(self.process, link)
         except OSError:
             return False
         self._link = link
@@ -272,9 +272,9 @@ class FaultyWorker:
                 if not self._looks:
                     self._look_at_waiting()
                 if self._must_go:
-                    self._say(LeaveRequest(must=True))
+                    self._send_message(LeaveRequest(must=True))
                 self._return_again()
-                self.life.call_later(UNDER_WAY, self._keep_what_is_held, self._link)
+                self.process.call_later(UNDER_WAY, self._keep_what_is_held, self._link)
             case JobAssignment(jobs):
                 for job in map(_JOBS.decode, jobs):
                     if self._holding.took(job.task, job.attempt):
@@ -284,10 +284,10 @@ class FaultyWorker:
                         # A connection that the service has closed may carry outdated
                         # assignments.
                         if self._link is not None and self._link.stands:
-                            self._witness.given(self.post.name, piece)
+                            self._checker.given(self.post.name, piece)
                         self._queue.append(job)
                         if self._says_returns_again and self._chance.random() < _CONFUSED:
-                            self._say(ReturnedJobs([(job.task, job.attempt - 1)]))
+                            self._send_message(ReturnedJobs([(job.task, job.attempt - 1)]))
                 if self._must_go:
                     self._cancel(None, _TAKEN_AWAY)
                 self._start()
@@ -312,7 +312,7 @@ class FaultyWorker:
 
     def _ask_to_leave(self) -> None:
         if self._in_touch and not (self._attempts or self._queue or self._holding.unrecorded):
-            self._say(LeaveRequest(must=False))
+            self._send_message(LeaveRequest(must=False))
         self._ask_to_leave_when_idle()
 
     def _give_back(self, count: int) -> None:
@@ -323,7 +323,7 @@ class FaultyWorker:
             del self._pieces[job.task, job.attempt]
         returned = [(job.task, job.attempt) for job in jobs]
         self._returned += returned
-        self._say(ReturnedJobs(returned))
+        self._send_message(ReturnedJobs(returned))
 
     def _look_at_waiting(self) -> None:
         """Return all waiting jobs when none has begun for as long as a real worker waits."""
@@ -344,7 +344,7 @@ class FaultyWorker:
             attempt = said.outcome.task, said.outcome.attempt
             del self._pieces[attempt]
             if attempt in self._given_here:
-                self._witness.recorded(said.piece, said.outcome)
+                self._checker.recorded(said.piece, said.outcome)
 
     def evict(self) -> None:
         """
@@ -357,7 +357,7 @@ class FaultyWorker:
         self._must_go = True
         self._trace.fault("worker evicted", self.post.name, "says goodbye")
         if self._in_touch:
-            self._say(LeaveRequest(must=True))
+            self._send_message(LeaveRequest(must=True))
         self._cancel(None, _TAKEN_AWAY)
 
     def _cancel(self, which: set[int] | None, reason: str) -> None:
@@ -393,7 +393,7 @@ class FaultyWorker:
     def _begin(self, job: WireJob) -> None:
         piece = _task_of_job(job)
         if job.processors != piece.processors:
-            self._witness.wrong(self.post.name, f"{piece.name} has {job.processors} processors")
+            self._checker.wrong(self.post.name, f"{piece.name} has {job.processors} processors")
         self._free -= job.processors
         seconds = piece.seconds * self._slow
         status = Status.SUCCEEDED if piece.exit_code == 0 else Status.FAILED
@@ -404,7 +404,7 @@ class FaultyWorker:
         )
         self._attempts[job.task] = attempt
         self._trace.note(self.post.name, f"begins {piece.name}, attempt {job.attempt}")
-        self._witness.began(self.post.name, self.post.processors, piece)
+        self._checker.began(self.post.name, self.post.processors, piece)
 
     def _end(self, task: int, status: Status) -> None:
         attempt = self._attempts[task]
@@ -416,7 +416,7 @@ class FaultyWorker:
 
     def _return_again(self) -> None:
         if self._in_touch and self._returned and self._says_returns_again:
-            self._say(ReturnedJobs(self._returned))
+            self._send_message(ReturnedJobs(self._returned))
 
     def _keep_what_is_held(self, link: "_WorkerProtocol") -> None:
         """Note the tasks named in the hello as this worker's, as no cancellation came in time."""
@@ -433,7 +433,7 @@ class FaultyWorker:
         # A closed end sends nothing more, though bytes sent before may still arrive.
         hears = self._link is not None and self._link.stands
         self._trace.note(self.post.name, f"ends {piece.name}: {status}")
-        self._witness.ended(
+        self._checker.ended(
             self.post.name,
             piece,
             attempt.start,
@@ -460,19 +460,19 @@ class FaultyWorker:
 
     def _report(self) -> None:
         if self._in_touch:
-            for outcomes in self._holding.say():
+            for outcomes in self._holding.take_unsent():
                 for outcome in outcomes:
                     attempt = outcome.task, outcome.attempt
                     self._said.append(_UnconfirmedOutcome(outcome, self._pieces[attempt]))
-                self._say(OutcomeReport(outcomes))
+                self._send_message(OutcomeReport(outcomes))
 
-    def _say(self, message: FromWorker) -> None:
+    def _send_message(self, message: FromWorker) -> None:
         if self._link is not None:
             self._link.say(message)
 
     def _die(self) -> None:
         for attempt in self._attempts.values():
-            self._witness.lost(self.post.name, attempt.piece)
+            self._checker.lost(self.post.name, attempt.piece)
         self._attempts.clear()
 
 

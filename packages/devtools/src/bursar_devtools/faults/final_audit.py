@@ -42,7 +42,7 @@ class FinalAudit:
 
     def __init__(
         self,
-        witness: InvariantChecker,
+        checker: InvariantChecker,
         homes: SimulatedInstanceHomes,
         users: Sequence[str],
         client: OpenClient,
@@ -51,7 +51,7 @@ class FinalAudit:
         prices: Sequence[float],
         jump: float,
     ) -> None:
-        self._witness = witness
+        self._checker = checker
         self._homes = homes
         self._users = users
         self._client = client
@@ -65,21 +65,21 @@ class FinalAudit:
         for user in self._users:
             client = self._client(user)
             listed = {info.id: info for info in await client.instances()}
-            for campaign in self._witness.campaigns_of(user):
+            for campaign in self._checker.campaigns_of(user):
                 await self._look_at(client, campaign, listed.pop(campaign.handle, None))
             for info in listed.values():
-                self._witness.wrong(user, f"is shown {info.label}, which is not the user's")
+                self._checker.wrong(user, f"is shown {info.label}, which is not the user's")
             await self._look_at_money(client, user)
             await self._look_over_walls(client, user)
-        self._witness.contracts.settled(self._agreements, slack=self._jump)
-        here = sum(not campaign.destroyed for campaign in self._witness.campaigns.values())
+        self._checker.contracts.settled(self._agreements, slack=self._jump)
+        here = sum(not campaign.destroyed for campaign in self._checker.campaigns.values())
         while len(self._homes.names) != here:  # a folder stays until no worker runs a task in it
             await asyncio.sleep(_LOOK)
 
     async def _look_at(
         self, client: AsyncServiceClient, campaign: ClientCampaign, info: api.InstanceInfo | None
     ) -> None:
-        wrong = self._witness.wrong
+        wrong = self._checker.wrong
         if campaign.destroyed:
             if info is not None:
                 wrong(campaign.user, f"{campaign.name} was destroyed and is there")
@@ -91,30 +91,30 @@ class FinalAudit:
         if counts.total != len(campaign.results) or counts.waiting or counts.running:
             wrong(campaign.user, f"{campaign.name} says {counts}")
         async for result in client.results(campaign.handle, info.kept_from):
-            self._witness.received_again(campaign, result)
-        self._witness.settled(campaign)
+            self._checker.received_again(campaign, result)
+        self._checker.settled(campaign)
 
     async def _look_at_money(self, client: AsyncServiceClient, user: str) -> None:
         """Check that a user paid for what was used, and that all deposits are accounted for."""
         account = await client.account()
         if account.balance + account.held + account.spent != self._money:
-            self._witness.wrong(user, f"has {account}, {self._money} were deposited")
-        posted = self._witness.contracts.prices_now()
-        self._witness.contracts.posted(user, (await client.site()).unit_price, posted)
+            self._checker.wrong(user, f"has {account}, {self._money} were deposited")
+        posted = self._checker.contracts.prices_now()
+        self._checker.contracts.posted(user, (await client.site()).unit_price, posted)
         found = self._agreements[user] = await client.agreements()
         charged = sum(agreement.charged for agreement in found)
-        self._witness.paid(user, account.spent - charged, self._prices, jump=self._jump)
+        self._checker.paid(user, account.spent - charged, self._prices, jump=self._jump)
 
     async def _look_over_walls(self, client: AsyncServiceClient, user: str) -> None:
         """Check that a user cannot see other users' instances and agreements."""
-        for campaign in self._witness.campaigns.values():
+        for campaign in self._checker.campaigns.values():
             if campaign.user == user:
                 continue
             # Without a handle, the instance expired before its creation was answered.
             if campaign.handle and await _is_found(client.instance(campaign.handle)):
-                self._witness.wrong(user, f"can look at {campaign.name}")
+                self._checker.wrong(user, f"can look at {campaign.name}")
             if campaign.agreement and await _is_found(client.agreement(campaign.agreement)):
-                self._witness.wrong(user, f"can look at the agreement of {campaign.name}")
+                self._checker.wrong(user, f"can look at the agreement of {campaign.name}")
 
 
 async def _is_found(asked: Awaitable[object]) -> bool:

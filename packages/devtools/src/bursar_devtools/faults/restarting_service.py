@@ -68,7 +68,7 @@ class RestartingService:
         seed: int,
         plan: FaultPlan,
         *,
-        platter: SimulatedStorage,
+        storage: SimulatedStorage,
         homes: SimulatedInstanceHomes,
         service: SimulatedEndpoint,
         door: FaultyListener,
@@ -78,8 +78,8 @@ class RestartingService:
         damage: InjectFaults,
         wrong: Callable[[str, str], None],
     ) -> None:
-        self.house: ExecutionService | None = None
-        self.life: SimulatedProcess | None = None
+        self.service: ExecutionService | None = None
+        self.process: SimulatedProcess | None = None
         self.lives = 0
         self.up_since = math.inf
         self._loop = loop
@@ -87,7 +87,7 @@ class RestartingService:
         self._plan = plan
         self._cluster = cluster
         self._config = _service_config(plan, machine.facts if cluster is None else cluster.facts)
-        self._platter = platter
+        self._storage = storage
         self._homes = homes
         self._service = service
         self._door = door
@@ -108,49 +108,51 @@ class RestartingService:
     @property
     def is_up(self) -> bool:
         """Whether the service takes requests."""
-        return self.house is not None and self.life is not None and self.life.is_alive
+        return self.service is not None and self.process is not None and self.process.is_alive
 
     def start(self) -> None:
         """Start a new process of the service."""
-        life = self.life = SimulatedProcess(self._loop, PARTY)
-        self.house = None
+        process = self.process = SimulatedProcess(self._loop, PARTY)
+        self.service = None
         self.lives += 1
         self._clock = self._clock_of_a_life()
-        life.on_death(self._ended)
+        process.on_death(self._ended)
         self._trace.note(PARTY, f"starts, life {self.lives}")
-        self._damage(life)
-        life.spawn(self._live(life, random.Random(f"{self._seed} entropy {self.lives}")))
+        self._damage(process)
+        process.spawn(self._live(process, random.Random(f"{self._seed} entropy {self.lives}")))
 
     async def drain(self) -> None:
         """Drain and close the service, as a step of its own process."""
-        if self.house is not None and self.life is not None:
+        if self.service is not None and self.process is not None:
             self._trace.fault("drain", PARTY, "is told to end")
             try:
-                await self.house.drain()
-                await self.house.close()
+                await self.service.drain()
+                await self.service.close()
                 self._trace.note(PARTY, "has ended in good order")
             except ServiceError as error:
                 self._trace.note(PARTY, f"ends: {error}")
-            self.life.kill()
+            self.process.kill()
 
     def _clock_of_a_life(self) -> Clock:
         jump = self._chance.uniform(-JUMP, JUMP) if self._plan.skew else 0.0
         clock = self._now
         return lambda: clock() + jump
 
-    async def _live(self, life: SimulatedProcess, random_bytes: random.Random) -> None:
-        disk = SimulatedDisk(self._platter, life)
+    async def _live(self, process: SimulatedProcess, random_bytes: random.Random) -> None:
+        disk = SimulatedDisk(self._storage, process)
 
         @cache
         def site() -> Site:
             cluster = self._cluster
             return (
-                FaultySite(self._machine) if cluster is None else cluster.site(house.worker_server)
+                FaultySite(self._machine)
+                if cluster is None
+                else cluster.site(service.worker_server)
             )
 
         try:
             identity = await load_identity(disk, random_bytes.randbytes)
-            house = ExecutionService(
+            service = ExecutionService(
                 self._config,
                 identity=identity,
                 disk=disk,
@@ -161,13 +163,13 @@ class RestartingService:
                 segment_size=self._plan.segment,
                 homes=self._homes,
             )
-            await house.open()
-            self.house = house
-            self._service.serve(life, house.app)
-            self._door.listen(life, house.worker_server.protocol)
+            await service.open()
+            self.service = service
+            self._service.serve(process, service.app)
+            self._door.listen(process, service.worker_server.protocol)
             self.up_since = self._loop.time()
             self._trace.note(PARTY, "is open")
-            reason = await house.failed()
+            reason = await service.failed()
             self._trace.note(PARTY, f"ends by itself: {reason}")
             if not reason.startswith(_DISK):  # a broken disk is not the service's error
                 self._wrong(PARTY, reason)
@@ -175,10 +177,10 @@ class RestartingService:
             self._trace.note(PARTY, f"cannot start: {error}")
         except Exception as error:
             self._wrong(PARTY, f"cannot start: {type(error).__name__}: {error}")
-        life.kill()
+        process.kill()
 
     def _ended(self) -> None:
-        self.house = None
+        self.service = None
         self.up_since = math.inf
         self._supervisor.call_later(self._chance.uniform(0.05, 10.0), self.start)
 

@@ -150,7 +150,7 @@ class StaleTokenUser:
         *,
         now: Clock,
         chance: random.Random,
-        witness: InvariantChecker,
+        checker: InvariantChecker,
         prompt: bool,
         server_clock: Clock,
     ) -> None:
@@ -159,7 +159,7 @@ class StaleTokenUser:
         self._client = client
         self._now = now
         self._chance = chance
-        self._witness = witness
+        self._checker = checker
         self._prompt = prompt
         self._revoked: float | None = None
 
@@ -202,10 +202,10 @@ class StaleTokenUser:
                 if problem.status != _UNAUTHENTICATED:
                     raise
                 if self._server_clock() < expires - _JUMPS:
-                    self._witness.wrong(self._user, "is refused by a token before it expires")
+                    self._checker.wrong(self._user, "is refused by a token before it expires")
             else:
                 if asked > expires + _JUMPS:
-                    self._witness.wrong(self._user, "is let in by a token that has expired")
+                    self._checker.wrong(self._user, "is let in by a token that has expired")
 
     async def insist(self) -> None:
         """Use the revoked token again and again, without an end."""
@@ -223,7 +223,7 @@ class StaleTokenUser:
         self._wrong("is let in")
 
     def _wrong(self, what: str) -> None:
-        self._witness.wrong(self._user, f"{what} by a token whose revocation was acknowledged")
+        self._checker.wrong(self._user, f"{what} by a token whose revocation was acknowledged")
 
 
 def _nothing(_: httpx.Response) -> None:

@@ -143,15 +143,15 @@ class SimulatedDisk:
         Process that uses the disk; after its end, every operation raises ``ProcessKilled``.
     """
 
-    def __init__(self, platter: SimulatedStorage, life: SimulatedProcess) -> None:
-        self.platter = platter
-        self.life = life
-        platter.settle_all()  # a process that takes a folder over syncs its names first
+    def __init__(self, storage: SimulatedStorage, process: SimulatedProcess) -> None:
+        self.storage = storage
+        self.process = process
+        storage.settle_all()  # a process that takes a folder over syncs its names first
 
     async def names(self) -> list[str]:
         """Return the names of all files, sorted."""
         await self.work(_WRITE)
-        return sorted(self.platter.files)
+        return sorted(self.storage.files)
 
     async def open(self, name: str, *, create: bool = False) -> "SimulatedFile":
         """
@@ -163,16 +163,16 @@ class SimulatedDisk:
             When the file does not exist and ``create`` is false.
         DiskFull
         """
-        files = self.platter.files
+        files = self.storage.files
         if create:
             await self.work(_WRITE)
-            if self.platter.used >= self.platter.capacity:
+            if self.storage.used >= self.storage.capacity:
                 raise DiskFull("no room for another file")
             stored = StoredBytes(bytearray())
-            self.platter.begin_change(name, files.get(name))
+            self.storage.begin_change(name, files.get(name))
             files[name] = stored
             await self.work(_SYNC)
-            self.platter.settle(name)
+            self.storage.settle(name)
             return SimulatedFile(self, name, stored)
         await self.work(_WRITE)
         if name not in files:
@@ -182,51 +182,51 @@ class SimulatedDisk:
     async def remove(self, name: str) -> None:
         """Remove a file durably; do nothing when it does not exist."""
         await self.work(_WRITE)
-        self.platter.begin_change(name, self.platter.files.pop(name, None))
+        self.storage.begin_change(name, self.storage.files.pop(name, None))
         await self.work(_SYNC)
-        self.platter.settle(name)
-        self.platter.on_segment()  # durably gone: a crash now shows code that still needs the file
+        self.storage.settle(name)
+        self.storage.on_segment()  # durably gone: a crash now shows code that still needs the file
 
     async def replace(self, name: str, data: bytes) -> None:
         """Replace a small file's content atomically."""
         await self.work(_SYNC)
-        if self.platter.used + len(data) > self.platter.capacity:
+        if self.storage.used + len(data) > self.storage.capacity:
             raise DiskFull(f"no room for {len(data)} bytes")
-        self.platter.begin_change(name, self.platter.files.get(name))
-        self.platter.files[name] = StoredBytes(bytearray(data), len(data))
+        self.storage.begin_change(name, self.storage.files.get(name))
+        self.storage.files[name] = StoredBytes(bytearray(data), len(data))
         await self.work(_SYNC)
-        self.platter.settle(name)
+        self.storage.settle(name)
 
     async def load(self, name: str) -> bytes | None:
         """Return a small file's content; None when it does not exist."""
         await self.work(_WRITE)
-        stored = self.platter.files.get(name)
+        stored = self.storage.files.get(name)
         return None if stored is None else bytes(stored.data)
 
     async def free(self) -> int:
         """Return the number of bytes that may still be written."""
         await self.work(_WRITE)
-        return max(0, self.platter.capacity - self.platter.used)
+        return max(0, self.storage.capacity - self.storage.used)
 
     async def reserve(self, size: int) -> bool:
         """Reserve bytes in place of those reserved before; False when they do not fit."""
         await self.work(_WRITE)
-        platter = self.platter
-        if platter.used - platter.reserved + size > platter.capacity:
+        storage = self.storage
+        if storage.used - storage.reserved + size > storage.capacity:
             return False
-        platter.reserved = size
+        storage.reserved = size
         return True
 
     async def work(self, seconds: float) -> None:
         """
         Sleep for about the given seconds; raises ``ProcessKilled`` once the process has ended.
         """
-        if not self.life.is_alive:
+        if not self.process.is_alive:
             raise ProcessKilled
-        platter = self.platter
-        slower = _SLOWER if platter.is_slow else 1.0
-        await asyncio.sleep(seconds * slower * (0.5 + platter.chance.random()))
-        if not self.life.is_alive:
+        storage = self.storage
+        slower = _SLOWER if storage.is_slow else 1.0
+        await asyncio.sleep(seconds * slower * (0.5 + storage.chance.random()))
+        if not self.process.is_alive:
             raise ProcessKilled
 
 
@@ -240,27 +240,27 @@ class SimulatedFile:
 
     async def append(self, data: bytes) -> None:
         """Append bytes in two writes, so that a crash may come between them."""
-        platter = self._disk.platter
+        storage = self._disk.storage
         await self._disk.work(_WRITE)
-        half = platter.chance.randint(0, len(data))
+        half = storage.chance.randint(0, len(data))
         for part in (data[:half], data[half:]):
-            room = max(0, platter.capacity - platter.used)
+            room = max(0, storage.capacity - storage.used)
             self._stored.data += part[:room]
             if len(part) > room:
-                platter.trace.fault("disk full", "disk", f"{self._name}: {len(data)} bytes")
+                storage.trace.fault("disk full", "disk", f"{self._name}: {len(data)} bytes")
                 raise DiskFull(f"{self._name}: no room for {len(data)} bytes")
             await self._disk.work(_WRITE)
 
     async def sync(self) -> None:
         """Make the bytes that were appended before the call durable."""
         size = len(self._stored.data)
-        platter = self._disk.platter
-        if platter.deadly and platter.chance.random() < platter.deadly:
-            self._disk.life.end_after(1)
+        storage = self._disk.storage
+        if storage.deadly and storage.chance.random() < storage.deadly:
+            self._disk.process.end_after(1)
         await self._disk.work(_SYNC)
-        if platter.fails_next_sync:
-            platter.fails_next_sync = False
-            platter.trace.fault("sync failed", "disk", self._name)
+        if storage.fails_next_sync:
+            storage.fails_next_sync = False
+            storage.trace.fault("sync failed", "disk", self._name)
             raise DiskBroken(f"{self._name}: input/output error")
         self._stored.synced = max(self._stored.synced, min(size, len(self._stored.data)))
 
@@ -273,14 +273,14 @@ class SimulatedFile:
         """Cut the file to a size, durably."""
         await self._disk.work(_WRITE)
         stored = self._stored
-        self._disk.platter.begin_change(
+        self._disk.storage.begin_change(
             self._name, StoredBytes(bytearray(stored.data), stored.synced)
         )
         del stored.data[size:]
         stored.synced = min(stored.synced, size)
         await self._disk.work(_SYNC)
         stored.synced = len(stored.data)
-        self._disk.platter.settle(self._name)
+        self._disk.storage.settle(self._name)
 
     async def close(self) -> None:
         """Do nothing: no operating system resource is held."""

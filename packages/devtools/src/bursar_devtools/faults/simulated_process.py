@@ -136,28 +136,28 @@ class ProcessLoop(VirtualLoop):
         self, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.Handle:
         """Schedule a callback as a step of the process in its context."""
-        life = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
-        if life is None:
+        process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
+        if process is None:
             return super().call_soon(callback, *args, context=context)
-        return super().call_soon(life.step, callback, args, context=context)
+        return super().call_soon(process.step, callback, args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Schedule a callback at a virtual time, as a step of the process in its context."""
-        life = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
-        if life is None:
+        process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
+        if process is None:
             return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, life.step, callback, args, context=context)
+        return super().call_at(when, process.step, callback, args, context=context)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: Any = None, context: Any = None
     ) -> "asyncio.Task[Any]":
         """Create a task that belongs to the process in its context."""
-        life = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
+        process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         task = super().create_task(coro, name=name, context=context)
-        if life is not None:
-            life.has(task)
+        if process is not None:
+            process.has(task)
         return task
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
@@ -165,19 +165,19 @@ class ProcessLoop(VirtualLoop):
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         """Close an abandoned generator when the process that left it is alive."""
-        life = _CURRENT_PROCESS.get()
-        if life is not None and life.is_alive and not self.is_closed():
+        process = _CURRENT_PROCESS.get()
+        if process is not None and process.is_alive and not self.is_closed():
             self.call_soon(self.create_task, agen.aclose())
 
 
-def run_processes(story: Callable[[ProcessLoop], Coroutine[Any, Any, Result]]) -> Result:
+def run_processes(narrative: Callable[[ProcessLoop], Coroutine[Any, Any, Result]]) -> Result:
     """Run a simulation on a loop of its own, and end all processes after it."""
     loop = ProcessLoop()
     try:
-        return loop.run_until_complete(story(loop))
+        return loop.run_until_complete(narrative(loop))
     finally:
-        for life in loop.lives:
-            life.kill()
+        for process in loop.lives:
+            process.kill()
         _close_all_tasks(loop.lives)
         loop.close()
 
@@ -188,8 +188,8 @@ def _close_all_tasks(lives: list[SimulatedProcess]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            for life in lives:
-                life.bury()
+            for process in lives:
+                process.bury()
     finally:
         sys.unraisablehook = hook
 

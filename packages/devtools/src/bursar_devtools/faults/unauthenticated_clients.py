@@ -93,13 +93,13 @@ class UnauthenticatedClients:
 
     def _connect(self, said: bytes) -> None:
         self._count += 1
-        life = SimulatedProcess(self._loop, f"stranger-{self._count}")
-        link = _UnauthenticatedProtocol(said, self._network, life, self._server(), self._wrong)
+        process = SimulatedProcess(self._loop, f"stranger-{self._count}")
+        link = _UnauthenticatedProtocol(said, self._network, process, self._server(), self._wrong)
         try:
-            self._door.connect(life, link)
+            self._door.connect(process, link)
         except OSError:
             return
-        life.call_later(HELD, link.poll)
+        process.call_later(HELD, link.poll)
 
 
 class _UnauthenticatedProtocol(asyncio.Protocol):
@@ -109,13 +109,13 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
         self,
         said: bytes,
         network: FaultyNetwork,
-        life: SimulatedProcess,
+        process: SimulatedProcess,
         server: SimulatedProcess | None,
         wrong: ReportViolation,
     ) -> None:
         self._said = said
         self._network = network
-        self._life = life
+        self._process = process
         self._server = server
         self._wrong = wrong
         self._frames = FrameDecoder()
@@ -137,7 +137,7 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
                 case LeaveOrder():
                     self._is_welcome = False
                 case JobAssignment() if not self._is_welcome:
-                    self._wrong(self._life.party, "is given work and is no worker")
+                    self._wrong(self._process.party, "is given work and is no worker")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Record that the service has ended the connection."""
@@ -146,12 +146,12 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
     def poll(self) -> None:
         """Report a violation when the connection is still open."""
         server = self._server
-        party = self._life.party
+        party = self._process.party
         if not self._was_made or self._is_over or server is None or not server.is_alive:
             return
         late = self._network.late_until(server.party, party) + HELD - self._network.now
         if late > 0:  # a partition delays the service's close
-            self._life.call_later(late, self.poll)
+            self._process.call_later(late, self.poll)
         elif self._is_welcome:
             self._wrong(party, "works for a lease that is over")
         else:

@@ -68,7 +68,7 @@ def start_grid(
     as_json: AsJson = False,
 ) -> None:
     """Start clusters, and write a sites file that has them."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
     begin = time.monotonic()
@@ -85,8 +85,8 @@ def start_grid(
         print_json({**_told(grid), "took_s": took})
         return
     _print_status(grid)
-    say(f"ready in {took:.1f} s; try them with: --sites {grid.sites_file}")
-    say(f"end them with: bursar testgrid down{_folder_option(folder)}")
+    print_note(f"ready in {took:.1f} s; try them with: --sites {grid.sites_file}")
+    print_note(f"end them with: bursar testgrid down{_folder_option(folder)}")
 
 
 def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
@@ -104,7 +104,7 @@ def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
 
 def end_grid(folder: Folder = None, as_json: AsJson = False) -> None:
     """End the clusters and whatever runs on them, and remove their folder."""
-    from bursar.cli.output import print_json, say
+    from bursar.cli.output import print_json, print_note
     from bursar_devtools.testgrid.local_grid import LocalTestGrid, resolve_folder
 
     path = resolve_folder(folder)
@@ -112,7 +112,7 @@ def end_grid(folder: Folder = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"folder": str(path), "ended": ended})
     else:
-        say(f"{path}: {'ended ' + ', '.join(ended) if ended else 'no cluster was there'}")
+        print_note(f"{path}: {'ended ' + ', '.join(ended) if ended else 'no cluster was there'}")
 
 
 def show_environment(cluster: Cluster, folder: Folder = None, as_json: AsJson = False) -> None:

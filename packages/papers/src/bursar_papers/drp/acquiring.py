@@ -146,7 +146,7 @@ class Acquirer:
         self, now: float, free: int | None, holes: Sequence[BackfillWindow] = (), waiting: int = 0
     ) -> tuple[list[tuple[str, AllocationRequest]], list[str]]:
         """Requests to submit, by a name for each, and allocations to cancel."""
-        site = replace(self._site, free=free, holes=tuple(holes), waiting=waiting)
+        site = replace(self._site, free=free, backfill_windows=tuple(holes), waiting=waiting)
         view = PoolSnapshot(
             now=now,
             demand=self._demand(now),
