@@ -1,5 +1,6 @@
 """A test that fails is tried once more and named; one that fails twice fails the run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ def run(folder: Path, tests: str, *words: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, PROGRAM, "-q", *words],
         cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take most of the start
         capture_output=True,
         text=True,
         timeout=100,
