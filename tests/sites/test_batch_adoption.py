@@ -47,10 +47,14 @@ def test_pilots_are_adopted_and_others_end(tmp_path: Path, killed: bool) -> None
     run(main())
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
 def test_one_that_waits_keeps_its_place_however_long_the_service_takes_to_end(
-    tmp_path: Path,
+    tmp_path: Path, turns: int
 ) -> None:
-    """Who waits for it is cancelled; what else has to be written down then may take a while."""
+    """
+    Who waits for it is cancelled, some turns of the loop before the site is left; what else has
+    to be written down then may take a while.
+    """
 
     async def main() -> None:
         ground = Ground(tmp_path, lasting=True)
@@ -61,8 +65,8 @@ def test_one_that_waits_keeps_its_place_however_long_the_service_takes_to_end(
             there, files = ground.manager.there, ground.files
             assert (len(there), len(files)) == (2, 2)
             waiting.cancel()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            for _ in range(turns):
+                await asyncio.sleep(0)
             await ground.site.leave()
             await asyncio.sleep(5)
             assert (ground.manager.there, ground.files) == (there, files)

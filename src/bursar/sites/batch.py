@@ -513,12 +513,12 @@ class BatchSite:
         """End the job, whatever state it is in."""
         self._pilots.pop(entry.pilot.name, None)
         entry.abandon()
-        if self._tasks.is_closed:  # the run's next process has it
-            return
         ending = None
         if entry.job:
             self._watch.drop(entry.job)
             if not entry.lost.done():
+                if self._tasks.is_closed:  # left to the run's next process
+                    return
                 ending = self._endings.end_soon([entry.job])
         self._wanted.set()
         if ending is not None:
@@ -584,3 +584,4 @@ class BatchSite:
         await self._settlement.keep_usage(self._jobs)
         with contextlib.suppress(SiteError):
             await self._shell.remove(self._folder)
+        await self._tasks.close()
