@@ -2,20 +2,29 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import pytest
 
 from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.http_transport import ClientRequest, ClientResponse
 from bursar.simulation.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[ClientRequest], ClientResponse]
 
 
-class Line(httpx.AsyncBaseTransport):
+class BodyWithoutConnection:
+    """A body that holds no connection."""
+
+    async def aclose(self) -> None:
+        """Does nothing."""
+
+
+class Line:
     """
     A way to a service that is a function.
 
@@ -27,15 +36,22 @@ class Line(httpx.AsyncBaseTransport):
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self.requests: list[httpx.Request] = []
+        self.requests: list[ClientRequest] = []
         self.times: list[float] = []
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: ClientRequest) -> ClientResponse:
         """Answers."""
-        await request.aread()
-        self.requests.append(request)
+        self.requests.append(replace(request, content=await request.read()))
         self.times.append(asyncio.get_running_loop().time())
-        return self._handler(request)
+        return self._handler(self.requests[-1])
+
+    async def aclose(self) -> None:
+        """Does nothing."""
+
+
+def params_of(request: ClientRequest) -> dict[str, str]:
+    """The parameters of a request's query."""
+    return dict(parse_qsl(urlsplit(request.url).query))
 
 
 def simulated(work: Coroutine[Any, Any, T]) -> T:

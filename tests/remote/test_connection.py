@@ -5,42 +5,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
-from tests.remote.conftest import Line, client_of, simulated
+from tests.remote.conftest import BodyWithoutConnection, Line, client_of, params_of, simulated
 
 from bursar.model.errors import InputError, SiteError
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.http_transport import (
+    ClientRequest,
+    ClientResponse,
+    ConnectionFailed,
+    TransportError,
+)
 from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
 
 SITE = api.SiteInfo(name="physics", processors=4, free=2)
 TASK = api.TaskSpec(command=("true",))
 
 
-def answer(value: Any, status: int = 200, **headers: str) -> httpx.Response:
+def answer(value: Any, status: int = 200, **headers: str) -> ClientResponse:
     """A value as JSON."""
-    return httpx.Response(status, content=msgspec.json.encode(value), headers=headers)
+    return ClientResponse(status, content=msgspec.json.encode(value), headers=headers)
 
 
-def problem(kind: str, status: int, **more: Any) -> httpx.Response:
+def problem(kind: str, status: int, **more: Any) -> ClientResponse:
     """A problem document."""
     document = api.Problem(type=f"/problems/{kind}", title=kind, status=status, **more)
-    return httpx.Response(
+    return ClientResponse(
         status,
         content=msgspec.json.encode(document),
         headers={"Content-Type": "application/problem+json"},
     )
 
 
-def in_turn(*answers: httpx.Response | Exception) -> Line:
+def in_turn(*answers: ClientResponse | Exception) -> Line:
     """A service that answers so, one after the other."""
-    rest: Iterator[httpx.Response | Exception] = iter(answers)
+    rest: Iterator[ClientResponse | Exception] = iter(answers)
 
-    def handler(_: httpx.Request) -> httpx.Response:
+    def handler(_: ClientRequest) -> ClientResponse:
         said = next(rest)
         if isinstance(said, Exception):
             raise said
@@ -52,7 +57,7 @@ def in_turn(*answers: httpx.Response | Exception) -> Line:
 def test_what_is_lost_on_the_way_is_asked_again(notices: list[str]) -> None:
     """Until there is an answer; people are told once."""
     line = in_turn(
-        httpx.ConnectError("refused"), httpx.ReadError("reset"), TimeoutError(), answer(SITE)
+        ConnectionFailed("refused"), TransportError("reset"), TimeoutError(), answer(SITE)
     )
     assert simulated(client_of(line, notice=notices.append).site()) == SITE
     assert len(line.requests) == 4
@@ -76,7 +81,7 @@ def test_a_service_that_is_not_ready_says_so() -> None:
 
 def test_a_header_says_when_to_come_again_too() -> None:
     """That of a proxy, which writes no problem document."""
-    line = in_turn(httpx.Response(503, headers={"Retry-After": "9"}), answer(SITE))
+    line = in_turn(ClientResponse(503, headers={"Retry-After": "9"}), answer(SITE))
     assert simulated(client_of(line).site()) == SITE
     assert line.times[1] >= 9
 
@@ -84,8 +89,8 @@ def test_a_header_says_when_to_come_again_too() -> None:
 def test_patience_ends() -> None:
     """With the last failure, after about that long."""
 
-    def handler(_: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("no")
+    def handler(_: ClientRequest) -> ClientResponse:
+        raise ConnectionFailed("no")
 
     line = Line(handler)
     with pytest.raises(ServiceUnreachable, match=r"^site\.example\.org: ") as failure:
@@ -97,8 +102,8 @@ def test_patience_ends() -> None:
 def test_who_does_not_answer_is_left() -> None:
     """After the timeout; and the client lives on."""
 
-    class Silent(httpx.AsyncBaseTransport):
-        async def handle_async_request(self, _: httpx.Request) -> httpx.Response:
+    class Silent:
+        async def send(self, _: ClientRequest) -> ClientResponse:
             await asyncio.sleep(1e6)
             raise AssertionError
 
@@ -116,19 +121,19 @@ def test_who_does_not_answer_is_left() -> None:
 def test_a_stream_that_falls_silent_is_left() -> None:
     """Also one whose head had come: the page after it is asked for again."""
 
-    class Stuck(httpx.AsyncByteStream):
+    class Stuck(BodyWithoutConnection):
         async def __aiter__(self) -> Any:
             yield b"\n"
             await asyncio.sleep(1e6)
 
     pages = [
-        httpx.Response(200, headers={"Bursar-Next": "0", "Bursar-Done": "false"}),
-        httpx.Response(200, headers={"Bursar-Next": "0", "Bursar-Done": "true"}),
+        ClientResponse(200, headers={"Bursar-Next": "0", "Bursar-Done": "false"}),
+        ClientResponse(200, headers={"Bursar-Next": "0", "Bursar-Done": "true"}),
     ]
 
-    def handler(request: httpx.Request) -> httpx.Response:
-        if "follow" in request.url.params:
-            return httpx.Response(200, stream=Stuck())
+    def handler(request: ClientRequest) -> ClientResponse:
+        if "follow" in params_of(request):
+            return ClientResponse(200, stream=Stuck())
         return pages.pop(0)
 
     async def collect() -> list[api.Result]:
@@ -140,7 +145,7 @@ def test_a_stream_that_falls_silent_is_left() -> None:
 
 def test_a_submission_whose_answer_is_lost_is_sent_again_under_its_key() -> None:
     """The very same bytes: the service adds nothing the second time."""
-    line = in_turn(httpx.ReadError("reset"), answer(api.Submitted(first=4, count=2)))
+    line = in_turn(TransportError("reset"), answer(api.Submitted(first=4, count=2)))
     numbers = simulated(client_of(line).submit("h", [TASK, TASK]))
     first, second = line.requests
     assert list(numbers) == [4, 5]
@@ -186,7 +191,7 @@ def test_a_key_that_fits_no_header_is_refused(key: str) -> None:
 
 def test_an_instance_that_went_with_a_lost_answer_is_destroyed() -> None:
     """The second try finds nothing: that is what was wanted."""
-    line = in_turn(httpx.ReadError("reset"), problem("not-found", 404))
+    line = in_turn(TransportError("reset"), problem("not-found", 404))
     simulated(client_of(line).destroy("h"))
     assert [request.method for request in line.requests] == ["DELETE", "DELETE"]
 
@@ -202,9 +207,9 @@ def test_a_token_is_not_made_twice() -> None:
     """Its secret would be lost with the answer; a refused connection is another matter."""
     new = NewToken(user="ann", scopes=["read"])
     with pytest.raises(ServiceUnreachable):
-        simulated(client_of(in_turn(httpx.ReadError("reset"))).create_token(new))
+        simulated(client_of(in_turn(TransportError("reset"))).create_token(new))
     made = TokenInfo(id="1", user="ann", scopes=["read"], expires=1.0)
-    line = in_turn(httpx.ConnectError("refused"), answer(made, 201))
+    line = in_turn(ConnectionFailed("refused"), answer(made, 201))
     assert simulated(client_of(line).create_token(new)) == made
 
 
@@ -256,14 +261,14 @@ def test_what_a_service_says_does_nothing_to_a_terminal() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        httpx.Response(200, content=b"<html>"),
-        httpx.Response(200, content=b'{"name": 1}'),
-        httpx.Response(200, content=b'{"name": "\xff"}'),
-        httpx.Response(200, content=b"[" * 100_000),
-        httpx.Response(302, headers={"Location": "https://elsewhere.example.org"}),
+        ClientResponse(200, content=b"<html>"),
+        ClientResponse(200, content=b'{"name": 1}'),
+        ClientResponse(200, content=b'{"name": "\xff"}'),
+        ClientResponse(200, content=b"[" * 100_000),
+        ClientResponse(302, headers={"Location": "https://elsewhere.example.org"}),
     ],
 )
-def test_what_is_no_service_is_told_so(said: httpx.Response) -> None:
+def test_what_is_no_service_is_told_so(said: ClientResponse) -> None:
     """At once, and nothing is sent elsewhere."""
     line = in_turn(said)
     with pytest.raises(InvalidServiceResponse, match=r"^site\.example\.org: "):
@@ -274,7 +279,7 @@ def test_what_is_no_service_is_told_so(said: httpx.Response) -> None:
 def test_an_error_without_a_document_is_told_by_its_status() -> None:
     """That of a proxy, say."""
     with pytest.raises(RemoteProblem, match="answers 418"):
-        simulated(client_of(in_turn(httpx.Response(418, content=b"<html>"))).site())
+        simulated(client_of(in_turn(ClientResponse(418, content=b"<html>"))).site())
 
 
 def test_the_token_is_sent_and_told_to_nobody() -> None:
@@ -296,7 +301,7 @@ def test_a_handle_that_leads_elsewhere_is_refused(handle: str) -> None:
 
 def test_odd_handles_and_names_stay_where_they_are() -> None:
     """Slashes and question marks are part of them."""
-    line = in_turn(httpx.Response(204), answer(api.FileInfo(name="x", size=0), 200))
+    line = in_turn(ClientResponse(204), answer(api.FileInfo(name="x", size=0), 200))
     client = client_of(line)
 
     async def ask() -> None:
@@ -304,9 +309,10 @@ def test_odd_handles_and_names_stay_where_they_are() -> None:
         await client.upload("h", "dir/a b?.txt", b"")
 
     simulated(ask())
-    assert [request.url.raw_path for request in line.requests] == [
-        b"/v1/instances/a%2Fb%3Fc%23d%252e",
-        b"/v1/instances/h/files/dir/a%20b%3F.txt",
+    site = "https://site.example.org/v1"
+    assert [request.url for request in line.requests] == [
+        f"{site}/instances/a%2Fb%3Fc%23d%252e",
+        f"{site}/instances/h/files/dir/a%20b%3F.txt",
     ]
 
 
@@ -327,7 +333,7 @@ def test_a_session_is_destroyed_at_its_end() -> None:
                 raise error
         return [request.method for request in line.requests]
 
-    line = in_turn(made, httpx.Response(204))
+    line = in_turn(made, ClientResponse(204))
     assert simulated(work(line, KeyError("x"))) == ["POST", "DELETE"]
     made = answer(api.InstanceInfo(id="h"), 201)
     assert simulated(work(in_turn(made), SiteError("away"))) == ["POST"]

@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.remote.conftest import Line, client_of, simulated
+from tests.remote.conftest import BodyWithoutConnection, Line, client_of, params_of, simulated
 
+from bursar.remote.http_transport import ClientRequest, ClientResponse, TransportError
 from bursar.remote.messages import InstanceInfo, Result
 from bursar.remote.problems import InvalidServiceResponse, RemoteProblem
 
@@ -23,7 +23,7 @@ def line_of(cursor: int) -> bytes:
     return ENCODE.encode(Result(cursor=cursor, task=cursor - 1, state="succeeded")) + b"\n"
 
 
-class Cut(httpx.AsyncByteStream):
+class Cut(BodyWithoutConnection):
     """
     An answer that breaks off, or ends.
 
@@ -43,7 +43,7 @@ class Cut(httpx.AsyncByteStream):
         for start in range(0, len(self._data), 7):
             yield self._data[start : start + 7]
         if self._breaks:
-            raise httpx.ReadError("reset")
+            raise TransportError("reset")
 
 
 class Service:
@@ -69,14 +69,14 @@ class Service:
         self.repeats = repeats
         self.forgotten = 0
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: ClientRequest) -> ClientResponse:
         """Answers."""
         if request.method == "DELETE":
-            self.forgotten = int(request.url.params["through"])
-            return httpx.Response(204)
-        after = int(request.url.params["after"])
+            self.forgotten = int(params_of(request)["through"])
+            return ClientResponse(204)
+        after = int(params_of(request)["after"])
         first = max(1, after + (0 if self.repeats else 1))
-        follows = "follow" in request.url.params
+        follows = "follow" in params_of(request)
         last = self.total if follows else min(self.total, after + 3)
         data = b"\n".join(line_of(cursor) for cursor in range(first, last + 1))
         headers = {"Bursar-Next": str(last), "Bursar-Done": str(last == self.total).lower()}
@@ -84,8 +84,8 @@ class Service:
             size, breaks = self.accidents.pop()
             # A page that breaks off is known to: its length was told.
             breaks = breaks or not follows
-            return httpx.Response(200, headers=headers, stream=Cut(data[:size], breaks))
-        return httpx.Response(200, headers=headers, stream=Cut(data, False))
+            return ClientResponse(200, headers=headers, stream=Cut(data[:size], breaks))
+        return ClientResponse(200, headers=headers, stream=Cut(data, False))
 
 
 async def cursors(service: Service, after: int = 0, **options: Any) -> list[int]:
@@ -115,19 +115,19 @@ def test_each_result_comes_once(
 
 def test_what_is_there_now_can_be_read_without_waiting() -> None:
     """The end is the first empty page, though more is to come."""
-    requests: list[httpx.Request] = []
+    requests: list[ClientRequest] = []
 
-    def handler(request: httpx.Request) -> httpx.Response:
+    def handler(request: ClientRequest) -> ClientResponse:
         requests.append(request)
         answer = Service(5)(request)
-        answer.headers["Bursar-Done"] = "false"
+        answer.headers["bursar-done"] = "false"
         return answer
 
     async def collect() -> list[int]:
         return [one.cursor async for one in client_of(handler).results("h", until="now")]
 
     assert simulated(collect()) == [1, 2, 3, 4, 5]
-    assert all(request.url.params["wait"] == "0.0" for request in requests)
+    assert all(params_of(request)["wait"] == "0.0" for request in requests)
 
 
 def test_who_submits_still_is_told_of_later_results() -> None:
@@ -194,8 +194,8 @@ def test_who_leaves_early_acknowledges_nothing_more() -> None:
 def test_an_instance_that_is_gone_ends_it() -> None:
     """With the service's word, not after a long time."""
 
-    def handler(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(404, content=b'{"title": "Not found", "status": 404}')
+    def handler(_: ClientRequest) -> ClientResponse:
+        return ClientResponse(404, content=b'{"title": "Not found", "status": 404}')
 
     with pytest.raises(RemoteProblem, match="Not found"):
         simulated(cursors(handler))  # type: ignore[arg-type]
@@ -204,10 +204,10 @@ def test_an_instance_that_is_gone_ends_it() -> None:
 def test_a_stream_of_something_else_is_told() -> None:
     """Not tried for ever."""
 
-    def handler(request: httpx.Request) -> httpx.Response:
-        if "follow" in request.url.params:
-            return httpx.Response(200, content=b'{"cursor": "x"}\n')
-        return httpx.Response(200)
+    def handler(request: ClientRequest) -> ClientResponse:
+        if "follow" in params_of(request):
+            return ClientResponse(200, content=b'{"cursor": "x"}\n')
+        return ClientResponse(200)
 
     with pytest.raises(InvalidServiceResponse):
         simulated(cursors(handler))  # type: ignore[arg-type]
@@ -221,9 +221,9 @@ def event_of(results: int) -> bytes:
 def test_changes_go_on_where_they_broke_off() -> None:
     """The service is told what was seen last."""
     answers = [
-        httpx.Response(200, stream=Cut(event_of(1) + event_of(2) + b"data: {", True)),
-        httpx.Response(200, stream=Cut(b": beat\n\n" + event_of(5), False)),
-        httpx.Response(200, stream=Cut(event_of(6), False)),
+        ClientResponse(200, stream=Cut(event_of(1) + event_of(2) + b"data: {", True)),
+        ClientResponse(200, stream=Cut(b": beat\n\n" + event_of(5), False)),
+        ClientResponse(200, stream=Cut(event_of(6), False)),
     ]
     line = Line(lambda request: answers.pop(0))
 

@@ -11,15 +11,20 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.remote.conftest import Line
 
 from bursar.dispatch.tls import make_certificate, server_context
 from bursar.remote import connection, lines
 from bursar.remote.access import ENVIRONMENT, Access
+from bursar.remote.aiohttp_transport import AiohttpTransport
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.http_transport import HttpTransport
+from bursar.remote.http_transport import (
+    ClientRequest,
+    ClientResponse,
+    TransportError,
+    UnsendableRequest,
+)
 from bursar.remote.problems import InvalidServiceResponse, ServiceUnreachable
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -58,11 +63,13 @@ def url_of(port: int) -> str:
     return f"http://127.0.0.1:{port}/x"
 
 
-async def ask(sockets: HttpTransport, request: httpx.Request) -> httpx.Response:
+async def ask(sockets: AiohttpTransport, request: ClientRequest) -> ClientResponse:
     """The whole answer."""
-    response = await sockets.handle_async_request(request)
-    await response.aread()
-    await response.aclose()
+    response = await sockets.send(request)
+    try:
+        response.content = b"".join([piece async for piece in response.pieces()])
+    finally:
+        await response.aclose()
     return response
 
 
@@ -78,9 +85,9 @@ def test_a_connection_is_used_again() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
+            sockets = AiohttpTransport(None)
             for _ in range(5):
-                response = await ask(sockets, httpx.Request("GET", url_of(port)))
+                response = await ask(sockets, ClientRequest("GET", url_of(port)))
                 assert response.content == b"ok"
             await sockets.aclose()
 
@@ -99,9 +106,9 @@ def test_a_connection_that_is_closed_is_not_used_again(says_so: bool) -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
+            sockets = AiohttpTransport(None)
             for _ in range(3):
-                assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"ok"
+                assert (await ask(sockets, ClientRequest("GET", url_of(port)))).content == b"ok"
                 await asyncio.sleep(0.02)
             await sockets.aclose()
 
@@ -119,12 +126,60 @@ def test_what_nobody_read_is_not_the_next_answer() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
-            unread = await sockets.handle_async_request(httpx.Request("GET", url_of(port)))
+            sockets = AiohttpTransport(None)
+            unread = await sockets.send(ClientRequest("GET", url_of(port)))
             await asyncio.sleep(0.02)
             await unread.aclose()
-            assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"next!"
+            assert (await ask(sockets, ClientRequest("GET", url_of(port)))).content == b"next!"
             await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_an_answer_to_no_request_is_not_the_next_answer() -> None:
+    """A connection on which one comes is not used again."""
+    surplus = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        path = (await head_of(reader)).split()[1]
+        writer.write(OK)
+        if path == b"/first":
+            await surplus.wait()
+            writer.write(OK.replace(b"ok", b"no"))
+        await asyncio.sleep(60)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = AiohttpTransport(None)
+            base = f"http://127.0.0.1:{port}"
+            assert (await ask(sockets, ClientRequest("GET", f"{base}/first"))).content == b"ok"
+            surplus.set()
+            await asyncio.sleep(0.1)
+            assert (await ask(sockets, ClientRequest("GET", f"{base}/second"))).content == b"ok"
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_a_service_that_reads_no_more_is_left_at_once() -> None:
+    """Closing the client does not wait until the rest of a request is sent."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(60)
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield bytes(1 << 20)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = AiohttpTransport(None)
+            headers = {"Content-Length": "1" + "0" * 15}
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await sockets.send(ClientRequest("PUT", url_of(port), headers, body))
+            async with asyncio.timeout(30):
+                await sockets.aclose()
 
     asyncio.run(work())
 
@@ -140,9 +195,9 @@ def test_requests_at_the_same_time_do_not_mix() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
+            sockets = AiohttpTransport(None)
             for _ in range(3):
-                requests = [httpx.Request("GET", f"http://127.0.0.1:{port}/{n}") for n in range(8)]
+                requests = [ClientRequest("GET", f"http://127.0.0.1:{port}/{n}") for n in range(8)]
                 answers = await asyncio.gather(*(ask(sockets, each) for each in requests))
                 assert [answer.content for answer in answers] == [b"/%d" % n for n in range(8)]
             await sockets.aclose()
@@ -172,12 +227,12 @@ def test_much_comes_and_goes_without_much_memory() -> None:
     async def work() -> int:
         nonlocal most
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
+            sockets = AiohttpTransport(None)
             headers = {"Content-Length": str(size)}
-            request = httpx.Request("PUT", url_of(port), headers=headers, content=body())
-            response = await sockets.handle_async_request(request)
+            request = ClientRequest("PUT", url_of(port), headers=headers, content=body)
+            response = await sockets.send(request)
             received = 0
-            async for piece in response.aiter_bytes():
+            async for piece in response.pieces():
                 received += len(piece)
                 most = max(most, len(piece))
                 await asyncio.sleep(0.001)
@@ -204,12 +259,14 @@ def test_an_answer_before_the_request_is_over_is_heard() -> None:
 
     async def work() -> int:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
-            request = httpx.Request(
-                "PUT", url_of(port), headers={"Content-Length": "1" + "0" * 15}, content=body()
+            sockets = AiohttpTransport(None)
+            request = ClientRequest(
+                "PUT", url_of(port), headers={"Content-Length": "1" + "0" * 15}, content=body
             )
             async with asyncio.timeout(30):
-                return (await ask(sockets, request)).status_code
+                status = (await ask(sockets, request)).status
+            await sockets.aclose()
+            return status
 
     # The kernel's buffers are full soon, then the service has to read or say something.
     assert asyncio.run(work()) == 413
@@ -237,10 +294,10 @@ def test_an_answer_that_breaks_off_or_is_none_is_an_error(said: bytes) -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
-            with pytest.raises(httpx.ReadError):
+            sockets = AiohttpTransport(None)
+            with pytest.raises(TransportError):
                 async with asyncio.timeout(30):
-                    await ask(sockets, httpx.Request("GET", url_of(port)))
+                    await ask(sockets, ClientRequest("GET", url_of(port)))
             await sockets.aclose()
 
     asyncio.run(work())
@@ -257,11 +314,11 @@ def test_who_is_not_waited_for_any_more_is_left() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
+            sockets = AiohttpTransport(None)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await ask(sockets, httpx.Request("GET", f"http://127.0.0.1:{port}/slow"))
-            assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"ok"
+                    await ask(sockets, ClientRequest("GET", f"http://127.0.0.1:{port}/slow"))
+            assert (await ask(sockets, ClientRequest("GET", url_of(port)))).content == b"ok"
             await sockets.aclose()
 
     asyncio.run(work())
@@ -270,12 +327,22 @@ def test_who_is_not_waited_for_any_more_is_left() -> None:
 def test_a_header_with_a_line_end_is_not_sent() -> None:
     """It would be another header."""
 
+    seen = b""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal seen
+        seen = await reader.read()
+
     async def work() -> None:
-        request = httpx.Request("GET", url_of(1), headers={"X": "a\r\nAuthorization: b"})
-        with pytest.raises(httpx.LocalProtocolError):
-            await HttpTransport(None).handle_async_request(request)
+        async with serving(serve) as port:
+            sockets = AiohttpTransport(None)
+            headers = {"X": "a\r\nAuthorization: b"}
+            with pytest.raises(UnsendableRequest):
+                await sockets.send(ClientRequest("GET", url_of(port), headers=headers))
+            await sockets.aclose()
 
     asyncio.run(work())
+    assert seen == b""
 
 
 def test_nobody_there_is_told_in_the_systems_words() -> None:
@@ -348,8 +415,8 @@ def test_what_tls_says_is_final(reason: str, certificate: str | None, told: str)
         certificate=Path(certificate) if certificate else None,
     )
 
-    def handler(_: httpx.Request) -> httpx.Response:
-        raise httpx.ReadError("lost") from error
+    def handler(_: ClientRequest) -> ClientResponse:
+        raise TransportError("lost") from error
 
     line = Line(handler)
 
@@ -501,14 +568,14 @@ def test_nothing_is_left_open() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = HttpTransport(None)
-            await ask(sockets, httpx.Request("GET", url_of(port)))
+            sockets = AiohttpTransport(None)
+            await ask(sockets, ClientRequest("GET", url_of(port)))
             waiting = asyncio.create_task(
-                ask(sockets, httpx.Request("GET", f"http://127.0.0.1:{port}/wait"))
+                ask(sockets, ClientRequest("GET", f"http://127.0.0.1:{port}/wait"))
             )
             await asyncio.sleep(0.05)
             await sockets.aclose()
-            with pytest.raises(httpx.ReadError):
+            with pytest.raises(TransportError):
                 await waiting
 
     asyncio.run(work())

@@ -6,12 +6,12 @@ import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-import httpx
 import msgspec
 import pytest
-from tests.remote.conftest import Line, client_of, simulated
+from tests.remote.conftest import BodyWithoutConnection, Line, client_of, params_of, simulated
 
 from bursar.model.errors import InputError, SiteError
+from bursar.remote.http_transport import ClientRequest, ClientResponse, TransportError
 from bursar.remote.messages import FileInfo, FileList
 from bursar.remote.problems import RemoteProblem, ServiceUnreachable
 from bursar.remote.transfers import local_path
@@ -19,7 +19,7 @@ from bursar.remote.transfers import local_path
 CONTENT = bytes(range(256)) * 40
 
 
-class Part(httpx.AsyncByteStream):
+class Part(BodyWithoutConnection):
     """
     Some bytes, after which the connection breaks.
 
@@ -38,7 +38,7 @@ class Part(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         yield self._data
         if self._breaks:
-            raise httpx.ReadError("reset")
+            raise TransportError("reset")
 
 
 class Shelf:
@@ -58,7 +58,7 @@ class Shelf:
         self.tag = tag
         self._breaks = list(breaks)
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: ClientRequest) -> ClientResponse:
         """A part of it, or all."""
         start, status = 0, 200
         if "Range" in request.headers and request.headers["If-Range"] == self.tag:
@@ -66,7 +66,7 @@ class Shelf:
         rest = self.content[start:]
         size = self._breaks.pop(0) if self._breaks else None
         headers = {"ETag": self.tag} if self.tag else {}
-        return httpx.Response(
+        return ClientResponse(
             status, headers=headers, stream=Part(rest[:size], breaks=size is not None)
         )
 
@@ -88,7 +88,7 @@ def test_a_file_that_has_changed_is_taken_from_its_begin(tmp_path: Path) -> None
     """Two halves of two versions are no file."""
     shelf = Shelf(1000)
 
-    def handler(request: httpx.Request) -> httpx.Response:
+    def handler(request: ClientRequest) -> ClientResponse:
         answer = shelf(request)
         shelf.content, shelf.tag = b"another", '"2"'
         return answer
@@ -106,10 +106,10 @@ def test_a_program_that_is_downloaded_is_one(tmp_path: Path, executable: bool) -
     """If the service says so, also where it broke off on the way."""
     shelf = Shelf(1000)
 
-    def handler(request: httpx.Request) -> httpx.Response:
+    def handler(request: ClientRequest) -> ClientResponse:
         answer = shelf(request)
         if executable:
-            answer.headers["Bursar-Executable"] = "true"
+            answer.headers["bursar-executable"] = "true"
         return answer
 
     simulated(client_of(handler).download("h", "tool", tmp_path / "tool"))
@@ -122,8 +122,8 @@ def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("before")
 
-    def handler(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(404, content=b'{"title": "Not found", "status": 404}')
+    def handler(_: ClientRequest) -> ClientResponse:
+        return ClientResponse(404, content=b'{"title": "Not found", "status": 404}')
 
     with pytest.raises(RemoteProblem):
         simulated(client_of(handler).download("h", "file", target))
@@ -144,33 +144,33 @@ def test_an_upload_is_sent_again_from_its_begin(tmp_path: Path) -> None:
     source.write_bytes(CONTENT * 100)
     received: list[bytes] = []
 
-    def handler(request: httpx.Request) -> httpx.Response:
+    def handler(request: ClientRequest) -> ClientResponse:
         received.append(request.content)
         if len(received) == 1:
-            raise httpx.WriteError("reset")
+            raise TransportError("reset")
         digest = hashlib.sha256(request.content).hexdigest()
         info = FileInfo(name="file", size=len(request.content), sha256=digest)
-        return httpx.Response(200, content=msgspec.json.encode(info))
+        return ClientResponse(200, content=msgspec.json.encode(info))
 
     line = Line(handler)
     info = simulated(client_of(line).upload("h", "file", source, executable=True))
     assert info.size == len(CONTENT) * 100
     assert received == [CONTENT * 100] * 2
     assert line.requests[0].headers["Content-Length"] == str(len(CONTENT) * 100)
-    assert line.requests[0].url.params["executable"] == "true"
+    assert params_of(line.requests[0])["executable"] == "true"
 
 
 def test_what_arrived_otherwise_is_told() -> None:
     """By its digest."""
     wrong = FileInfo(name="file", size=1, sha256="0" * 64)
-    handler = Line(lambda _: httpx.Response(200, content=msgspec.json.encode(wrong)))
+    handler = Line(lambda _: ClientResponse(200, content=msgspec.json.encode(wrong)))
     with pytest.raises(SiteError, match="what arrived is not what was sent"):
         simulated(client_of(handler).upload("h", "file", b"x"))
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_is_sent(tmp_path: Path) -> None:
     """With its path."""
-    line = Line(lambda _: httpx.Response(200))
+    line = Line(lambda _: ClientResponse(200))
     with pytest.raises(InputError, match="gone"):
         simulated(client_of(line).upload("h", "x", tmp_path / "gone"))
     with pytest.raises(InputError, match=r"expected \.tar"):
@@ -183,10 +183,10 @@ def test_many_files_are_listed_page_by_page(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("bursar.remote.async_client.PAGE", 2)
     names = ["a", "b", "c"]
 
-    def handler(request: httpx.Request) -> httpx.Response:
-        after = request.url.params.get("after", "")
+    def handler(request: ClientRequest) -> ClientResponse:
+        after = params_of(request).get("after", "")
         found = [FileInfo(name=name, size=1) for name in names if name > after][:2]
-        return httpx.Response(200, content=msgspec.json.encode(FileList(files=found)))
+        return ClientResponse(200, content=msgspec.json.encode(FileList(files=found)))
 
     found = simulated(client_of(handler).files("h"))
     assert [file.name for file in found] == names
@@ -203,8 +203,8 @@ def test_a_name_of_the_services_does_not_lead_out_of_a_folder(name: str, tmp_pat
 def test_a_download_without_an_end_is_given_up() -> None:
     """When nothing more comes for as long as patience is."""
 
-    def handler(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, stream=Part(b"", breaks=True))
+    def handler(_: ClientRequest) -> ClientResponse:
+        return ClientResponse(200, stream=Part(b"", breaks=True))
 
     async def read() -> float:
         with pytest.raises(ServiceUnreachable):

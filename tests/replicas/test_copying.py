@@ -295,7 +295,6 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     for module, url, extra in (
-        ("aiohttp", "https://host/x", "http"),
         ("paramiko", "ssh://host/x", "ssh"),
         ("s3fs", "s3://bucket/x", "s3"),
     ):

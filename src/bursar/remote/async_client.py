@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 
 from bursar.market.trade_messages import AnyMessage, TradeMessage
@@ -19,6 +18,7 @@ from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.remote.connection import PATIENCE, TIMEOUT, Notice, ServiceConnection
 from bursar.remote.following import AGAIN, PAGE, Until, follow_results
+from bursar.remote.http_transport import HttpTransport
 from bursar.remote.lines import EventStreamDecoder
 from bursar.remote.pieces import split_submission
 from bursar.remote.problems import ServiceUnreachable
@@ -77,7 +77,7 @@ class AsyncServiceClient:
         self,
         access: Access | str,
         *,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: HttpTransport | None = None,
         timeout: float = TIMEOUT,
         patience: float = PATIENCE,
         entropy: Entropy = os.urandom,

@@ -5,12 +5,11 @@ Nothing here sends anything: :mod:`bursar.remote.connection` does.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from bursar.market.trade_messages import AnyMessage, TradeMessage
@@ -19,6 +18,7 @@ from bursar.model.errors import InputError
 from bursar.model.task import File
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
+from bursar.remote.http_transport import Body, ClientResponse
 from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
 _KEY = re.compile(r"[\x21-\x7e]{0,200}")
-
-Body = Callable[[], AsyncIterator[bytes]]
-"""Makes the pieces of a body, anew for each try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ class ApiCall(Generic[T]):
 
     method: str
     path: str
-    decode: Callable[[httpx.Response], T]
+    decode: Callable[[ClientResponse], T]
     query: Mapping[str, str | int | float] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | Body = b""
@@ -74,7 +71,7 @@ class ApiCall(Generic[T]):
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
-def _reading(kind: Any) -> Callable[[httpx.Response], Any]:
+def _reading(kind: Any) -> Callable[[ClientResponse], Any]:
     """Reads answers of a type; its decoder is made once."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -82,7 +79,7 @@ def _reading(kind: Any) -> Callable[[httpx.Response], Any]:
     return lambda answer: decoder.decode(answer.content)
 
 
-def _nothing(_: httpx.Response) -> None:
+def _nothing(_: ClientResponse) -> None:
     return None
 
 
@@ -221,13 +218,13 @@ def decode_results(lines: bytes) -> list[api.Result]:
 def results(handle: str, after: int, limit: int, wait: float) -> ApiCall[api.ResultPage]:
     """Ask for the results after a cursor, waiting up to ``wait`` seconds."""
 
-    def decode(answer: httpx.Response) -> api.ResultPage:
+    def decode(answer: ClientResponse) -> api.ResultPage:
         found = decode_results(answer.content)
         last = found[-1].cursor if found else after
         return api.ResultPage(
             results=found,
-            next=int(answer.headers.get("Bursar-Next", last)),
-            done=answer.headers.get("Bursar-Done", "").lower() == "true",
+            next=int(answer.header("Bursar-Next", str(last))),
+            done=answer.header("Bursar-Done").lower() == "true",
         )
 
     return ApiCall(

@@ -12,16 +12,24 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import urlencode
 
-import httpx
 import msgspec
 
 from bursar.model.errors import SiteError
 from bursar.remote.access import Access
 from bursar.remote.calls import ApiCall
-from bursar.remote.http_transport import ClosedWithoutResponse, HttpTransport
+from bursar.remote.http_transport import (
+    ClientRequest,
+    ClientResponse,
+    ClosedWithoutResponse,
+    ConnectionFailed,
+    HttpTransport,
+    TransportError,
+    UnsendableRequest,
+)
 from bursar.remote.messages import PREFIX, Problem
 from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
 from bursar.remote.retrying import FIRST, Entropy, RetryBackoff
@@ -92,7 +100,7 @@ class ServiceConnection:
         access: Access,
         *,
         entropy: Entropy,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: HttpTransport | None = None,
         timeout: float = TIMEOUT,
         patience: float = PATIENCE,
         notice: Notice | None = None,
@@ -103,7 +111,7 @@ class ServiceConnection:
         self._headers = {"User-Agent": "bursar", "Accept": "application/json"}
         if access.token:
             self._headers["Authorization"] = f"Bearer {access.token}"
-        self._transport = transport or HttpTransport(access.tls(), access.pin)
+        self._transport = transport or _sockets(access)
         self._timeout = timeout
         self._patience = patience
         self._entropy = entropy
@@ -144,7 +152,7 @@ class ServiceConnection:
             ) from None
 
     async def stream(
-        self, call: ApiCall[None], head: Callable[[httpx.Response], None] | None = None
+        self, call: ApiCall[None], head: Callable[[ClientResponse], None] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """
         Send a request and yield the bytes of its answer as they arrive.
@@ -163,12 +171,12 @@ class ServiceConnection:
         async with aclosing(response):
             if head is not None:
                 head(response)
-            pieces = response.aiter_bytes()
+            pieces = response.pieces()
             while True:
                 try:
                     async with asyncio.timeout(self._timeout):
                         piece = await anext(pieces, None)
-                except (httpx.TransportError, OSError) as error:
+                except (TransportError, OSError) as error:
                     raise self._broken(error) from None
                 if piece is None:
                     return
@@ -196,7 +204,7 @@ class ServiceConnection:
             self._notice(f"{failure}; trying again for {self._patience:g} s")
         await asyncio.sleep(wait)
 
-    async def _ask(self, call: ApiCall[T], *, whole: bool) -> httpx.Response:
+    async def _ask(self, call: ApiCall[T], *, whole: bool) -> ClientResponse:
         """Return a successful response, read to its end or still open."""
         tries = self.tries()
         hung_up_on = 0
@@ -204,7 +212,7 @@ class ServiceConnection:
             failure: RemoteProblem | SiteError
             try:
                 response = await self._send(call, whole=whole)
-            except (httpx.TransportError, OSError) as error:
+            except (TransportError, OSError) as error:
                 hung_up_on = hung_up_on + 1 if isinstance(error, ClosedWithoutResponse) else 0
                 if 0 < hung_up_on < _HUNG_UP and self._may_ask_again(call):
                     await asyncio.sleep(FIRST)
@@ -212,12 +220,12 @@ class ServiceConnection:
                 failure = self._broken(error)
                 if hung_up_on >= _HUNG_UP and not self._reached:
                     failure.transient = False
-                if not call.repeatable and not isinstance(error, httpx.ConnectError):
+                if not call.repeatable and not isinstance(error, ConnectionFailed):
                     failure.transient = False
             else:
                 self._reached = True
-                status = response.status_code
-                went = call.ending and tries.failures and status == httpx.codes.NOT_FOUND
+                status = response.status
+                went = call.ending and tries.failures and status == HTTPStatus.NOT_FOUND
                 if response.is_success or went or status == call.also:
                     return response
                 failure = self._refusal(response)
@@ -227,29 +235,29 @@ class ServiceConnection:
         """Return whether to retry silently after the service closed the connection."""
         return call.repeatable and not self._reached and self._patience > 0
 
-    async def _send(self, call: ApiCall[T], *, whole: bool) -> httpx.Response:
+    async def _send(self, call: ApiCall[T], *, whole: bool) -> ClientResponse:
         size = len(call.content) if isinstance(call.content, bytes) else call.size
-        # Of a body that is made piece by piece it would not be known.
-        length = {"Content-Length": str(size)} if size else {}
-        request = httpx.Request(
+        # The transport does not know the size of a body that is made piece by piece.
+        length = {"Content-Length": str(size)} if call.content else {}
+        request = ClientRequest(
             call.method,
             self._base + call.path + ("?" + urlencode(call.query) if call.query else ""),
             headers={**self._headers, **call.headers, **length},
-            content=call.content if isinstance(call.content, bytes) else call.content(),
+            content=call.content,
         )
         async with asyncio.timeout(self._timeout + call.wait + size / SLOWEST_LINE):
-            response = await self._transport.handle_async_request(request)
-            if response.headers.get("Content-Encoding", "identity") != "identity":
+            response = await self._transport.send(request)
+            if response.header("Content-Encoding", "identity") != "identity":
                 await response.aclose()
                 raise _InvalidHttpResponse("answers in an encoding that was not asked for")
             if not (whole or response.is_success):
-                response = await _read(response, LONGEST_REFUSAL)
+                await _read(response, LONGEST_REFUSAL)
             elif whole:
-                response = await _read(response, LONGEST_ANSWER)
+                await _read(response, LONGEST_ANSWER)
         return response
 
-    def _refusal(self, response: httpx.Response) -> RemoteProblem | SiteError:
-        status = response.status_code
+    def _refusal(self, response: ClientResponse) -> RemoteProblem | SiteError:
+        status = response.status
         if status < 400:
             return InvalidServiceResponse(
                 f"{self.name}: answers {status}: is this the service's own address?"
@@ -257,10 +265,10 @@ class ServiceConnection:
         try:
             problem = _PROBLEM.decode(response.content)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            problem = Problem(title=f"answers {status} {_plain(response.reason_phrase)}", status=0)
+            problem = Problem(title=f"answers {status} {_phrase(response.status)}", status=0)
         after = problem.retry_after
         if after is None:
-            after = _seconds(response.headers.get("Retry-After", ""))
+            after = _seconds(response.header("Retry-After"))
         problem = msgspec.structs.replace(
             problem,
             status=status,
@@ -269,7 +277,7 @@ class ServiceConnection:
             retry_after=after,
         )
         # Tells apart a token that was forgotten from one that is good no more.
-        shown = self._access.shown() if status == httpx.codes.UNAUTHORIZED else ""
+        shown = self._access.shown() if status == HTTPStatus.UNAUTHORIZED else ""
         return RemoteProblem(self.name, problem, shown)
 
     def _broken(self, error: Exception) -> SiteError:
@@ -287,22 +295,22 @@ class ServiceConnection:
                 )
             if isinstance(cause, socket.gaierror) and not self._reached:
                 return InvalidServiceResponse(f"{self.name}: no such host: {cause.strerror}")
-        if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+        if isinstance(error, UnsendableRequest):
             return SiteError(f"{self.name}: the request could not be sent: {error}")
-        if isinstance(error, httpx.TimeoutException | TimeoutError):
+        if isinstance(error, TimeoutError):
             return ServiceUnreachable(f"{self.name}: no answer within {self._timeout:g} s")
-        if isinstance(error, httpx.ConnectError):
+        if isinstance(error, ConnectionFailed):
             return ServiceUnreachable(f"{self.name}: cannot be reached: {_reason(error)}")
         if isinstance(error, ClosedWithoutResponse) and not self._reached:
             return ServiceUnreachable(f"{self.name}: {explain_closed_connection(self._access)}")
         return ServiceUnreachable(f"{self.name}: the connection was lost")
 
 
-class _InvalidHttpResponse(httpx.RemoteProtocolError):
+class _InvalidHttpResponse(TransportError):
     """An HTTP response that no Bursar service sends."""
 
 
-async def _read(response: httpx.Response, most: int) -> httpx.Response:
+async def _read(response: ClientResponse, most: int) -> None:
     """
     Read the rest of a response of at most ``most`` bytes.
 
@@ -313,13 +321,25 @@ async def _read(response: httpx.Response, most: int) -> httpx.Response:
     """
     pieces, size = [], 0
     async with aclosing(response):
-        async for piece in response.aiter_bytes():
+        async for piece in response.pieces():
             size += len(piece)
             if size > most:
                 raise _InvalidHttpResponse(f"answers more than {most >> 20} MiB")
             pieces.append(piece)
-    headers = response.headers
-    return httpx.Response(response.status_code, headers=headers, content=b"".join(pieces))
+    response.content = b"".join(pieces)
+
+
+def _sockets(access: Access) -> HttpTransport:
+    from bursar.remote.aiohttp_transport import AiohttpTransport  # takes time to load
+
+    return AiohttpTransport(access.tls(), access.pin)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

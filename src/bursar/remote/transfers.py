@@ -7,16 +7,16 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
-
-import httpx
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.task import File
 from bursar.remote import calls
 from bursar.remote.calls import ApiCall
 from bursar.remote.connection import ServiceConnection
+from bursar.remote.http_transport import ClientResponse
 from bursar.remote.messages import FileInfo
 from bursar.remote.problems import ServiceUnreachable
 
@@ -194,10 +194,10 @@ class _DownloadTarget:
         part = {"Range": f"bytes={self._received}-", "If-Range": self._tag}
         return replace(call, headers={**call.headers, **part})
 
-    def _on_head(self, answer: httpx.Response) -> None:
-        self._tag = answer.headers.get("ETag", "")
-        self.executable = answer.headers.get("Bursar-Executable", "").lower() == "true"
-        if answer.status_code != httpx.codes.PARTIAL_CONTENT:
+    def _on_head(self, answer: ClientResponse) -> None:
+        self._tag = answer.header("ETag")
+        self.executable = answer.header("Bursar-Executable").lower() == "true"
+        if answer.status != HTTPStatus.PARTIAL_CONTENT:
             self._target.seek(0)
             self._target.truncate()
             self._received = 0

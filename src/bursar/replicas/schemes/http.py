@@ -13,17 +13,13 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from bursar.model.errors import InputError
+import aiohttp
+import fsspec
+from fsspec.asyn import sync
+
 from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.schemes.source import NOT_THERE, SILENT, failing
 from bursar.replicas.urls import redact_urls, split_url
-
-try:
-    import aiohttp
-    import fsspec
-    from fsspec.asyn import sync
-except ImportError:  # pragma: no cover - told by a test in another process
-    raise InputError("http copies need aiohttp", hint="pip install 'bursar[http]'") from None
 
 T = TypeVar("T")
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")

@@ -9,9 +9,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-import httpx
-
+from bursar.remote.http_transport import (
+    ClientRequest,
+    ClientResponse,
+    ConnectionFailed,
+    TransportError,
+)
 from bursar_devtools.faults.faulty_network import DelayedChannel, FaultyNetwork
 from bursar_devtools.faults.simulated_process import SimulatedProcess
 
@@ -22,6 +27,9 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 
 _LATEST = 30.0
 """Most seconds after which a repeated request arrives."""
+
+_LONGEST_SILENCE = 60.0
+"""Seconds without a message of the answer after which a request fails."""
 
 
 class SimulatedEndpoint:
@@ -62,7 +70,7 @@ class SimulatedEndpoint:
         return self._serving
 
 
-class FaultyHttpTransport(httpx.AsyncBaseTransport):
+class FaultyHttpTransport:
     """
     Carries a client's requests to the service, with faults.
 
@@ -83,35 +91,34 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
         self._process = process
         self._service = service
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: ClientRequest) -> ClientResponse:
         """
         Send a request, and wait for the head of the answer.
 
         Raises
         ------
-        httpx.TransportError
+        TransportError
             When the network failed.
         """
-        body = await request.aread()
+        body = await request.read()
         network, party = self._network, self._process.party
-        patience = request.extensions.get("timeout", {}).get("read") or 60.0
         serving = self._service.serving
         if serving is None:
             await asyncio.sleep(network.lateness())
-            raise httpx.ConnectError("connection refused", request=request)
+            raise ConnectionFailed("connection refused")
         if network.blocked(party, serving[0].party):
-            await asyncio.sleep(min(patience, network.blocked(party, serving[0].party)))
-            raise httpx.ConnectTimeout("nothing comes through", request=request)
-        what = f"{request.method} {request.url.path}"
+            await asyncio.sleep(min(_LONGEST_SILENCE, network.blocked(party, serving[0].party)))
+            raise TimeoutError("nothing comes through")
+        what = f"{request.method} {_path_of(request)}"
         if network.happens(network.conditions.handshakes):
             network.trace.fault("handshake", party, f"fails: {what}")
             await asyncio.sleep(network.lateness())
-            raise httpx.ConnectError("handshake failure", request=request)
+            raise ConnectionFailed("handshake failure")
         if network.happens(network.conditions.loses):
             network.trace.fault("request lost", party, what)
-            await asyncio.sleep(network.chance.uniform(0, patience))
-            raise httpx.ReadError("connection reset by peer", request=request)
-        struck = self._service.is_struck(request.method, request.url.path)
+            await asyncio.sleep(network.chance.uniform(0, _LONGEST_SILENCE))
+            raise TransportError("connection reset by peer")
+        struck = self._service.is_struck(request.method, _path_of(request))
         repeats = struck and network.chance.random() < 0.7
         if repeats or network.happens(network.conditions.repeats):
             network.trace.fault("request repeated", party, what)
@@ -124,12 +131,14 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
             network.trace.fault("answer lost", party, what)
             exchange.forget_after(network.chance.choice((0, 1, 2, 3)))
         exchange.begin_after(network.lateness())
-        answer = _ResponseStream(exchange, patience)
+        answer = _FaultyBody(exchange)
         start = await answer.next()
         assert start["type"] == "http.response.start"
-        return httpx.Response(
-            start["status"], headers=start.get("headers", []), stream=answer, request=request
-        )
+        headers = {name.decode(): value.decode() for name, value in start.get("headers", [])}
+        return ClientResponse(start["status"], headers=headers, stream=answer)
+
+    async def aclose(self) -> None:
+        """Do nothing: no connection is kept."""
 
 
 class _HttpExchange:
@@ -143,7 +152,7 @@ class _HttpExchange:
         client: SimulatedProcess | None,
         party: str,
         service: SimulatedEndpoint,
-        request: httpx.Request,
+        request: ClientRequest,
         body: bytes,
     ) -> None:
         self._network = network
@@ -188,14 +197,14 @@ class _HttpExchange:
 
     def _broken(self) -> None:
         if self._lane is not None and not self._ended:
-            self._lane.send(httpx.ReadError("connection reset by peer", request=self._request))
+            self._lane.send(TransportError("connection reset by peer"))
             self._lane = None
 
     # Steps of the service's process.
 
     def _begin(self, application: Application) -> None:
         assert self._server is not None
-        self._service.on_moment(self._request.method, self._request.url.path)
+        self._service.on_moment(self._request.method, _path_of(self._request))
         self._server.spawn(self._serve(application))
 
     async def _serve(self, application: Application) -> None:
@@ -203,7 +212,7 @@ class _HttpExchange:
             await application(_asgi_scope(self._request, self._party), self._receive, self._send)
         except Exception as error:
             self._service.on_crash(
-                f"{self._request.method} {self._request.url.path}: {type(error).__name__}: {error}"
+                f"{self._request.method} {_path_of(self._request)}: {type(error).__name__}: {error}"
             )
             self._broken()
         self._ended = True
@@ -216,9 +225,9 @@ class _HttpExchange:
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 500:
-            self._service.on_crash(f"{self._request.method} {self._request.url.path}: status 500")
+            self._service.on_crash(f"{self._request.method} {_path_of(self._request)}: status 500")
         if message["type"] == "http.response.start" and message["status"] < 300:
-            self._service.on_moment(self._request.method, self._request.url.path)
+            self._service.on_moment(self._request.method, _path_of(self._request))
         if self._messages_left == 0:
             self._broken()
             self._gone.set()
@@ -228,12 +237,11 @@ class _HttpExchange:
         await asyncio.sleep(0)
 
 
-class _ResponseStream(httpx.AsyncByteStream):
+class _FaultyBody:
     """Yields the answer's bytes as they arrive."""
 
-    def __init__(self, exchange: _HttpExchange, patience: float) -> None:
+    def __init__(self, exchange: _HttpExchange) -> None:
         self._exchange = exchange
-        self._patience = patience
 
     async def next(self) -> Message:
         """Return the next message of the answer."""
@@ -241,11 +249,11 @@ class _ResponseStream(httpx.AsyncByteStream):
         try:
             while not exchange.heard:
                 exchange.changed.clear()
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(_LONGEST_SILENCE):
                     await exchange.changed.wait()
         except TimeoutError:
             exchange.leave()
-            raise httpx.ReadTimeout("no answer in time") from None
+            raise TimeoutError("no answer in time") from None
         except asyncio.CancelledError:
             exchange.leave()
             raise
@@ -267,21 +275,26 @@ class _ResponseStream(httpx.AsyncByteStream):
         self._exchange.leave()
 
 
-def _asgi_scope(request: httpx.Request, party: str) -> dict[str, Any]:
-    path, _, query = request.url.raw_path.partition(b"?")
+def _path_of(request: ClientRequest) -> str:
+    return unquote(urlsplit(request.url).path)
+
+
+def _asgi_scope(request: ClientRequest, party: str) -> dict[str, Any]:
+    url = urlsplit(request.url)
+    headers = {"Host": url.netloc, **request.headers}
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": request.method,
-        "scheme": request.url.scheme,
-        "path": request.url.path,
-        "raw_path": path,
-        "query_string": query,
+        "scheme": url.scheme,
+        "path": _path_of(request),
+        "raw_path": url.path.encode(),
+        "query_string": url.query.encode(),
         "root_path": "",
-        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         "client": (party, 0),
-        "server": (request.url.host, request.url.port),
+        "server": (url.hostname, url.port),
         "state": {},
         "extensions": {},
     }

@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 
-import httpx
 import msgspec
 
 from bursar.model.errors import SiteError
@@ -18,6 +17,7 @@ from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.calls import JSON, ApiCall
 from bursar.remote.connection import ServiceConnection
+from bursar.remote.http_transport import ClientResponse
 from bursar.remote.problems import RemoteProblem
 from bursar.service.interfaces import Clock, Scope
 from bursar_devtools.faults.agreement_checker import AgreementChecker
@@ -226,5 +226,5 @@ class StaleTokenUser:
         self._checker.wrong(self._user, f"{what} by a token whose revocation was acknowledged")
 
 
-def _nothing(_: httpx.Response) -> None:
+def _nothing(_: ClientResponse) -> None:
     return None
