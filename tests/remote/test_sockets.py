@@ -244,6 +244,27 @@ def test_much_comes_and_goes_without_much_memory() -> None:
     assert most < 4 << 20
 
 
+def test_a_body_of_many_bytes_is_sent_whole() -> None:
+    """In pieces, between which the loop may do other things."""
+    content = bytes(range(256)) * (3 << 12)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        head = await head_of(reader)
+        assert b"Content-Length: %d\r\n" % len(content) in head
+        assert await reader.readexactly(len(content)) == content
+        writer.write(OK)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = AiohttpTransport(None)
+            headers = {"Content-Length": str(len(content))}
+            request = ClientRequest("POST", url_of(port), headers, content)
+            assert (await ask(sockets, request)).content == b"ok"
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
 def test_an_answer_before_the_request_is_over_is_heard() -> None:
     """A refusal of a body that is too large, say; the connection is not used again."""
 
