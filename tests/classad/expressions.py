@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bursar.classad import Expression, parse
-from bursar.classad.signatures import SIGNATURES
+from bursar.classad.parsing import SIGNATURES
 
 NAMES = ("a", "b", "c", "d", "Load", INNER := "inner", "absent")
 """Attributes; no ad has the last one, and the one before it is an ad where it is there."""

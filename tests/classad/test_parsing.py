@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, clauses, parse, parse_ad, references
 from bursar.classad.functions import FUNCTIONS
-from bursar.classad.signatures import REFUSED, SIGNATURES
+from bursar.classad.parsing import REFUSED, SIGNATURES
 from bursar.model.errors import InputError
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lark import Token, Transformer, v_args
 
 from bursar.classad.ad import Ad, Expression
-from bursar.classad.signatures import REFUSED, SIGNATURES
 from bursar.classad.tree import (
     DEEPEST,
     AttributeReference,
@@ -29,6 +28,76 @@ from bursar.model.errors import InputError, spelling_hint
 
 if TYPE_CHECKING:
     from lark import Lark
+
+
+SIGNATURES: dict[str, tuple[int, int | None]] = {
+    "isundefined": (1, 1),
+    "iserror": (1, 1),
+    "isstring": (1, 1),
+    "isinteger": (1, 1),
+    "isreal": (1, 1),
+    "isboolean": (1, 1),
+    "islist": (1, 1),
+    "isclassad": (1, 1),
+    "ifthenelse": (3, 3),
+    "member": (2, 2),
+    "identicalmember": (2, 2),
+    "anycompare": (3, 3),
+    "allcompare": (3, 3),
+    "size": (1, 1),
+    "sum": (1, 1),
+    "avg": (1, 1),
+    "min": (1, 1),
+    "max": (1, 1),
+    "strcat": (0, None),
+    "substr": (2, 3),
+    "toupper": (1, 1),
+    "tolower": (1, 1),
+    "strcmp": (2, 2),
+    "stricmp": (2, 2),
+    "regexp": (2, 3),
+    "regexpmember": (2, 3),
+    "split": (1, 2),
+    "stringlistmember": (2, 3),
+    "stringlistimember": (2, 3),
+    "stringlistsize": (1, 2),
+    "stringlistsum": (1, 2),
+    "stringlistavg": (1, 2),
+    "stringlistmin": (1, 2),
+    "stringlistmax": (1, 2),
+    "stringlistsintersect": (2, 3),
+    "stringlistsubsetmatch": (2, 3),
+    "stringlistisubsetmatch": (2, 3),
+    "stringlist_regexpmember": (2, 4),
+    "int": (1, 1),
+    "real": (1, 1),
+    "string": (1, 1),
+    "bool": (1, 1),
+    "floor": (1, 1),
+    "ceil": (1, 1),
+    "ceiling": (1, 1),
+    "round": (1, 1),
+    "pow": (2, 2),
+    "quantize": (2, 2),
+}
+"""Each name in lower case, with the fewest and the most arguments; None: any number."""
+
+_CLOCK = "the answer would change from one evaluation to the next"
+_MACHINE = "expressions know nothing of the machine that evaluates them"
+
+REFUSED = {
+    "time": _CLOCK,
+    "currenttime": _CLOCK,
+    "daytime": _CLOCK,
+    "random": _CLOCK,
+    "timezoneoffset": _MACHINE,
+    "userhome": _MACHINE,
+    "usermap": _MACHINE,
+    "eval": "no text is evaluated as an expression",
+    "debug": "expressions write nothing",
+}
+"""Functions of HTCondor's that are left out on purpose, and why."""
+
 
 LONGEST = 1024 * 1024
 """Characters of an expression or an ad."""

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,14 @@ from bursar.broker.matchmaking.broker_interfaces import BrokerJob as Asked
 from bursar.model.admission import Refusal
 from bursar.simulation.datagrid.computing_elements import make_element
 from bursar.simulation.datagrid.event_digest import GridJobEvent
-from bursar.simulation.datagrid.file_times import GridFileTimes, read_seconds
 from bursar.simulation.datagrid.grid_job import GridJob, GridJobState
 from bursar.simulation.datagrid.grid_outcome import GridOutcome, GridRecorder
 from bursar.simulation.datagrid.grid_workload import GridWorkload
-from bursar.simulation.datagrid.information_service import InformationService
-from bursar.simulation.datagrid.job_counts import GridJobCounts
+from bursar.simulation.datagrid.information_service import (
+    GridFileTimes,
+    InformationService,
+    read_seconds,
+)
 from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridFaults, GridServices
 from bursar.simulation.datagrid.staging import GridStaging
 from bursar.simulation.datagrid.storage import ReplicaCatalogue, storages_of
@@ -31,6 +33,50 @@ NO_FAULTS = GridFaults()
 
 SimulationObserver = Callable[["DataGridSimulation"], None]
 """Told after every event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridJobCounts:
+    """
+    Jobs by where they are.
+
+    Parameters
+    ----------
+    submitted
+        All that there have been.
+    paused
+        That failed or matched nothing, and go to the broker again.
+    staging
+        At the submission service, waiting for files.
+    submitting
+        At the submission service, with their files.
+    queued, running
+        At the computing elements.
+    finished, failed
+        That are done with.
+    """
+
+    submitted: int
+    paused: int
+    staging: int
+    submitting: int
+    queued: int
+    running: int
+    finished: int
+    failed: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every job is at one place."""
+        return self.submitted == (
+            self.paused
+            + self.staging
+            + self.submitting
+            + self.queued
+            + self.running
+            + self.finished
+            + self.failed
+        )
 
 
 def simulate(
