@@ -1,6 +1,7 @@
 """Several clusters side by side."""
 
 import os
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.testgrid.clusters import need_slurm
 
 from bursar.model.errors import InputError, SiteError
 from bursar_devtools.testgrid import local_grid as grids
+from bursar_devtools.testgrid import processes
 from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
 
@@ -119,3 +121,17 @@ def test_a_link_in_the_place_of_the_usual_folder_is_not_followed(
     with pytest.raises(InputError):
         LocalTestGrid.up(clusters=1, nodes=1)
     assert list(ours.iterdir()) == []
+
+
+def test_a_process_that_no_look_finds_goes_with_its_group() -> None:
+    """A job's process may begin while others are looked at, and start the next before its turn."""
+    words = ["sh", "-c", "sleep 300 & echo $!; wait"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as leader:
+        assert leader.stdout is not None
+        hidden = int(leader.stdout.readline())
+
+        processes.kill_until_none(lambda: {leader.pid} if leader.poll() is None else set())
+
+        assert processes.wait_until(lambda: not processes.is_running(hidden), 30.0)

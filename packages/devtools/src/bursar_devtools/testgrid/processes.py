@@ -138,11 +138,26 @@ def kill_until_none(look: Callable[[], Collection[int]], seconds: float = 10.0) 
     def none_left() -> bool:
         nonlocal clear_looks
         left = look()
+        _kill_groups(left)
         end(left, signal.SIGKILL)
         clear_looks = 0 if left else clear_looks + 1
         return clear_looks == 3
 
     return wait_until(none_left, seconds)
+
+
+def _kill_groups(found: Collection[int]) -> None:
+    """
+    Kill the process groups whose leaders were found.
+
+    A group is killed at one instant: a process that was not found, because it began while others
+    were looked at, goes with its group.
+    """
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            group = os.getpgid(pid)
+            if group in found and group != os.getpgrp():
+                os.killpg(group, signal.SIGKILL)
 
 
 def wait_until(what: Callable[[], bool], seconds: float, step: float = 0.02) -> bool:
