@@ -417,7 +417,7 @@ def test_what_a_killed_process_had_brought_is_not_sent_again(grid: Grid, web: We
 @pytest.mark.parametrize(
     "point",
     [
-        "PartialFile.come_from",
+        "PartialFile.set_origin",
         "PartialFile.sync",
         "PartialFile.put",
         "PendingFolderFile.commit",
