@@ -60,7 +60,7 @@ from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule
 from bursar.planning.search_limits import SearchLimits
 from bursar_devtools.hypervolume import hypervolume
-from bursar_papers.hpdc07 import slots_and_tasks
+from bursar_papers.hpdc07_slots import slots_and_tasks
 from bursar_papers.workflows import BANDWIDTH, cybershake, layered
 
 HERE = Path(__file__).parent

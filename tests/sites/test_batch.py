@@ -27,11 +27,8 @@ from bursar.sites.batch import BatchSite
 from bursar.sites.pilot_job import STARTING
 from bursar.sites.protocol import HeldProcessors
 from bursar.worker.launch import Endpoint
-from bursar_devtools.simulated_manager import (
-    SchedulerLatency,
-    SimulatedResourceManager,
-    cluster_with_timetable,
-)
+from bursar_devtools.simulated_jobs import SchedulerLatency, cluster_with_timetable
+from bursar_devtools.simulated_manager import SimulatedResourceManager
 
 THERE = ("pending", "held", "running")
 

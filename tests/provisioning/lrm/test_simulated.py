@@ -15,12 +15,12 @@ from bursar.model.trace import Trace
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.virtual_loop import VirtualLoop
-from bursar_devtools.simulated_manager import (
+from bursar_devtools.simulated_jobs import (
     SchedulerLatency,
     SimulatedJob,
-    SimulatedResourceManager,
     cluster_with_timetable,
 )
+from bursar_devtools.simulated_manager import SimulatedResourceManager
 
 REQUEST = JobRequest(name="job", processors=1, seconds=60.0, script="", folder="/nowhere")
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pytest
 from tests.simulation.faults.breaks import BREAKS, Break
 
-from bursar_devtools.faults.fault_simulation import simulate
+from bursar_devtools.faults.seed_verdict import simulate
 
 APART = 10_000
 """Seeds between two starts."""

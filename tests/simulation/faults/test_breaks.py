@@ -4,7 +4,7 @@ import pytest
 from tests.simulation.faults.breaks import BREAKS, Break
 from tests.simulation.faults.catching import seeds_until_noticed
 
-from bursar_devtools.faults.fault_simulation import simulate
+from bursar_devtools.faults.seed_verdict import simulate
 
 _MOST = 200
 """Seeds that are looked at from a break's first one on."""

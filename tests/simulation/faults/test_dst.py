@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bursar_devtools.faults import dst_command
-from bursar_devtools.faults.fault_simulation import SeedVerdict, simulate
+from bursar_devtools.faults.seed_verdict import SeedVerdict, simulate
 
 _FEW = 40
 SEEDS = 200
@@ -38,7 +38,7 @@ def test_every_seed_ends_well(first: int) -> None:
 
 
 _DIGESTS = """
-from bursar_devtools.faults.fault_simulation import simulate
+from bursar_devtools.faults.seed_verdict import simulate
 print([simulate(seed).digest for seed in (3, 9)])
 """
 

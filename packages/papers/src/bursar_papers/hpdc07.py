@@ -12,28 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bursar.cluster.machine import Machine
-from bursar.cluster.slots import offered_slots
-from bursar.model.link import Link
-from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
-from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.methods.moga import moga
-from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import at_trade_off, nondominated
-from bursar.planning.policy import PlacementPolicy, Scheduler
-from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.search_limits import SearchLimits
-from bursar.simulation.workloads import poisson_slots
 from bursar_papers import drawing
 from bursar_papers.equivalence import (
     ABOVE,
     BELOW,
     RELATIVE,
-    Comparison,
     compare_per_cent,
     compare_with_bounds,
-    compare_with_stated,
 )
 from bursar_papers.execution_comparison import (
     BEST_EFFORT,
@@ -45,225 +31,19 @@ from bursar_papers.execution_comparison import (
     compare,
 )
 from bursar_papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar_papers.hpdc07_slots import SLOT_EXPERIMENTS, TRADE_OFFS, Charts, compare_mean
 from bursar_papers.loads import LOGS, cluster_at, cluster_of_log, submission_moment
 from bursar_papers.summary import Summary, deviation_ratio, grouped, paired, selected
-from bursar_papers.workflows import BANDWIDTH, cybershake, layered
+from bursar_papers.workflows import cybershake, layered
 
 if TYPE_CHECKING:
-    import altair
-
-TRADE_OFFS = tuple(k / 10 for k in range(11))
-SCHEDULERS: tuple[Scheduler, ...] = ("heft", "greedy", "minmin", "maxmin")
-REPETITIONS: dict[Effort, int] = {"quick": 3, "normal": 10, "full": 20}
-Charts = dict[str, "altair.TopLevelMixin"]
+    pass
 
 
 # Figures 1 to 3: plans over 124 slots.
 
 
-def slots_and_tasks(seed: int) -> PlanningProblem:
-    """Section 3: 124 slots of four sites, 100 tasks of 100 s, transfers as long."""
-    rng = np.random.default_rng(seed)
-    offered = poisson_slots(rng)
-    names = sorted({slot.site for slot in offered})
-    sites = []
-    for name in names:
-        slots = tuple(slot for slot in offered if slot.site == name)
-        sites.append(
-            SiteFacts(
-                name=name,
-                processors=sum(slot.processors for slot in slots),  # they may overlap there
-                slots=slots,
-                links={other: Link(bandwidth=BANDWIDTH) for other in names if other != name},
-            )
-        )
-    return build_problem(layered(rng, tasks=100, depth=10, mean_transfer=100.0), sites)
-
-
-def _search(
-    problem: PlanningProblem, seed: int, scheduler: Scheduler, generations: int
-) -> PlanSearch:
-    """MOGA with the paper's accounting: a slot of the plan is paid though nothing runs in it."""
-    evaluator = PurchaseEvaluator(
-        problem, PlacementPolicy(scheduler=scheduler), whole=True, threads=1
-    )
-    search = PlanSearch(evaluator, SearchLimits(population=50, generations=generations, seed=seed))
-    moga(search)
-    return search
-
-
-def _seeds(effort: Effort) -> list[Cell]:
-    return [{"seed": seed} for seed in range(REPETITIONS[effort])]
-
-
-def _measure_front(cell: Cell, data: Path) -> list[Row]:
-    search = _search(slots_and_tasks(cell["seed"]), cell["seed"], "heft", 50)
-    front = search.archive.points
-    rows: list[Row] = [
-        {
-            "seed": cell["seed"],
-            "kind": "count",
-            "feasible": len(search.points),
-            "pareto": len(front),
-        }
-    ]
-    if cell["seed"] == 0:  # one is drawn
-        rows += [_point(cell, "feasible", *p) for p in search.points.tolist()]
-        rows += [_point(cell, "Pareto", *p) for p in front.tolist()]
-    for weight in TRADE_OFFS:
-        makespan, cost = front[at_trade_off(front, weight)].tolist()
-        rows.append(_point(cell, "chosen", makespan, cost) | {"trade_off": weight})
-    return rows
-
-
-def _point(cell: Cell, kind: str, makespan: float, cost: float) -> Row:
-    return {
-        "seed": cell["seed"],
-        "kind": kind,
-        "trade_off": None,
-        "makespan": makespan / 1000,
-        "cost": cost / 1000,
-    }
-
-
-def _find_front(rows: Sequence[Row]) -> list[PaperFinding]:
-    counts = selected(rows, kind="count")
-    feasible = Summary.of([r["feasible"] for r in counts])
-    pareto = Summary.of([r["pareto"] for r in counts])
-    return [
-        _against("feasible plans met", 1742, feasible),
-        _against(
-            "Pareto plans among them",
-            40,
-            pareto,
-            "where every slot of a plan is paid, a front is as long as there are ways to trade "
-            "a slot; docs/papers/hpdc07.md",
-        ),
-    ]
-
-
-def _find_choice(rows: Sequence[Row]) -> list[PaperFinding]:
-    chosen = grouped(selected(rows, kind="chosen"), ("trade_off",), "makespan")
-    cost = grouped(selected(rows, kind="chosen"), ("trade_off",), "cost")
-    slower = chosen[(1.0,)].mean / chosen[(0.0,)].mean - 1
-    cheaper = 1 - cost[(1.0,)].mean / cost[(0.0,)].mean
-    return [
-        PaperFinding(
-            what="from trade-off 0 to 1: makespan longer, cost lower by",
-            paper="a considerable reduction in cost for little increase in makespan",
-            ours=f"{slower:.0%} longer, {cheaper:.0%} lower",
-        )
-    ]
-
-
-def _draw_front(rows: Sequence[Row]) -> Charts:
-    shown = [row for row in rows if row["kind"] in ("feasible", "Pareto")]
-    titles = ("makespan (1,000 s)", "allocation cost (1,000)")
-    return {"plans": drawing.points(shown, x="makespan", y="cost", by="kind", titles=titles)}
-
-
-def _draw_choice(rows: Sequence[Row]) -> Charts:
-    chosen = selected(rows, kind="chosen")
-    axis = "trade-off factor"
-    return {
-        what: drawing.curves(chosen, x="trade_off", y=what, by="kind", titles=(axis, title))
-        for what, title in (
-            ("makespan", "makespan (1,000 s)"),
-            ("cost", "allocation cost (1,000)"),
-        )
-    }
-
-
-def _measure_schedulers(cell: Cell, data: Path) -> list[Row]:
-    problem = slots_and_tasks(cell["seed"])
-    fronts = [_search(problem, cell["seed"], name, 20).archive.points for name in SCHEDULERS]
-    owners = np.repeat(SCHEDULERS, [len(front) for front in fronts])
-    kept = owners[nondominated(np.concatenate(fronts))]
-    return [
-        {"seed": cell["seed"], "scheduler": name, "surviving": int((kept == name).sum())}
-        for name in SCHEDULERS
-    ]
-
-
-def _find_schedulers(rows: Sequence[Row]) -> list[PaperFinding]:
-    surviving = grouped(rows, ("scheduler",), "surviving")
-    total = sum(s.mean for s in surviving.values())
-    return [
-        PaperFinding(
-            what="plans of the common front that are the scheduler's",
-            paper="most of 39 are HEFT's",
-            ours=", ".join(f"{k[0]} {s.mean:.1f}" for k, s in surviving.items())
-            + f" of {total:.1f}",
-            comparisons=tuple(_more_than(rows, name) for name in SCHEDULERS if name != "heft"),
-        )
-    ]
-
-
-def _more_than(rows: Sequence[Row], other: str) -> Comparison:
-    """Compare HEFT's number of plans with another scheduler's, instance by instance."""
-    theirs = {row["seed"]: row["surviving"] for row in selected(rows, scheduler=other)}
-    ahead = [r["surviving"] - theirs[r["seed"]] for r in selected(rows, scheduler="heft")]
-    return compare_with_bounds(Summary.of(ahead), at_least=ABOVE, name=f"HEFT's less {other}'s")
-
-
-def _draw_schedulers(rows: Sequence[Row]) -> Charts:
-    titles = ("scheduler", "plans that no other beats")
-    return {"surviving": drawing.bars(rows, x="scheduler", y="surviving", by=None, titles=titles)}
-
-
 # Figure 4: free slots.
-
-
-def _one(effort: Effort) -> list[Cell]:
-    return [{"seed": 0}]
-
-
-def _measure_slots(cell: Cell, data: Path) -> list[Row]:
-    """A schedule with what the text states: 5 nodes, 3 reservations, last end 4, horizon 6."""
-    machine = Machine(5)
-    planned = {"A": (0.0, 2.0, 2), "B": (1.0, 2.0, 2), "C": (3.0, 1.0, 1)}
-    for start, duration, processors in planned.values():
-        machine.reserve(start, duration, processors)
-    rows: list[Row] = []
-    busy: list[tuple[float, float, float, float]] = []
-
-    def place(name: str, kind: str, begin: float, end: float, count: int) -> None:
-        """On the lowest processors free all that time, which need not be neighbours."""
-        left = count
-        for low in range(machine.processors):
-            taken = any(b < end and begin < e and lo <= low < hi for b, e, lo, hi in busy)
-            if not taken and left:
-                busy.append((begin, end, low, low + 1))
-                rows.append(
-                    {"name": name, "kind": kind, "begin": begin, "end": end,
-                     "low": low, "high": low + 1}
-                )  # fmt: skip
-                left -= 1
-
-    for name, (start, duration, processors) in planned.items():
-        place(name, "reserved", start, start + duration, processors)
-    for number, slot in enumerate(offered_slots(machine, horizon=6.0), 1):
-        kind = "divisible, extensible" if slot.divisible else "paid whole"
-        place(str(number), kind, slot.start, slot.end, slot.processors)
-    return rows
-
-
-def _find_slots(rows: Sequence[Row]) -> list[PaperFinding]:
-    slots = {row["name"] for row in rows if row["kind"] != "reserved"}
-    return [
-        PaperFinding(
-            what="free slots of three reservations on five nodes",
-            paper="6",
-            ours=str(len(slots)),
-            uncounted="identity",
-            remark="the paper's drawing is not in its text: the schedule was made here, so that it "
-            "has all that is stated, the six slots included",
-        )
-    ]
-
-
-def _draw_slots(rows: Sequence[Row]) -> Charts:
-    return {"slots": drawing.rectangles(rows, titles=("time", "node"), by="kind")}
 
 
 # Figures 5 to 7: a hundred tasks on the CTC cluster.
@@ -569,7 +349,7 @@ def _find_shake(rows: Sequence[Row]) -> list[PaperFinding]:
     }
     first = queue[loads[0]]
     findings = [
-        _against("best effort at the log's own load (h)", 476_811 / 3600, first),
+        compare_mean("best effort at the log's own load (h)", 476_811 / 3600, first),
         _reduction("provisioned below it there (%)", 23, lower[loads[0]]),
         _reduction(f"provisioned below it at {loads[-1]:.0%} load (%)", 56, lower[loads[-1]]),
         PaperFinding(
@@ -728,17 +508,6 @@ def _draw_logs(rows: Sequence[Row]) -> Charts:
 # What is held against the paper's numbers.
 
 
-def _against(what: str, stated: float, ours: Summary, remark: str = "") -> PaperFinding:
-    """Hold a mean of ours against a number of the paper."""
-    return PaperFinding(
-        what=what,
-        paper=f"{stated:,.4g}",
-        ours=str(ours),
-        comparisons=(compare_with_stated(ours, stated),),
-        remark=remark,
-    )
-
-
 def _reduction(what: str, stated: float, ratio: Summary) -> PaperFinding:
     """Hold by how many per cent a ratio of ours is below 1 against the paper's per cent."""
     ours = ratio.scaled(-100.0, 100.0)
@@ -750,33 +519,9 @@ def _reduction(what: str, stated: float, ratio: Summary) -> PaperFinding:
     )
 
 
-_SECTION_3 = "124 slots of four sites, 100 tasks of 100 s; MOGA 50 x 50; seeds are instances."
 _CTC = "CTC log on 430 processors, conservative backfilling, run times as estimates"
 EXPERIMENTS = (
-    Experiment(
-        paper="hpdc07", figure="1", title="all feasible plans and the Pareto front",
-        about=_SECTION_3,
-        cells=_seeds, measure=_measure_front,
-        findings=_find_front, charts=_draw_front,
-    ),
-    Experiment(
-        paper="hpdc07", figure="2", title="the plan chosen, by trade-off factor",
-        about=_SECTION_3,
-        cells=_seeds, measure=_measure_front,
-        findings=_find_choice, charts=_draw_choice,
-    ),
-    Experiment(
-        paper="hpdc07", figure="3", title="plans that survive in the common front, by scheduler",
-        about="As figure 1, MOGA 50 x 20 with each scheduler.",
-        cells=_seeds, measure=_measure_schedulers,
-        findings=_find_schedulers, charts=_draw_schedulers,
-    ),
-    Experiment(
-        paper="hpdc07", figure="4", title="free slots of a schedule",
-        about="Five nodes, three reservations, horizon 6.",
-        cells=_one, measure=_measure_slots,
-        findings=_find_slots, charts=_draw_slots,
-    ),
+    *SLOT_EXPERIMENTS,
     Experiment(
         paper="hpdc07", figure="5", title="provisioned and best effort, by trade-off factor",
         about=f"{_CTC}; 100 tasks of 1,000 s and 22 processors on 10 levels; MOGA 50 x 20; "

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from bursar_devtools.faults.fault_simulation import SeedVerdict, simulate
+from bursar_devtools.faults.seed_verdict import SeedVerdict, simulate
 
 _BAR = 30  # characters
 _AHEAD = 8

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
+from bursar.model.site import SiteFacts
 from bursar_devtools.faults.faulty_network import FAULTLESS, NetworkConditions
 from bursar_devtools.faults.seeded_random import seeded_random
 
@@ -25,6 +27,9 @@ Event at which a targeted fault may strike: a request that arrived or was acknow
 subject; a journal segment begun, cut or removed; a job submitted to a batch scheduler, or cancelled
 there.
 """
+
+UNIT_PRICE = 0.001
+"""Initial price of a processor-second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,3 +307,21 @@ def _network_conditions(chance: random.Random) -> NetworkConditions:
         forgets=some(0.5, 0.3),
         repeats=some(0.5, 0.3),
     )
+
+
+def site_facts_of(plan: FaultPlan, name: str) -> SiteFacts:
+    """Return the facts of the simulated service's site."""
+    facts = SiteFacts(
+        name=name,
+        kind="local",
+        processors=plan.processors,
+        unit_price=UNIT_PRICE,
+        fixed_price=0.0,
+    )
+    if not plan.batch:
+        return facts
+    acquiring = AcquisitionPolicy(
+        shortest=plan.longest / 2, longest=plan.longest, idle=20.0, probe_every=10.0
+    )
+    batch = BatchScheduler(manager="slurm", reach="127.0.0.1")
+    return replace(facts, kind="batch", batch=batch, acquiring=acquiring)

@@ -4,28 +4,24 @@ import asyncio
 import contextlib
 import random
 import traceback
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
-from bursar.model.site import SiteFacts
 from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import ServiceConnection
 from bursar.service.interfaces import Clock, Scope
-from bursar.service.logs import LOGGER
 from bursar.supervisor import TaskSupervisor
 from bursar_devtools.faults.agreement_checker import AgreementChecker
 from bursar_devtools.faults.campaign_client import CampaignClient
 from bursar_devtools.faults.client_campaign import draw_campaign
-from bursar_devtools.faults.event_trace import EventTrace, tracing_logs
+from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.expiring_instance import ExpiringInstanceUser
 from bursar_devtools.faults.fault_injector import FaultInjector
-from bursar_devtools.faults.fault_plan import FaultPlan, fault_plan_of
+from bursar_devtools.faults.fault_plan import UNIT_PRICE, FaultPlan, site_facts_of
 from bursar_devtools.faults.fault_targeting import FaultTargeting, fault_target_of
 from bursar_devtools.faults.faulty_cluster import FaultyCluster
 from bursar_devtools.faults.faulty_connection import FaultyListener
@@ -40,7 +36,7 @@ from bursar_devtools.faults.seeded_random import seeded_random
 from bursar_devtools.faults.service_owner import USER_SCOPES, ServiceOwner, StaleTokenUser
 from bursar_devtools.faults.simulated_disk import SimulatedStorage
 from bursar_devtools.faults.simulated_homes import SimulatedInstanceHomes
-from bursar_devtools.faults.simulated_process import ProcessLoop, SimulatedProcess, run_processes
+from bursar_devtools.faults.simulated_process import ProcessLoop, SimulatedProcess
 from bursar_devtools.faults.skewed_clock import skewed_clock
 from bursar_devtools.faults.unauthenticated_clients import UnauthenticatedClients
 
@@ -58,9 +54,6 @@ SETTLED = 3600.0
 TRIES = 12
 """Allowed factor on the time of all work, for slow workers and repeated attempts."""
 
-UNIT_PRICE = 0.001
-"""Initial price of a processor-second."""
-
 MONEY = 10**12
 """Micro-units that each user gets, in two deposits."""
 
@@ -72,69 +65,6 @@ _LOOK = 10.0
 
 LARGEST_JOURNAL = 8 * 1024 * 1024
 """Allowed size of the journal in bytes, far more than any of these simulations needs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedVerdict:
-    """
-    Holds the result of simulating a seed.
-
-    Parameters
-    ----------
-    wrong
-        First violation; empty when there was none.
-    seconds, steps, events, lives
-        Virtual seconds, steps of all processes, lines of the trace, number of processes.
-    faults
-        Number of injected faults, by kind.
-    digest
-        Digest of the whole trace.
-    lines
-        Last trace lines, or all; empty when nothing is wrong and not all were requested.
-    """
-
-    seed: int
-    wrong: str
-    seconds: float
-    steps: int
-    events: int
-    lives: int
-    faults: Counter[str]
-    digest: str
-    lines: tuple[str, ...]
-
-
-def simulate(seed: int, plan: FaultPlan | None = None, *, keep_all: bool = False) -> SeedVerdict:
-    """
-    Simulate a seed until its end or the first violation.
-
-    Parameters
-    ----------
-    plan
-        Faults to inject; None to draw them from the seed.
-    keep_all
-        Whether the verdict has all lines of the trace, not only the last before something
-        went wrong.
-    """
-    trace = EventTrace(keep_all=keep_all)
-
-    async def narrative(loop: ProcessLoop) -> SeedVerdict:
-        trace.now = loop.time
-        wrong = await FaultSimulation(loop, seed, plan or fault_plan_of(seed), trace).run()
-        return SeedVerdict(
-            seed=seed,
-            wrong=wrong,
-            seconds=loop.time(),
-            steps=sum(process.steps for process in loop.lives),
-            events=trace.events,
-            lives=len(loop.lives),
-            faults=trace.faults,
-            digest=trace.digest,
-            lines=tuple(trace.lines()) if wrong or keep_all else (),
-        )
-
-    with tracing_logs(trace, LOGGER, PARTY):
-        return run_processes(narrative)
 
 
 class FaultSimulation:
@@ -174,7 +104,7 @@ class FaultSimulation:
         )
         self._door = FaultyListener(self._network)
         self._storage.on_segment = lambda: self._targeting.at("segment")
-        facts = _site_facts(plan)
+        facts = site_facts_of(plan, OWNER)
         self._folder = TemporaryDirectory(prefix="bursar-dst-") if plan.batch else None
         self._cluster: FaultyCluster | None = None
         if self._folder is not None:
@@ -648,23 +578,6 @@ class FaultSimulation:
     def _tell(self, error: BaseException) -> None:
         for line in traceback.format_exception(error):
             self._trace.tell("all", line.rstrip())
-
-
-def _site_facts(plan: FaultPlan) -> SiteFacts:
-    facts = SiteFacts(
-        name=OWNER,
-        kind="local",
-        processors=plan.processors,
-        unit_price=UNIT_PRICE,
-        fixed_price=0.0,
-    )
-    if not plan.batch:
-        return facts
-    acquiring = AcquisitionPolicy(
-        shortest=plan.longest / 2, longest=plan.longest, idle=20.0, probe_every=10.0
-    )
-    batch = BatchScheduler(manager="slurm", reach="127.0.0.1")
-    return replace(facts, kind="batch", batch=batch, acquiring=acquiring)
 
 
 def _describe_innermost(error: BaseException) -> str:

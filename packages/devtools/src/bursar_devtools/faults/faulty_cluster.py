@@ -34,12 +34,12 @@ from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.fault_plan import FaultPlan
 from bursar_devtools.faults.faulty_worker import FaultyWorker, WorkerAssignment
 from bursar_devtools.faults.simulated_process import ProcessLoop, SimulatedProcess
-from bursar_devtools.simulated_manager import (
+from bursar_devtools.simulated_jobs import (
     SchedulerLatency,
     SimulatedJob,
-    SimulatedResourceManager,
     cluster_with_timetable,
 )
+from bursar_devtools.simulated_manager import SimulatedResourceManager
 
 Result = TypeVar("Result")
 
