@@ -63,7 +63,7 @@ def dependencies() -> ApiDependencies:
         journal=cast(Any, None),
         clock=time.monotonic,
         entropy=random.Random(1).randbytes,
-        limits=HttpLimits(rate=1e9, burst=1e9, stranger_rate=1e9, stranger_burst=1e9),
+        limits=HttpLimits(rate=1e9, burst=1e9, unauthenticated_rate=1e9, unauthenticated_burst=1e9),
     )
 
 

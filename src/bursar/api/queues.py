@@ -36,13 +36,13 @@ def with_free_slots(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
         When no site is left; with what was said.
     """
     asked = [site for site in sites if can_be_queried(site) and site.slots is None]
-    said = _ask_all(asked, _offer)
+    offers = _ask_all(asked, _offer)
     left, silent = [], []
     for site in sites:
-        answer = said.get(site.name, site)
+        answer = offers.get(site.name, site)
         if isinstance(answer, SiteError):
             silent.append(str(answer))
-        elif site.name in said and not answer.slots:
+        elif site.name in offers and not answer.slots:
             silent.append(f"{site.name}: nothing is free in sight")
         else:
             left.append(answer)
@@ -68,10 +68,10 @@ def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     SiteError
         When one does not answer.
     """
-    said = query_sites([site for site in sites if site.remote is not None])
+    prices = query_sites([site for site in sites if site.remote is not None])
     found = []
     for site in sites:
-        answer = said.get(site.name)
+        answer = prices.get(site.name)
         if isinstance(answer, SiteError):
             raise answer
         found.append(site if answer is None else answer[0])

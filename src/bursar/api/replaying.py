@@ -176,8 +176,8 @@ def replay(
     work = _work(record, took)
     if not work:
         raise InputError(f"no task of run {record.folder.name} has succeeded: nothing to replay")
-    told = summarise(record)
-    rows = [_row(AS_IT_WAS, told)]
+    answer = summarise(record)
+    rows = [_row(AS_IT_WAS, answer)]
 
     def work_through() -> None:
         again = _ReplaySimulator(record, work)
@@ -189,7 +189,7 @@ def replay(
                 rows.append(_row(policy, simulated))
 
     run_outside_loop(work_through)
-    return RunReplay(record.folder.name, told["currency"], rows)
+    return RunReplay(record.folder.name, answer["currency"], rows)
 
 
 class _ReplaySimulator:

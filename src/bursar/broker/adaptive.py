@@ -156,7 +156,7 @@ class AdaptiveScheduleAdviser:
                 parts = price_intervals(
                     situation, overdue=situation.estimates.spread, at_once=at_once
                 )
-                filling = JobPacking([part.bay for part in parts], situation.sizes)
+                filling = JobPacking([part.pool for part in parts], situation.sizes)
                 filled = self._best(filling, time, money)
                 tried[at_once] = None if filled is None else (parts, filling, filled)
             return tried[at_once]
@@ -178,7 +178,7 @@ class AdaptiveScheduleAdviser:
         ways: list[_Way] = []
         for at_once in sorted({0, bookable_processors(situation)}):
             parts = price_intervals(situation, overdue=situation.estimates.spread, at_once=at_once)
-            filling = JobPacking([part.bay for part in parts], situation.sizes)
+            filling = JobPacking([part.pool for part in parts], situation.sizes)
             filled = filling.within(situation.time_left, money)
             ways.append((parts, filling, filled))
         return max(ways, key=lambda way: int(way[2].given.sum()))
@@ -347,13 +347,15 @@ def _due(
     Each processor takes the next job, the largest first, when the one before it ends; a job
     is booked no earlier than its price asks, so that until then it may still go elsewhere.
     """
-    free = list(part.bay.free_at)
+    free = list(part.pool.free_at)
     heapq.heapify(free)
     due, wake = [], math.inf
     for size_class, count in enumerate(column):
         for _ in range(count):
             begin = heapq.heappop(free)
-            heapq.heappush(free, begin + part.bay.seconds * float(situation.sizes.size[size_class]))
+            heapq.heappush(
+                free, begin + part.pool.seconds * float(situation.sizes.size[size_class])
+            )
             if begin <= part.lead + _CLOSE * max(1.0, part.lead):
                 due.append(BookingRequest(part.site, size_class, begin))
             else:

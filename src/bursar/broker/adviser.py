@@ -309,7 +309,7 @@ class PriceInterval:
 
     site: int
     begin: float
-    bay: ResourcePool
+    pool: ResourcePool
     lead: float = 0.0
 
 

@@ -109,11 +109,11 @@ def assess_feasibility(
 
 def _filling(situation: SchedulingSnapshot) -> JobPacking:
     """Where jobs fit: what is booked ahead costs less, what is bought at once fits sooner."""
-    filling = JobPacking([part.bay for part in price_intervals(situation)], situation.sizes)
+    filling = JobPacking([part.pool for part in price_intervals(situation)], situation.sizes)
     most = bookable_processors(situation)
     if most and not _fits(filling.by(situation.time_left), situation):
         parts = price_intervals(situation, at_once=most)
-        return JobPacking([part.bay for part in parts], situation.sizes)
+        return JobPacking([part.pool for part in parts], situation.sizes)
     return filling
 
 

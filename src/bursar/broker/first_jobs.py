@@ -141,7 +141,7 @@ def _as_if(situation: SchedulingSnapshot, seconds: float) -> SchedulingSnapshot:
 def _fits(situation: SchedulingSnapshot, seconds: float) -> bool:
     """Whether all jobs can be done within the limits if each takes so many seconds."""
     trial = _as_if(situation, seconds)
-    cheapest = JobPacking([part.bay for part in price_intervals(trial)], trial.sizes).by(
+    cheapest = JobPacking([part.pool for part in price_intervals(trial)], trial.sizes).by(
         trial.time_left
     )
     return cheapest.is_whole and cheapest.cost <= trial.money_left * (1 + _CLOSE)
@@ -153,7 +153,7 @@ def _used_at(
     """Idle processors of each site that a layout uses from now on, by the jobs' run time."""
     trial = _as_if(situation, seconds)
     parts = price_intervals(trial)
-    filling = JobPacking([part.bay for part in parts], trial.sizes)
+    filling = JobPacking([part.pool for part in parts], trial.sizes)
     filled = lay_out(filling, trial.time_left, trial.money_left)
     used = [0] * len(idle)
     if filled is not None:

@@ -148,7 +148,7 @@ def _show(tuning: "RankTuning") -> None:
     table = Table("", "alpha", "beta", "mean lifetime (s)", "95 % interval", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, weights, life in (
+    for name, weights, lifetime in (
         ("default", found.default, found.default_lifetime),
         ("best found", found.best, found.best_lifetime),
     ):
@@ -156,8 +156,8 @@ def _show(tuning: "RankTuning") -> None:
             name,
             f"{weights.alpha:g}",
             f"{weights.beta:g}",
-            f"{life.mean:,.1f}",
-            f"{life.low:,.1f} to {life.high:,.1f}",
+            f"{lifetime.mean:,.1f}",
+            f"{lifetime.low:,.1f} to {lifetime.high:,.1f}",
         )
     console = Console()
     console.print(table)

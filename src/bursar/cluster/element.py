@@ -217,7 +217,7 @@ class ComputingElement:
             idle = not self._waiting and processors <= self.free_processors
             return 0.0 if idle else None
         if not self._is_current(now):
-            self._look_ahead(now)
+            self._project_waits(now)
         begin, count = self._free[0]
         if count < processors:
             begin = _time_available(sorted(self._free), processors)
@@ -247,7 +247,7 @@ class ComputingElement:
             due = min(due, next(iter(self._waiting.values())).start)
         return now <= due + ROUNDING
 
-    def _look_ahead(self, now: float) -> None:
+    def _project_waits(self, now: float) -> None:
         """Makes it anew: list scheduling of what waits behind what runs."""
         self._ends.clear()
         for job in self._running.values():

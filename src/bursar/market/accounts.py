@@ -208,7 +208,7 @@ class Accounts:
     ) -> LedgerRow | Refusal:
         """Add an amount from the bank to a user's allocation."""
         target = USER_PREFIX + user
-        answer = self._look(now, key, BANK, target, amount, memo, currency)
+        answer = self._check_transfer(now, key, BANK, target, amount, memo, currency)
         return answer or self._post(now, key, "grant", BANK, target, amount, "", memo)
 
     def transfer(
@@ -224,7 +224,7 @@ class Accounts:
     ) -> LedgerRow | Refusal:
         """Move part of a user's allocation to another user of the same group."""
         source, target = USER_PREFIX + giver, USER_PREFIX + taker
-        answer = self._look(now, key, source, target, amount, memo, currency)
+        answer = self._check_transfer(now, key, source, target, amount, memo, currency)
         if answer is not None:
             return answer
         group = self._accounts[giver].group
@@ -251,7 +251,7 @@ class Accounts:
         Refused over the allocation or the quota.
         """
         source, target = USER_PREFIX + user, HELD_PREFIX + agreement
-        answer = self._look(now, key, source, target, amount, memo, currency)
+        answer = self._check_transfer(now, key, source, target, amount, memo, currency)
         if answer is not None:
             return answer
         found = self._agreements.get(agreement)
@@ -288,7 +288,7 @@ class Accounts:
         if found is None:
             return _no(f'no agreement "{agreement}"')
         source, target = HELD_PREFIX + agreement, USER_PREFIX + found.user
-        answer = self._look(now, key, source, target, amount, memo, currency)
+        answer = self._check_transfer(now, key, source, target, amount, memo, currency)
         return answer or self._post(now, key, "release", source, target, amount, agreement, memo)
 
     def settle(
@@ -307,7 +307,7 @@ class Accounts:
         if found is None:
             return _no(f'no agreement "{agreement}"')
         source, target = HELD_PREFIX + agreement, PROVIDER_PREFIX + provider
-        answer = self._look(now, key, source, target, amount, memo, currency)
+        answer = self._check_transfer(now, key, source, target, amount, memo, currency)
         if answer is not None:
             return answer
         if found.provider not in ("", provider):
@@ -335,7 +335,7 @@ class Accounts:
         if not found.provider:
             return _no(f"nothing was paid for {agreement}")
         source, target = PROVIDER_PREFIX + found.provider, USER_PREFIX + found.user
-        answer = self._look(now, key, source, target, amount, memo, currency, agreement)
+        answer = self._check_transfer(now, key, source, target, amount, memo, currency, agreement)
         if answer is not None:
             return answer
         left = found.paid - found.refunded
@@ -370,7 +370,7 @@ class Accounts:
 
     # Inside.
 
-    def _look(
+    def _check_transfer(
         self,
         now: float,
         key: str,

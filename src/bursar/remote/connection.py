@@ -135,7 +135,7 @@ class ServiceConnection:
         """
         return self.understand(call.decode, await self._ask(call, whole=True))
 
-    def understand(self, decode: Callable[[S], T], said: S) -> T:
+    def understand(self, decode: Callable[[S], T], response: S) -> T:
         """
         Decode a part of an answer.
 
@@ -145,7 +145,7 @@ class ServiceConnection:
             When that is not what it should be.
         """
         try:
-            return decode(said)
+            return decode(response)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise InvalidServiceResponse(
                 f"{self.name}: is no Bursar service: {_plain(str(error))}"
@@ -195,9 +195,9 @@ class ServiceConnection:
         RemoteProblem, SiteError
             The failure itself, when trying again does not help or there were enough tries.
         """
-        told = failure.problem.retry_after if isinstance(failure, RemoteProblem) else None
+        advised = failure.problem.retry_after if isinstance(failure, RemoteProblem) else None
         now = asyncio.get_running_loop().time()
-        wait = tries.after_failure(now, told) if failure.transient else None
+        wait = tries.after_failure(now, advised) if failure.transient else None
         if wait is None:
             raise failure
         if tries.failures == 1 and self._notice is not None:

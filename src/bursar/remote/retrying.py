@@ -41,7 +41,7 @@ class RetryBackoff:
         self._entropy = entropy
         self._give_up: float | None = None
 
-    def after_failure(self, now: float, told: float | None = None) -> float | None:
+    def after_failure(self, now: float, advised: float | None = None) -> float | None:
         """
         Return the seconds to wait before the next try; None: give up.
 
@@ -58,6 +58,6 @@ class RetryBackoff:
         self.failures += 1
         # The server's wait plus jitter: clients with the same wait must not return all at once.
         wait = random_fraction(self._entropy) * ceiling + (
-            max(0.0, told) if told is not None else 0.0
+            max(0.0, advised) if advised is not None else 0.0
         )
         return wait if now + wait <= self._give_up else None

@@ -121,8 +121,8 @@ def find_service(site: str | None, environment: Mapping[str, str] = os.environ) 
 
 def services_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the services file, which need not exist."""
-    if said := environment.get("BURSAR_SERVICES", ""):
-        return Path(said).expanduser()
+    if value := environment.get("BURSAR_SERVICES", ""):
+        return Path(value).expanduser()
     folder = environment.get("XDG_CONFIG_HOME", "") or "~/.config"
     return Path(folder).expanduser() / "bursar" / "services.toml"
 
@@ -161,8 +161,8 @@ def _by_url(
         )
 
     def file(variable: str) -> Path | None:
-        said = environment.get(variable, "")
-        return Path(said).expanduser() if said else None
+        value = environment.get(variable, "")
+        return Path(value).expanduser() if value else None
 
     return KnownService(
         access=Access(
@@ -181,8 +181,8 @@ def _by_url(
 def _service(
     name: str, table: KnownServiceTable, path: Path, environment: Mapping[str, str]
 ) -> KnownService:
-    def file(said: str | None) -> Path | None:
-        return None if said is None else path.parent / Path(said).expanduser()
+    def file(value: str | None) -> Path | None:
+        return None if value is None else path.parent / Path(value).expanduser()
 
     place = f"{path}: {joined('service', name)}"
 

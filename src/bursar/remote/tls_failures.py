@@ -50,31 +50,31 @@ def is_permanent(error: ssl.SSLError) -> bool:
 
 def explain_untrusted_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
     """Explain why the service's certificate is not trusted."""
-    said = f"its certificate is not trusted: {error.verify_message}"
+    text = f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, CertificatePinMismatch):
-        return f"{said}: {access.setting('fingerprint')}"
+        return f"{text}: {access.setting('fingerprint')}"
     if error.verify_code in _OTHER_NAME:
-        return f"{said}: call it by a name that its certificate has"
+        return f"{text}: call it by a name that its certificate has"
     if error.verify_code in _WRONG_TIME:
-        return f"{said}: it is to be renewed there"
+        return f"{text}: it is to be renewed there"
     if error.verify_code in _UNKNOWN_ISSUER and access.ca is None:
-        return f"{said}: set {access.setting('ca')} to the file of its authority"
+        return f"{text}: set {access.setting('ca')} to the file of its authority"
     if error.verify_code in _UNKNOWN_ISSUER:
-        return f"{said}: its authority is not in {access.ca}"
-    return said
+        return f"{text}: its authority is not in {access.ca}"
+    return text
 
 
 def explain_refused_client(error: ssl.SSLError, access: Access) -> str:
     """Explain why a TLS handshake failed or the service refused the client."""
     reason = error.reason or ""
-    said = reason.lower().replace("_", " ") or "no reason is known"
+    text = reason.lower().replace("_", " ") or "no reason is known"
     if reason in _PLAIN:
         return "does not speak TLS"
     if "ALERT" in reason and reason.endswith((*_NO_CERTIFICATE, *_BAD_CERTIFICATE)):
         if access.certificate is None and not reason.endswith("DECRYPT_ERROR"):
             return explain_missing_certificate(access)
-        return f"does not take this client's certificate: {said}: {_certificate_of(access)}"
-    return f"TLS cannot be agreed on: {said}"
+        return f"does not take this client's certificate: {text}: {_certificate_of(access)}"
+    return f"TLS cannot be agreed on: {text}"
 
 
 def explain_closed_connection(access: Access) -> str:

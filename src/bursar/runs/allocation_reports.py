@@ -121,11 +121,11 @@ def allocation_reports(record: RunRecord) -> list[AllocationReport]:
 
 def bounds(record: RunRecord) -> dict[str, tuple[int, int]]:
     """Return, by site, how many bounds on waits had been given by the run's end, and held."""
-    said: dict[str, tuple[int, int]] = {}
+    stated: dict[str, tuple[int, int]] = {}
     for event in record.journal.events:
         if event.kind == BOUNDS:
-            said = msgspec.json.decode(event.text, type=dict[str, tuple[int, int]])
-    return said
+            stated = msgspec.json.decode(event.text, type=dict[str, tuple[int, int]])
+    return stated
 
 
 def _one(
@@ -137,11 +137,11 @@ def _one(
     begin: float,
     last: float,
 ) -> AllocationReport:
-    said = [step for _, step in steps]
-    site = lease.site if lease is not None else said[0].site
+    steps_made = [step for _, step in steps]
+    site = lease.site if lease is not None else steps_made[0].site
     began = ended = None
     if lease is None or (lease.end is not None and lease.end < lease.start):
-        processors = said[0].processors if said else 0
+        processors = steps_made[0].processors if steps_made else 0
         account = AllocationUsage(
             name=name, site=site, processors=processors, acquired=0.0, starting=0.0, used=0.0
         )
@@ -159,7 +159,7 @@ def _one(
         processors=account.processors,
         account=account,
         record=usage,
-        fate=_fate(said, lease),
+        fate=_fate(steps_made, lease),
     )
 
 

@@ -328,12 +328,12 @@ class RunExecution:
             self._last_beat = now
             self.dispatcher.beat()
         if self.pooling is None:
-            self._look_for_workers(now)
+            self._check_workers(now)
         supply = self._just_in_time
         if supply is not None and self.cause is None and supply.wake <= self.elapsed:
             self._supply(supply, supply.poll())
 
-    def _look_for_workers(self, now: float) -> None:
+    def _check_workers(self, now: float) -> None:
         """
         Stop the run when it has been without a worker for some time, and none will come.
 

@@ -82,8 +82,8 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     connections_per_address: int = 2048
     rate: float = 1000.0
     burst: float = 2000.0
-    stranger_rate: float = 50.0
-    stranger_burst: float = 200.0
+    unauthenticated_rate: float = 50.0
+    unauthenticated_burst: float = 200.0
     failure_rate: float = 0.5
     failure_burst: float = 20.0
     requests: int = 256

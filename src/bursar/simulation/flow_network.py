@@ -277,7 +277,7 @@ class FlowNetwork:
         self._dirty = False
         now = self._now()
         if self._varying and self._lanes.busy and self._change is None:
-            self._look_at_profiles(now)
+            self._check_profiles(now)
         moment = self._lanes.share_anew(now)
         if moment == self._next and self._timer is not None:
             return
@@ -288,7 +288,7 @@ class FlowNetwork:
         if moment < math.inf:
             self._timer = self._loop.call_at(moment, self._finish)
 
-    def _look_at_profiles(self, now: float) -> None:
+    def _check_profiles(self, now: float) -> None:
         """What is there of each wire now, and a call when that changes."""
         change = math.inf
         for number in self._varying:

@@ -222,7 +222,7 @@ class SimulatedSite:
         self._queued[job] = begun = asyncio.get_running_loop().create_future()
         self._waiting = np.append(self._waiting, job)
         try:
-            self._look()
+            self._check_queue()
             await begun
         except asyncio.CancelledError:
             self._queued.pop(job, None)
@@ -231,7 +231,7 @@ class SimulatedSite:
             raise
         return job
 
-    def _look(self) -> None:
+    def _check_queue(self) -> None:
         """Tells those that have started, and looks again when something happens next."""
         cluster = self._queue()
         started = cluster.machine.jobs.started(self._waiting, cluster.machine.now)
@@ -247,13 +247,13 @@ class SimulatedSite:
             moment = cluster.next_event - self._began
             if math.isinf(moment):
                 raise SiteError(f"{self._facts.name}: a job waits for ever")
-            self._timer = asyncio.get_running_loop().call_at(moment, self._look)
+            self._timer = asyncio.get_running_loop().call_at(moment, self._check_queue)
 
     def _cancel(self, job: int) -> None:
         """A job ends before its time, or leaves the queue; others may start."""
         self._queue().machine.cancel(job)
         if len(self._waiting):
-            self._look()
+            self._check_queue()
 
     def _hold(self, processors: int) -> None:
         """A pilot that did not come through the queue gets its processors, or gives them back."""

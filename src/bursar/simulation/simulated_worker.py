@@ -66,7 +66,7 @@ class SimulatedWorker(asyncio.Protocol):
         self._done: list[Outcome] = []
         self._transport: asyncio.Transport | None = None
         self._began = self._loop.time()  # a job; the last of them
-        self._look: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_there(self) -> bool:
@@ -78,8 +78,8 @@ class SimulatedWorker(asyncio.Protocol):
         for _, _, timer in self._running.values():
             timer.cancel()
         self._running.clear()
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is not None:
             self._transport.close()
 
@@ -119,14 +119,14 @@ class SimulatedWorker(asyncio.Protocol):
             self._flush()  # what ended before goes first
         self._report(ReturnedJobs([(job.task, job.attempt) for job in returned]))
 
-    def _look_at_waiting(self) -> None:
+    def _check_waiting(self) -> None:
         """Return all jobs that wait when none has begun for as long as a real worker waits."""
-        self._look = None
+        self._timer = None
         if not self._queue:
             return
         due = self._began + HORIZON
         if self._loop.time() < due:
-            self._look = self._loop.call_at(due, self._look_at_waiting)
+            self._timer = self._loop.call_at(due, self._check_waiting)
         else:
             self._give_back(len(self._queue))
 
@@ -147,8 +147,8 @@ class SimulatedWorker(asyncio.Protocol):
             self._running[job.task] = (job, start, timer)
         if len(self._queue) < before:
             self._began = self._loop.time()
-        if self._queue and self._look is None:
-            self._look_at_waiting()
+        if self._queue and self._timer is None:
+            self._check_waiting()
 
     def _finish(self, job: WireJob, start: float, end: float, status: Status) -> None:
         del self._running[job.task]

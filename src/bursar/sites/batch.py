@@ -412,7 +412,7 @@ class BatchSite:
                     self._record.refused(request.name)
                     is_answered = True
                 elif self._lasts:  # this process does not end soon, and only then looks for jobs
-                    self._endings.look_for([request.name])
+                    self._endings.note_unanswered([request.name])
                     self._wanted.set()
                 raise
             finally:
@@ -546,7 +546,7 @@ class BatchSite:
             await self._manager.cancel(list(jobs))
         await self._windows.release_earlier(left.windows)
         if self._lasts:
-            self._endings.look_for(left.names)
+            self._endings.note_unanswered(left.names)
             self._wanted.set()
             self._tidy()
         else:
@@ -571,7 +571,7 @@ class BatchSite:
         await self._windows.release_all()
         found, all_found = await self._endings.find_unanswered()
         self._jobs.update(dict.fromkeys(found, ""))
-        left = await self._endings.see_gone(list(self._jobs))
+        left = await self._endings.wait_until_ended(list(self._jobs))
         if left:
             self._notify(f"jobs {', '.join(left)} may still be there")
         elif (

@@ -95,7 +95,7 @@ class JobEndings:
 
     # Requests whose answer was lost: they may have become jobs, or become them yet.
 
-    def look_for(self, names: Iterable[str]) -> None:
+    def note_unanswered(self, names: Iterable[str]) -> None:
         """Have jobs ended that requests of these names became, or become while that may be."""
         until = asyncio.get_running_loop().time() + LATE
         self._unanswered.update(dict.fromkeys(names, until))
@@ -139,12 +139,12 @@ class JobEndings:
 
     # The end of the site.
 
-    async def see_gone(self, jobs: Sequence[str]) -> list[str]:
+    async def wait_until_ended(self, jobs: Sequence[str]) -> list[str]:
         """Wait until jobs have ended; return those that have not, or whose state is unknown."""
         loop = asyncio.get_running_loop()
         left = list(jobs)
         give_up = loop.time() + PARTING
-        told = ""
+        problem = ""
         while left and loop.time() < give_up:
             try:
                 reports = await self._manager.poll(left)
@@ -155,9 +155,9 @@ class JobEndings:
                 if not error.transient:
                     self._notify(str(error))
                     return left
-                if not told:  # a scheduler that is started again comes back in seconds
-                    told = str(error)
-                    self._notify(f"{told}; asked again for {PARTING:g} s")
+                if not problem:  # a scheduler that is started again comes back in seconds
+                    problem = str(error)
+                    self._notify(f"{problem}; asked again for {PARTING:g} s")
                 await asyncio.sleep(1.0)
             if left:
                 await asyncio.sleep(0.2)

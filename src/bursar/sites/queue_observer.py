@@ -51,7 +51,7 @@ class QueueObserver:
         self._clock = clock
         self._state: QueueState | None = None
         self._projected: Machine | None = None
-        self._holes: tuple[BackfillWindow, ...] = ()
+        self._backfill_windows: tuple[BackfillWindow, ...] = ()
         self._probed: float | None = None  # seconds until a processor is there, as it says
         self._probe_at = 0.0
 
@@ -66,9 +66,9 @@ class QueueObserver:
         """
         state = await self._manager.queue()
         # In a thread: a queue of thousands of jobs takes seconds, and workers report meanwhile.
-        seen, holes = await asyncio.to_thread(_look_ahead, state)
+        seen, windows = await asyncio.to_thread(_look_ahead, state)
         self.asked = asyncio.get_running_loop().time()
-        self._state, self._projected, self._holes = state, seen, holes
+        self._state, self._projected, self._backfill_windows = state, seen, windows
 
     async def probe(self, name: str, folder: str) -> None:
         """
@@ -158,7 +158,7 @@ class QueueObserver:
             batch=True,
             free=None if state is None else self._free(state),
             probed=self._probed,
-            backfill_windows=self._holes,
+            backfill_windows=self._backfill_windows,
             waiting=0 if state is None else sum(not j.running and not j.own for j in state.jobs),
             longest=None if state is None else state.longest,
             arrays=can.arrays,

@@ -149,7 +149,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
     desk.open()
     await engine.open()
     listener = Listener()
-    limits = HttpLimits(rate=1e6, burst=1e6, stranger_rate=1e6, stranger_burst=1e6)
+    limits = HttpLimits(rate=1e6, burst=1e6, unauthenticated_rate=1e6, unauthenticated_burst=1e6)
     app = ServiceApi(
         ApiDependencies(
             engine=engine,

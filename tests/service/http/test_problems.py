@@ -273,7 +273,7 @@ def test_strangers_cannot_keep_the_service_busy(tmp_path: Path) -> None:
     """
     What needs no identity, and what is not there, is counted by address.
     """
-    world = World(tmp_path, HttpLimits(stranger_rate=1.0, stranger_burst=2.0))
+    world = World(tmp_path, HttpLimits(unauthenticated_rate=1.0, unauthenticated_burst=2.0))
 
     found = [
         ask(world, "GET", path, token=None).status_code

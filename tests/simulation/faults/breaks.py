@@ -451,7 +451,7 @@ def _unanswered_submissions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     async def adopt(self: JobSettlement, left: RecoveredJobs) -> dict[str, str]:
         return {}
 
-    patch.setattr(JobEndings, "look_for", lambda self, names: None)
+    patch.setattr(JobEndings, "note_unanswered", lambda self, names: None)
     patch.setattr(JobSettlement, "adopt", adopt)
 
 

@@ -125,7 +125,7 @@ class RequestAdmission:
         return limits.rate, limits.burst
 
     def _pace_of_unauthenticated(self, subnet: str) -> tuple[float, float]:
-        return self._service.limits.stranger_rate, self._service.limits.stranger_burst
+        return self._service.limits.unauthenticated_rate, self._service.limits.unauthenticated_burst
 
     def _pace_of_failures(self, subnet: str) -> tuple[float, float]:
         return self._service.limits.failure_rate, self._service.limits.failure_burst

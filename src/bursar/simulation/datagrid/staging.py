@@ -66,7 +66,7 @@ class GridStaging:
         self._failed = failed
         self._deliveries: dict[tuple[str, str, int], _FileTransfer] = {}
         self._sending: dict[str, int] = {}  # transfers that each site sends
-        self._gone: set[str] = set()
+        self._removed: set[str] = set()
         self.jobs: dict[int, GridJob] = {}
         """That wait for files, by number."""
 
@@ -108,7 +108,7 @@ class GridStaging:
 
     def lose(self, site: str) -> None:
         """A site is gone: what goes there fails, and what comes from there comes from others."""
-        self._gone.add(site)
+        self._removed.add(site)
         for delivery in list(self._deliveries.values()):
             if delivery.site == site:
                 for job in list(delivery.jobs):
@@ -119,7 +119,7 @@ class GridStaging:
 
     def find_again(self, site: str) -> None:
         """A site is back."""
-        self._gone.discard(site)
+        self._removed.discard(site)
 
     def _key(self, name: str, site: str, job: GridJob) -> tuple[str, str, int]:
         return name, site, -1 if self._keeps else job.number
@@ -138,7 +138,7 @@ class GridStaging:
         size = self._catalogue.size(delivery.name)
         best, least = None, float("inf")
         for source in self._catalogue.sites(delivery.name):
-            if source in delivery.tried or source in self._gone:
+            if source in delivery.tried or source in self._removed:
                 continue
             if (delivery.name, source) in self._faults.unreachable:
                 continue

@@ -94,7 +94,7 @@ class DaskSite:
                     )
                 await self._clear_up()  # of an earlier process of the run
                 async with TaskSupervisor(self._on_unwatched) as watching:
-                    watching.start(self._look_on())
+                    watching.start(self._watch_runs())
                     yield
             finally:
                 await self._clear_up()
@@ -280,7 +280,7 @@ class DaskSite:
         if unfit and not self._workers:
             raise SiteError(f"{self._facts.name}: the Dask workers {unfit}")
 
-    async def _look_on(self) -> None:
+    async def _watch_runs(self) -> None:
         """Watch workers come and go, and send heartbeats, until cancelled."""
         silent_since = math.inf
         loop = asyncio.get_running_loop()

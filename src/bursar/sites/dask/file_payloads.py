@@ -107,11 +107,11 @@ def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
     for name, path in _plain_below(folder):
         if seen.get(name) == _identity(path):
             continue
-        look = os.stat(path)
-        size += look.st_size
+        info = os.stat(path)
+        size += info.st_size
         if size > MOST:
             raise StagingError(f"what it made takes more than the {MOST} bytes that can travel")
-        payloads.append(FilePayload(name, stat.S_IMODE(look.st_mode), Path(path).read_bytes()))
+        payloads.append(FilePayload(name, stat.S_IMODE(info.st_mode), Path(path).read_bytes()))
     return payloads
 
 
@@ -149,5 +149,5 @@ def _plain_below(folder: str) -> list[tuple[str, str]]:
 
 
 def _identity(path: str) -> tuple[int, int, int]:
-    look = os.stat(path)
-    return look.st_ino, look.st_size, look.st_mtime_ns
+    info = os.stat(path)
+    return info.st_ino, info.st_size, info.st_mtime_ns

@@ -162,7 +162,7 @@ class SidecarRegistry:
             kept = self._runs[run] = _RunSidecars(patience, now)
         kept.last_contact = now
         if self._watch is None:
-            self._watch = threading.Thread(target=self._look_on, name="bursar-runs", daemon=True)
+            self._watch = threading.Thread(target=self._watch_runs, name="bursar-runs", daemon=True)
             self._watch.start()
         return kept
 
@@ -182,10 +182,10 @@ class SidecarRegistry:
                 return found
         made = DaskSidecar(order.mark, order.spill, processors, order.place, self._parent)
         with self._lock:
-            gone = self._runs.get(order.run) is not kept
-            if not gone:
+            closed = self._runs.get(order.run) is not kept
+            if not closed:
                 kept.busy[made.name] = made
-        if gone:
+        if closed:
             made.close()
             raise OSError("the run was taken to be gone")
         return made
@@ -213,13 +213,13 @@ class SidecarRegistry:
                 kept.here.discard(one)
                 kept.unwanted.pop(one, None)
 
-    def _look_on(self) -> None:
+    def _watch_runs(self) -> None:
         while True:
             time.sleep(_CHECK_INTERVAL)
             now = time.monotonic()
             with self._lock:
-                gone = [run for run, k in self._runs.items() if now - k.last_contact > k.patience]
-            for run in gone:
+                closed = [run for run, k in self._runs.items() if now - k.last_contact > k.patience]
+            for run in closed:
                 self.clear(run)
 
 
