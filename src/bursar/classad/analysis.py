@@ -1,4 +1,4 @@
-"""What an expression asks for, without evaluating it."""
+"""Finds the attributes that an expression refers to, without evaluating it."""
 
 from bursar.classad.ad import Ad, Expression, as_node
 from bursar.classad.tree import AttributeReference, ExpressionNode, LogicalChain

@@ -1,5 +1,5 @@
 """
-What an expression comes to, between one ad and another.
+Evaluates expressions of one ad against another.
 
 This is the plain interpreter. It knows every part of the language, and says what
 :mod:`bursar.classad.compiling` and :mod:`bursar.classad.table` must agree with.

@@ -248,7 +248,7 @@ def _as_boolean(value: Value) -> Value:
 
 
 def _rounded(change: Callable[[float], float]) -> Function:
-    """To an integer. Of what is no number, undefined included, an error."""
+    """Make a function that rounds numbers to integers; other values, also undefined, are errors."""
 
     def apply(value: Value) -> Value:
         number = _number(value)

@@ -1,5 +1,5 @@
 """
-What the operators do with values.
+Semantics of the operators.
 
 A list is a tuple here, an ad a :class:`~bursar.classad.evaluation.AdScope`: both fit no
 operator but selection, subscript, ``=?=`` and ``=!=``. All other operators are strict:
@@ -32,7 +32,7 @@ def truth(value: Value) -> Value:
 
 
 def misfit(left: Value, right: Value) -> Value:
-    """What a strict operator makes of operands that are no values, or do not fit it."""
+    """Return a strict operator's result for operands that are no values or do not fit it."""
     if left is ERROR or right is ERROR:
         return ERROR
     return UNDEFINED if left is UNDEFINED or right is UNDEFINED else ERROR

@@ -1,4 +1,4 @@
-"""From text to expressions and ads, or to an error at line and column."""
+"""Parses text into expressions and ads; errors name line and column."""
 
 import math
 import re
@@ -254,7 +254,7 @@ def _unexpected(text: str, position: int, expected: set[str]) -> InputError:
 
 
 def _no_token(text: str, position: int) -> InputError:
-    """What is wrong with text that begins no word of the language."""
+    """Return the error for text that begins no token of the language."""
     where = _place(text, position)
     start = text[position]
     if start in "\"'":
@@ -302,7 +302,7 @@ def _unescaped(token: Token) -> str:
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, ExpressionNode]):
-    """What the parser makes of each rule as soon as it is complete."""
+    """Builds the node of each grammar rule as soon as the parser has completed the rule."""
 
     def expression(self, node: ExpressionNode) -> ExpressionNode:
         return node

@@ -29,7 +29,7 @@ class ExpressionNode:
 
     @property
     def parts(self) -> "tuple[ExpressionNode, ...]":
-        """Those directly within it, in order."""
+        """Child nodes, in order."""
         return ()
 
 

@@ -7,12 +7,12 @@ import typer
 
 
 class CampaignResult(Protocol):
-    """What came of a campaign."""
+    """Result of a campaign."""
 
     exit_status: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Its key figures."""
+        """Convert the key figures to a JSON document."""
 
 
 def print_outcome(make: Callable[[], CampaignResult], *, as_json: bool) -> NoReturn:

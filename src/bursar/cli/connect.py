@@ -1,4 +1,4 @@
-"""From the name of a service on the command line to its client."""
+"""Opens clients of services that are named on the command line."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -68,7 +68,7 @@ async def connect_service(site: str | None) -> AsyncGenerator[ServiceSession, No
 
 
 def run_until_done(work: Coroutine[Any, Any, T], interrupted: Callable[[], None]) -> T:
-    """What a command's work returns; an interrupt is told of, and ends the command."""
+    """Return the result of a command's work; an interrupt is reported and ends the command."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:

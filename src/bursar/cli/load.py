@@ -1,4 +1,4 @@
-"""From the words of a command line to a campaign and its sites."""
+"""Loads the campaign and the sites that a command line names."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -266,7 +266,7 @@ def _files_below(name: str, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(name: str, url: str, progress: "CopyProgress") -> "LogicalFileContent":
-    """What a copy holds."""
+    """Read a copy and return its content's size and digest."""
     from bursar.replicas.copying import read_content
     from bursar.replicas.failures import CancellationToken, SourceFailed
     from bursar.replicas.urls import redact_url

@@ -62,7 +62,7 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
 
 
 def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
-    """What each site asks for at this moment, by its name."""
+    """Return the present price of each site, by name."""
     if all(site.pricing is None for site in sites):
         return {site.name: site.unit_price for site in sites}
     from bursar.broker.trading import price_sites

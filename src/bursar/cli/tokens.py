@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TokenScope(StrEnum):
-    """What a token allows."""
+    """A scope that a token allows."""
 
     SUBMIT = "submit"
     READ = "read"

@@ -183,12 +183,12 @@ class ComputingElement:
 
     @property
     def free_processors(self) -> int:
-        """That no running job holds."""
+        """Processors that no running job holds."""
         return max(0, self.processors - self._busy)
 
     @property
     def mean_seconds(self) -> float | None:
-        """What a job without an estimate is taken to need; None while there is no telling."""
+        """Runtime assumed for a job without an estimate, seconds; None while unknown."""
         return self._ended.value if self._ended.count else self._stated.value
 
     def startable(self) -> list[Hashable]:
@@ -224,7 +224,7 @@ class ComputingElement:
         return max(0.0, max(begin, self._latest) - now)
 
     def status(self, now: float, site: str) -> SiteStatus:
-        """What the element says of itself, under the name of its site."""
+        """Return the status that the element publishes under the name of its site."""
         return SiteStatus(
             site=site,
             at=now,
@@ -297,7 +297,7 @@ class ComputingElement:
 
 @dataclass(slots=True)
 class _RunningMean:
-    """Of values that come one by one."""
+    """Mean of values that come one by one."""
 
     total: float = 0.0
     count: int = 0

@@ -28,7 +28,7 @@ _COLUMNS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
     """
-    What is known of a job at one moment.
+    State of a job at one moment.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a schedule is judged by. Pure functions of a trace and what became of it."""
+"""Metrics of schedules. Pure functions of a trace and what became of it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -57,7 +57,7 @@ class ScheduleMetrics:
     average_queue: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Convert the metrics to a JSON document."""
         found = asdict(self)
         for key in ("waits_s", "bounded_slowdowns"):
             found[key] = {str(p): value for p, value in found[key].items()}

@@ -26,7 +26,7 @@ Estimates = Literal["user", "actual"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedSchedule:
     """
-    What became of a trace's jobs; arrays in the trace's order.
+    Simulated schedule of a trace's jobs; arrays in the trace's order.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ class CommittedCapacity:
         self._commitments[key] = Commitment(processors, start, end)
 
     def shorten(self, key: Hashable, end: float) -> None:
-        """What was committed under a key, if anything, ends then at the latest."""
+        """End the commitment of a key, if there is one, at ``end`` at the latest."""
         known = self._commitments.pop(key, None)
         if known is not None and end > known.start:
             self._commitments[key] = replace(known, end=min(known.end, end))

@@ -68,7 +68,7 @@ class _GuardedLease:
         return lease.charge(lease.processors * (moment - lease.start))
 
     def worst(self, moment: float) -> Micros:
-        """What the lease may come to when nobody watches it from a moment on."""
+        """Return the most that the lease may cost when nobody watches it from a moment on."""
         lease = self.lease
         if lease.until is not None:
             moment = min(moment, lease.until)

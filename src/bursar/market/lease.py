@@ -79,7 +79,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def charge(self, processor_seconds: float) -> Micros:
         """
-        What the lease owes after so many paid processor-seconds.
+        Return the charge of the lease after so many paid processor-seconds.
 
         This is where prices become amounts, n d c + f (HPDC'07 section 2):
         rounded up, once for the whole lease and not once per task, so

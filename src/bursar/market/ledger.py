@@ -90,26 +90,26 @@ class Ledger:
 
     @property
     def funded(self) -> Micros:
-        """What the owner has granted so far."""
+        """Sum that the owner has granted so far, micro-units."""
         return -self.balance(OWNER)
 
     @property
     def free(self) -> Micros:
-        """What is granted and neither held nor spent."""
+        """Sum that is granted and neither held nor spent, micro-units."""
         return self.balance(WALLET)
 
     @property
     def held(self) -> Micros:
-        """What is set aside, over all leases."""
+        """Sum that is set aside for all leases, micro-units."""
         return self._held
 
     @property
     def spent(self) -> Micros:
-        """What sites have been paid."""
+        """Sum that sites have been paid, micro-units."""
         return self._spent
 
     def settled(self) -> dict[str, Micros]:
-        """What each lease has paid its site."""
+        """Payments of each lease to its site, micro-units."""
         paid: dict[str, Micros] = {}
         for row in self._rows:
             if row.kind == "settle":

@@ -123,7 +123,7 @@ class InvoiceItem:
 
     @property
     def total(self) -> Micros:
-        """What remains."""
+        """Price less discount and refunds, micro-units."""
         return self.price - self.discount - self.refunded
 
 
@@ -170,7 +170,7 @@ class Invoice:
 
     @property
     def total(self) -> Micros:
-        """What was paid and kept, as the rows say."""
+        """Sum that was paid and kept according to the rows."""
         return self.subtotal - self.discounts - self.refunds
 
 

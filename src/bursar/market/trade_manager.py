@@ -142,7 +142,7 @@ class TradeManager:
         return side.cancel(now) if isinstance(side, BuyerSide) else ()
 
     def again(self, deal: str) -> tuple[TradeMessage, ...]:
-        """What was last said in a deal, to be sent again when an answer does not come."""
+        """Return the last messages of a deal, to be sent again when no answer comes."""
         return tuple(
             m for (d, party), s in self._sides.items() if d == deal for m in s.again(party)
         )

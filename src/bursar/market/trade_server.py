@@ -189,7 +189,7 @@ class TradeServer:
         return tuple(self._agreements.values())
 
     def reprice(self, pricing: Pricing) -> None:
-        """What it asks from now on; quotes and agreements keep their prices."""
+        """Set the pricing from now on; quotes and agreements keep their prices."""
         self._pricing = pricing
         self._factor, self._period = 1.0, None
 
@@ -296,7 +296,7 @@ class TradeServer:
     def terms(
         self, deal: str, customer: str, template: DealTemplate, now: float
     ) -> Terms | Refusal:
-        """What it would ask by its pricing, at the earliest start it has the processors."""
+        """Return the terms by its pricing at the earliest start with free processors."""
         if template.currency != self.currency:
             return Refusal(f"counts in {template.currency}, expected {self.currency}", final=True)
         if template.customer not in ("", customer):
@@ -325,7 +325,7 @@ class TradeServer:
     def asked(
         self, customer: str, processors: int, seconds: float, start: float, now: float
     ) -> PriceQuery:
-        """What its price follows from, for a customer and a lot."""
+        """Return the facts from which the price for a customer and a lot follows."""
         return PriceQuery(
             processors=processors,
             seconds=seconds,

@@ -182,7 +182,7 @@ class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Its hash, which the next one holds."""
+        """SHA-256 digest of record and signature; the next record of the chain holds this digest."""
         return hashlib.sha256(_canonical(self) + self.signature).hexdigest()
 
 

@@ -10,7 +10,7 @@ from bursar.model.matching import CHOICES, Matching
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brokering:
     """
-    What holds for all jobs that do not say otherwise.
+    Matchmaking settings of all jobs that state none of their own.
 
     Parameters
     ----------

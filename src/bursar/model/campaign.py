@@ -11,7 +11,7 @@ from bursar.model.workflow import Workflow
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """
-    What happens after a failed or lost attempt.
+    Policy of repeating a task after a failed or lost attempt.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Retry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
     """
-    What the user hands over.
+    A campaign as the user states it: tasks, files, goal and settings.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 """
-What can go wrong, as one short tree.
+The tree of exceptions that Bursar raises.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the user wants of a campaign."""
+"""Goals of campaigns: deadline, budget and the trade-off between them."""
 
 import math
 from collections.abc import Mapping

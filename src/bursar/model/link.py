@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Link:
     """
-    From one site to another, in this direction.
+    A network link from one site to another, in this direction only.
 
     Parameters
     ----------

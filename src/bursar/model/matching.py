@@ -1,4 +1,4 @@
-"""What a job asks of the resource broker, and how much the terms of a rank weigh."""
+"""A job's requirements and rank for the resource broker, and the weights of the rank's terms."""
 
 import math
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ class BandwidthProfile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLink:
     """
-    What joins two nodes of a network.
+    A link that joins two nodes of a network.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What became of one attempt to run a task."""
+"""Outcomes of attempts to run tasks."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""What is known of the execution that a recorded workflow comes from."""
+"""Facts of the execution that a recorded workflow comes from."""
 
 import math
 from collections.abc import Mapping

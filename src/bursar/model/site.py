@@ -1,4 +1,4 @@
-"""What is known of a site that offers processors."""
+"""Facts of a site that offers processors."""
 
 import math
 from collections.abc import Mapping
@@ -179,7 +179,7 @@ class SiteFacts:
 
     @property
     def offers(self) -> tuple[Slot, ...]:
-        """What can be bought of it."""
+        """Slots that the site offers for sale."""
         if self.slots is not None:
             return self.slots
         return (

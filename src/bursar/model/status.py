@@ -1,4 +1,4 @@
-"""What a site says of itself at one moment."""
+"""Statuses that sites publish, and readings of them from an index."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Fact = str | int | float | bool
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteStatus:
     """
-    What changes at a site, as it said at a moment.
+    The state of a site, as the site published it at a given time.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class SiteStatus:
 @dataclass(frozen=True, slots=True)
 class StatusReading:
     """
-    What an index knows of a site, and how old it is.
+    The status of a site in an index, with its age.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class Redirect(msgspec.Struct, frozen=True, tag="redirect"):
 
 
 class OnError(msgspec.Struct, frozen=True, tag="onerror"):
-    """From here on, a failing step is ignored, or (the default) fails the task."""
+    """Chooses whether later failing steps are ignored or (the default) fail the task."""
 
     ignore: bool
 

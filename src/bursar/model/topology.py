@@ -153,7 +153,7 @@ class Topology:
 
     def find(self, source: str, target: str) -> Route | None:
         """
-        As :meth:`route`, or None where there is no way.
+        Return what :meth:`route` returns, or None where no path exists.
 
         Raises
         ------

@@ -98,7 +98,7 @@ def _makers(tasks: Sequence[Task]) -> dict[str, int]:
 
 
 def _registrars(tasks: Sequence[Task]) -> dict[str, int]:
-    """Who registers each logical file."""
+    """Map each logical file to the task that registers the file."""
     registrars: dict[str, int] = {}
     for i, task in enumerate(tasks):
         for name in task.registers.values():

@@ -1,4 +1,4 @@
-"""From a schedule to what is bought, and to the plan with the place of every task."""
+"""Builds purchases from a schedule, and the plan with the place of every task."""
 
 import math
 from collections import defaultdict
@@ -19,7 +19,7 @@ def build_option(
     problem: PlanningProblem, recipe: ScheduleRecipe, *, whole: bool = False
 ) -> PlanOption:
     """
-    What a recipe comes to; its bounds are left open.
+    Build the plan option of a recipe; the option's bounds are left open.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def build_plan(
 def _purchases(
     problem: PlanningProblem, schedule: Schedule, recipe: ScheduleRecipe, whole: bool
 ) -> list[tuple[int, Purchase]]:
-    """What is paid for, with the number of the slot it is bought of."""
+    """Return the purchases, each with the number of its slot."""
     begins = np.full(problem.n_slots, np.inf)
     task, slot_of, _ = schedule.holdings
     np.minimum.at(begins, slot_of, schedule.start[task])

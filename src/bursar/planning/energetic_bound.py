@@ -137,7 +137,7 @@ class WidthWeights(NamedTuple):
 
 class EmptySlotCapacity:
     """
-    What a problem's slots, with nothing in them, leave room for.
+    Capacity of a problem's empty slots.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from bursar.planning.schedulers import by_site, priority_of, run
 @dataclass(frozen=True, slots=True, eq=False)
 class PurchaseScores:
     """
-    What purchases come to.
+    Makespan and cost of purchases.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class PurchaseEvaluator:
         policy: PlacementPolicy | None = None,
     ) -> PurchaseScores:
         """
-        What each of many purchases comes to.
+        Compute makespan and cost of each of many purchases.
 
         Parameters
         ----------

@@ -150,5 +150,5 @@ class ParetoFront:
 
     @property
     def currency(self) -> str:
-        """Of every cost in it."""
+        """Currency of all costs of the front."""
         return self.sites[0].currency

@@ -26,7 +26,7 @@ SLACK = 1e-9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalCounterOffer:
     """
-    What could be had instead of a goal out of reach.
+    An offer in place of a goal that is out of reach.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def choose_plan(
 
 def best_effort(front: ParetoFront, goal: Goal) -> PlanOption:
     """
-    What to run when the goal is out of reach and it shall start all the same.
+    Choose the plan to run when the goal is out of reach and the run shall start all the same.
 
     The fastest within the budget; where the budget is out of reach too, the
     cheapest.

@@ -26,7 +26,7 @@ POINTS = 5
 @dataclass(frozen=True, slots=True)
 class ProvenBounds:
     """
-    What the solver has proven.
+    Bounds that the solver has proven.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class ProvenBounds:
     note: str = ""
 
     def least_cost(self, makespan: float) -> float:
-        """What any plan as fast costs at least; 0 where nothing is proven."""
+        """Return the least cost of any plan as fast, currency units; 0 where nothing is proven."""
         slack = makespan * (1 - 1e-9)
         return max((bound for deadline, bound in self.costs if deadline >= slack), default=0.0)
 

@@ -19,7 +19,7 @@ from bursar.planning.offers import OfferedSlots, arrange_offers
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanningProblem:
     """
-    What is to be placed, and on what.
+    A planning problem: the tasks to be placed and the slots on offer.
 
     Parameters
     ----------

@@ -150,7 +150,7 @@ def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
 
 
 def from_draft(problem: PlanningProblem, draft: ScheduleDraft) -> Schedule:
-    """What a kernel made."""
+    """Make a schedule from the arrays that a kernel filled."""
     slots = problem.offers.arrays
     board = draft.board
     return Schedule(

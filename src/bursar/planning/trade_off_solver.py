@@ -180,7 +180,7 @@ def plan_option(front: ParetoFront, option: PlanOption) -> Plan:
 
 
 def evaluate_recipe(problem: PlanningProblem, recipe: ScheduleRecipe) -> PlanOption | None:
-    """What a recipe gives, bounds left open; None when a task fits nowhere in it."""
+    """Return the plan option of a recipe, bounds left open; None when a task fits nowhere."""
     found = PurchaseEvaluator(problem, recipe.policy).evaluate(np.array([recipe.caps]))
     return build_option(problem, recipe) if found.feasible[0] else None
 
@@ -249,7 +249,7 @@ def _check_name(what: str, name: str, known: Sequence[str]) -> None:
 
 
 def _worth(cost: float | None, makespan: float | None) -> float:
-    """What makes the least cost and the least makespan weigh the same; 1 where unknown."""
+    """Return the factor by which least cost and least makespan weigh the same; 1 where unknown."""
     return cost / makespan if cost and makespan else 1.0
 
 

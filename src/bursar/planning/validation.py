@@ -1,5 +1,5 @@
 """
-What is wrong with a plan, told from the plan, the workflow and the offers alone.
+Faults of a plan, found from the plan, the workflow and the offers alone.
 
 Everything is worked out again, slowly and in the words of the definitions
 (HPDC'07 section 2, e-Science'06 section 3); nothing here is shared with what
@@ -203,7 +203,7 @@ class _ProcessorUse:
 @dataclass(frozen=True, slots=True)
 class _PurchaseUse:
     """
-    What the tasks do with each purchase.
+    Use of a purchase by the plan's tasks.
 
     Parameters
     ----------
@@ -581,7 +581,7 @@ def _or_not(what: str, is_so: bool) -> str:
 
 
 def _which(i: int, slot: Slot) -> str:
-    """Its number, counted from 0 in the plan, and what it is."""
+    """Name a purchase by its number, counted from 0 in the plan, and its slot."""
     return f'{i} (site "{slot.site}", {_n(slot.start)} s to {_n(slot.end)} s)'
 
 

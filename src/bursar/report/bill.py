@@ -139,7 +139,7 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a run cost.
+    The bill of a run: leases, charges and totals.
 
     Parameters
     ----------

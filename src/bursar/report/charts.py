@@ -99,7 +99,7 @@ def front_chart(front: ParetoFront, choice: PlanChoice) -> "altair.LayerChart":
 
 
 def _counted(option: PlanOption) -> list[str]:
-    """What is bought, site by site."""
+    """Describe the purchases of an option, one line for each site."""
     slots = Counter(p.slot.site for p in option.purchases)
     processors: Counter[str] = Counter()
     for purchase in option.purchases:

@@ -41,7 +41,7 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
 
 def print_site_reasons(site: str, tasks: int, held: Sequence[Mapping[str, Any]]) -> None:
     """
-    What was held for and against a site over time.
+    Print the reasons for and against a site over time.
 
     Parameters
     ----------

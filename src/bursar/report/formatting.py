@@ -78,5 +78,5 @@ def share(value: float | None) -> str:
 
 
 def plain(text: str) -> str:
-    """What others wrote, in one line, without what would move a cursor."""
+    """Return foreign text as one line without characters that move a cursor."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -23,7 +23,7 @@ ROWS = 24
 
 def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> dict[str, Any]:
     """
-    As ``bursar plan --json`` prints it.
+    Convert a plan to the JSON document of ``bursar plan --json``.
 
     The keys are listed in the documentation, under JSON.
     """
@@ -204,7 +204,7 @@ def describe(offer: GoalCounterOffer, currency: str) -> str:
 
 
 def _margins(offer: GoalCounterOffer, currency: str) -> str:
-    """What of an offer is margin, and what for; empty without any."""
+    """Describe the margins of an offer and their purpose; empty where the offer has none."""
     parts = []
     if offer.margin_seconds > _CLOSE * offer.makespan:
         parts.append(span(offer.margin_seconds))

@@ -189,7 +189,7 @@ def at_site(p: SiteProgress, currency: str) -> tuple[str, str, str]:
 
 
 def money(s: ProgressSnapshot) -> str:
-    """What is spent, held and may be spent, in words."""
+    """Describe in words what is spent, what is held and what may be spent."""
     text = f"spent {s.spent:.4g} {s.currency}, held {s.held:.4g}"
     return text if s.budget is None else f"{text}, budget {s.budget:.4g}"
 

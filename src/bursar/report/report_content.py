@@ -1,4 +1,4 @@
-"""What the report shows, gathered from a run."""
+"""Content of a run's report, gathered from the run."""
 
 import math
 import re
@@ -105,7 +105,7 @@ class ReportContent:
 
     @cached_property
     def clock(self) -> RunClock:
-        """Of everything on the page that happened."""
+        """Clock by which the page shows all events."""
         return RunClock(self.incarnations)
 
     def to_page(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What became of each task, as JSON Lines and as CSV."""
+"""Results of tasks as JSON Lines and as CSV."""
 
 import csv
 import os

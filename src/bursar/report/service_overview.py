@@ -31,7 +31,7 @@ def overview_panel(
     site: str, seen: Overview, rates: Mapping[str, float] | None, height: int | None = None
 ) -> Any:
     """
-    What an administrator sees.
+    Make the panel that an administrator sees.
 
     Parameters
     ----------

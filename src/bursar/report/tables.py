@@ -55,7 +55,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
 
 
 def _others(site: str, others: Mapping[str, Any]) -> str:
-    """What a simulation did to a site's own jobs."""
+    """Describe the effect of a simulation on a site's own jobs."""
     waits = f"{span(others['mean_wait_s'])} on average"
     return (
         f"{others['jobs']} jobs of {site}'s own wait {waits}, "

@@ -122,7 +122,7 @@ def _curve(name: str, times: "FloatArray", values: "IntArray") -> list[dict[str,
 
 def state_chart(machine: Machine) -> "altair.Chart":
     """
-    What a machine runs and plans from now on, as :func:`gantt_chart`.
+    Chart the jobs that a machine runs and plans from now on, like :func:`gantt_chart`.
 
     Running jobs to their expected ends, waiting jobs where they will start by
     the estimates, and reservations.

@@ -23,7 +23,7 @@ POINTS = 200
 
 def trace_to_dict(trace: Trace, processors: int | None) -> dict[str, Any]:
     """
-    What is in a log.
+    Summarise the jobs of a log.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _pairs(times: "FloatArray", values: "FloatArray") -> list[tuple[float, float
 
 
 def print_trace(found: Mapping[str, Any], console: "Console | None" = None) -> None:
-    """What is in a log, as :func:`trace_to_dict` tells it."""
+    """Print a summary of a log made by :func:`trace_to_dict`."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,5 +1,5 @@
 """
-What all auctions of one lot have in common.
+The part that all auctions of one lot share.
 
 Forward, an owner sells to the highest bid; in reverse, a buyer has owners bid and
 takes the lowest. Inside, both are one: ``worth`` turns amounts round in reverse, so

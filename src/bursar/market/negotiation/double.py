@@ -64,7 +64,7 @@ class Clearing:
 
 def clear(bids: Sequence[LimitOrder], asks: Sequence[LimitOrder], k: float = 0.5) -> Clearing:
     """
-    Who trades, and at which price.
+    Match bids with asks and set the prices of the trades.
 
     Of equal orders the one received first goes first. What one side pays, the other
     gets, to the micro-unit.

@@ -63,7 +63,7 @@ class EnglishAuctioneer(Auctioneer):
 
     @property
     def asked(self) -> Micros:
-        """What the next bid must be worth at least, micro-units."""
+        """Least worth of the next bid, micro-units."""
         if self.standing is None:
             return self.reserve
         return self.worth(self.worth(self.standing) + self.increment)

@@ -20,7 +20,7 @@ class Seller(Protocol):
     def terms(
         self, deal: str, customer: str, template: DealTemplate, now: float
     ) -> Terms | Refusal:
-        """What the owner would ask by its pricing, and when it has the processors."""
+        """Return the owner's terms by its pricing, and the time at which processors are free."""
         ...
 
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:

@@ -62,7 +62,7 @@ class TenderBuyer(BuyerSide):
 
     @property
     def bids(self) -> tuple[Bid, ...]:
-        """Those that count, the best first."""
+        """Bids that count, the best first."""
         return tuple(
             sorted(
                 self._bids.values(),

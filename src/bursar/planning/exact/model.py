@@ -261,7 +261,7 @@ def _pay(
     grid: TimeGrid,
     money: MoneyGrid,
 ) -> list[Any]:
-    """What is paid for a slot, as terms of a sum."""
+    """Return the payment for a slot as terms of a sum."""
     cp, slots = model.cp, problem.offers.arrays
     unit, n, fixed = prices_of(slots, j)
     start, end, last = float(slots.start[j]), float(slots.end[j]), float(slots.last[j])

@@ -1,4 +1,4 @@
-"""What is asked of the solver, how hard it may try, and the best answer so far."""
+"""A query to the solver: question, effort allowed, and the best answer so far."""
 
 import math
 import time
@@ -132,7 +132,7 @@ class Incumbent:
 
 
 def cost_of(problem: PlanningProblem, schedule: Schedule) -> float:
-    """What the schedule costs, currency units; NaN when a price is unknown."""
+    """Return the cost of the schedule, currency units; NaN when a price is unknown."""
     slots = problem.offers.arrays
     paid = slots.unit_price * schedule.paid + slots.fixed_price
     return math.fsum(paid[schedule.used].tolist())

@@ -260,7 +260,7 @@ def _round(
 
 
 def _waste(problem: PlanningProblem, area: FloatArray) -> FloatArray:
-    """What each slot costs beyond what its use would at the least price, shape ``(n_slots,)``."""
+    """Return the cost of each slot above the least price of its use, shape ``(n_slots,)``."""
     slots = problem.offers.arrays
     whole = slots.processors * np.where(np.isinf(slots.end), 0.0, slots.end - slots.start)
     paid = np.where(slots.divisible, area, np.maximum(whole, area)) * slots.unit_price

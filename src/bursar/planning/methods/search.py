@@ -42,7 +42,7 @@ class PlanSearch:
 
     @property
     def problem(self) -> PlanningProblem:
-        """What is planned."""
+        """The planning problem that is searched."""
         return self.evaluator.problem
 
     @property
