@@ -182,7 +182,7 @@ class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 digest of record and signature; the next record of the chain holds this digest."""
+        """SHA-256 digest of record and signature; the next record of the chain holds it."""
         return hashlib.sha256(_canonical(self) + self.signature).hexdigest()
 
 
