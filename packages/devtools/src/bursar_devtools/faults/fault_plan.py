@@ -17,7 +17,12 @@ from typing import Literal, get_args
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar_devtools.faults.faulty_network import FAULTLESS, NetworkConditions
-from bursar_devtools.faults.seeded_random import seeded_random
+
+
+def seeded_random(seed: int, concern: str) -> random.Random:
+    """Return a random source for one concern, independent of draws for others."""
+    return random.Random(f"{seed} {concern}")
+
 
 FaultTarget = Literal[
     "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "segment", "job"

@@ -21,7 +21,7 @@ from bursar_devtools.faults.client_campaign import draw_campaign
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.expiring_instance import ExpiringInstanceUser
 from bursar_devtools.faults.fault_injector import FaultInjector
-from bursar_devtools.faults.fault_plan import UNIT_PRICE, FaultPlan, site_facts_of
+from bursar_devtools.faults.fault_plan import UNIT_PRICE, FaultPlan, seeded_random, site_facts_of
 from bursar_devtools.faults.fault_targeting import FaultTargeting, fault_target_of
 from bursar_devtools.faults.faulty_cluster import FaultyCluster
 from bursar_devtools.faults.faulty_connection import FaultyListener
@@ -32,7 +32,6 @@ from bursar_devtools.faults.faulty_worker import FaultyWorker, WorkerAssignment
 from bursar_devtools.faults.final_audit import FinalAudit
 from bursar_devtools.faults.invariant_checker import InvariantChecker
 from bursar_devtools.faults.restarting_service import JUMP, OWNER, PARTY, RestartingService
-from bursar_devtools.faults.seeded_random import seeded_random
 from bursar_devtools.faults.service_owner import USER_SCOPES, ServiceOwner, StaleTokenUser
 from bursar_devtools.faults.simulated_disk import SimulatedStorage
 from bursar_devtools.faults.simulated_homes import SimulatedInstanceHomes

@@ -23,7 +23,7 @@ from bursar.service.files.file_store import FileOwner, FileStore
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 from bursar.simulation.virtual_loop import VirtualLoop
-from bursar_devtools.faults.seeded_random import seeded_random
+from bursar_devtools.faults.fault_plan import seeded_random
 
 _NAMES = (("a",), ("b",), ("c",), ("in", "a"), ("in", "deep", "b"))
 _PIECE = 700  # bytes

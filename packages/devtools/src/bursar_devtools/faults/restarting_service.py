@@ -13,12 +13,11 @@ from bursar.service.identity_file import load_identity
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.sites.protocol import Site
 from bursar_devtools.faults.event_trace import EventTrace
-from bursar_devtools.faults.fault_plan import FaultPlan
+from bursar_devtools.faults.fault_plan import FaultPlan, seeded_random
 from bursar_devtools.faults.faulty_cluster import FaultyCluster
 from bursar_devtools.faults.faulty_connection import FaultyListener
 from bursar_devtools.faults.faulty_http import SimulatedEndpoint
 from bursar_devtools.faults.faulty_site import FaultySite, SimulatedHost
-from bursar_devtools.faults.seeded_random import seeded_random
 from bursar_devtools.faults.simulated_disk import SimulatedDisk, SimulatedStorage
 from bursar_devtools.faults.simulated_homes import FOLDER, SimulatedInstanceHomes
 from bursar_devtools.faults.simulated_process import ProcessLoop, SimulatedProcess
