@@ -22,7 +22,7 @@ from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage, encode
-from bursar.market.trade_server import TradeServer
+from bursar.market.trade_server import BargainingRules, TradeServer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
 
@@ -52,9 +52,11 @@ class Market:
                 ),
                 fixed_price=pick(chance, 0.0, 3.0),
                 holds=chance.random() < 0.5,
-                floor=pick(chance, 0.5, 0.8, 1.0),
-                rounds=pick(chance, 3, 10),
-                beta=pick(chance, 0.5, 1.0, 2.0),
+                bargaining=BargainingRules(
+                    floor=pick(chance, 0.5, 0.8, 1.0),
+                    rounds=pick(chance, 3, 10),
+                    beta=pick(chance, 0.5, 1.0, 2.0),
+                ),
                 groups={"ann": frozenset({"lab"})},
                 customers=pick(chance, None, None, {"bob"}),
             )

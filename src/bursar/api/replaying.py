@@ -17,7 +17,7 @@ from typing import Any
 from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan as make_plan
 from bursar.api.running import RUNS
-from bursar.api.simulator import Simulator
+from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.api.strategy_forecast import choose_strategy
 from bursar.broker.strategies import POLICIES, Named, Policy
 from bursar.model.campaign import Campaign
@@ -248,9 +248,9 @@ class _ReplaySimulator:
             out_of_reach=info.out_of_reach,
             brokering=info.brokering,
             dynamic=info.dynamic and strategy is None,
-            work=self._work,
-            overheads=self._overheads,
-            epoch=self._epoch,
+            recorded=RecordedConditions(
+                work=self._work, overheads=self._overheads, epoch=self._epoch
+            ),
         )
 
 

@@ -13,7 +13,7 @@ from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
 from bursar.api.replica_lookup import locate_replicas
 from bursar.api.running import RUNS, GoalOutOfReach
-from bursar.api.simulator import Simulator
+from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.api.strategy_forecast import choose_strategy, prospect
 from bursar.broker.provisioning_mode import ProvisioningMode
@@ -178,7 +178,7 @@ def simulate(
         brokering=brokering,
         copies=locate_replicas(brokering, campaign),
         dynamic=provisioning == "dynamic",
-        work=work,
+        recorded=RecordedConditions(work=work),
         progress=progress,
     )
 

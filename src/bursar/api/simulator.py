@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,26 @@ if TYPE_CHECKING:
     from bursar.provisioning.pool import PilotPool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedConditions:
+    """
+    What is known of a run beforehand, in place of what a simulation draws.
+
+    Parameters
+    ----------
+    work
+        Seconds at speed 1 that tasks really take; None: as estimated.
+    overheads
+        See :class:`bursar.simulation.execution_model.ExecutionModel`.
+    epoch
+        When the simulation begins, seconds since the epoch: owners' prices follow it.
+    """
+
+    work: Mapping[int, float] | None = None
+    overheads: Mapping[str, Sequence[PilotOverhead]] | None = None
+    epoch: float = 0.0
+
+
 class Simulator:
     """
     Carries a campaign out in simulated time, as often as asked.
@@ -68,12 +88,8 @@ class Simulator:
         strategy; None: best effort.
     copies
         Where logical files are at the begin, by name.
-    work
-        Seconds at speed 1 that tasks really take; None: as estimated.
-    overheads
-        See :class:`bursar.simulation.execution_model.ExecutionModel`.
-    epoch
-        When the simulation begins, seconds since the epoch: owners' prices follow it.
+    recorded
+        What a recorded run came to, where that takes the place of what is drawn.
     progress
         Whether to show it on stderr.
     """
@@ -91,14 +107,10 @@ class Simulator:
         brokering: Brokering | None = None,
         dynamic: bool = False,
         copies: Mapping[str, Sequence[Replica]] | None = None,
-        work: Mapping[int, float] | None = None,
-        overheads: Mapping[str, Sequence[PilotOverhead]] | None = None,
-        epoch: float = 0.0,
+        recorded: RecordedConditions | None = None,
         progress: bool = False,
     ) -> None:
-        self.work = work
-        self.overheads = overheads
-        self.epoch = epoch
+        self.recorded = recorded or RecordedConditions()
         self.strategy = strategy
         self.out_of_reach: OutOfReach = out_of_reach
         self.brokering = brokering
@@ -175,15 +187,15 @@ class Simulator:
             campaign.workflow,
             self.chance,
             arrivals=arrivals,
-            work=self.work,
-            overheads=self.overheads,
+            work=self.recorded.work,
+            overheads=self.recorded.overheads,
         )
         brokerage = None
         if plan is None and self.brokering is not None:
             brokerage = self._brokerage(sites, self.brokering)
         surroundings = RunEnvironment(
             sites=sites,
-            loop=partial(VirtualLoop, self.epoch),
+            loop=partial(VirtualLoop, self.recorded.epoch),
             just_in_time=None if self.dynamic else self._supply(sites, plan, brokerage),
             pool=_pool() if self.dynamic else None,
             lifespan=nullcontext if brokerage is None else brokerage.running,

@@ -103,6 +103,30 @@ class OwnerState:
     others: tuple[Commitment, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BargainingRules:
+    """
+    Rules by which an owner concedes while it bargains.
+
+    Parameters
+    ----------
+    floor
+        Share of its price down to which the owner bargains, and bids in auctions; 0 to 1.
+    rounds, beta
+        Number of concessions, and their shape; see
+        :class:`bursar.market.negotiation.bargaining.Concession`.
+    """
+
+    floor: float = 0.8
+    rounds: int = 10
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor must be 0 to 1, got {self.floor}")
+        Concession(first=0, reserve=0, rounds=self.rounds, beta=self.beta)  # raises what is wrong
+
+
 class TradeServer:
     """
     Sells one owner's processors.
@@ -126,10 +150,8 @@ class TradeServer:
     holds
         Whether a quote or bid sets its processors aside until it expires; else its
         price holds, and who accepts first gets the processors.
-    floor
-        Share of its price down to which it bargains, and bids in auctions; 0 to 1.
-    rounds, beta
-        How it concedes; see :class:`Concession`.
+    bargaining
+        Rules by which the owner concedes.
     groups
         Of each customer; it is the owner that says who belongs where.
     customers
@@ -149,17 +171,13 @@ class TradeServer:
         protocols: tuple[NegotiationProtocol, ...] = PROTOCOLS,
         validity: float = 600.0,
         holds: bool = False,
-        floor: float = 0.8,
-        rounds: int = 10,
-        beta: float = 1.0,
+        bargaining: BargainingRules | None = None,
         groups: Mapping[str, frozenset[str]] | None = None,
         customers: Container[str] | None = None,
         registrar: AgreementRegistrar | None = None,
     ) -> None:
         if not 0 < validity < math.inf:
             raise ValueError(f"validity must be positive, got {validity}")
-        if not 0 <= floor <= 1:
-            raise ValueError(f"floor must be 0 to 1, got {floor}")
         if not 0 <= fixed_price < math.inf:
             raise ValueError(f"fixed_price must not be negative, got {fixed_price}")
         self.name = name
@@ -170,8 +188,7 @@ class TradeServer:
         self._fixed_price = fixed_price
         self._protocols = protocols
         self._holds = holds
-        self._floor = floor
-        self._concession = Concession(first=0, reserve=0, rounds=rounds, beta=beta)
+        self._bargaining = bargaining or BargainingRules()
         self._groups = groups or {}
         self._customers = customers
         self._paid: dict[str, Micros] = {}
@@ -463,14 +480,14 @@ class TradeServer:
         return Refusal(f"does not open a deal with a {type(message).__name__}", final=True)
 
     def _least(self, terms: Terms) -> Micros:
-        return math.ceil(terms.amount * self._floor)
+        return math.ceil(terms.amount * self._bargaining.floor)
 
     def _concede(self, terms: Terms) -> Concession:
         return Concession(
             first=terms.amount,
             reserve=self._least(terms),
-            rounds=self._concession.rounds,
-            beta=self._concession.beta,
+            rounds=self._bargaining.rounds,
+            beta=self._bargaining.beta,
         )
 
     def _freed(

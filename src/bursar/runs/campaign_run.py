@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import (
@@ -11,7 +10,6 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     nullcontext,
-    suppress,
 )
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +43,7 @@ from bursar.runs.payments import RunPayments
 from bursar.runs.replan_monitor import ReplanMonitor, can_rebuy
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
+from bursar.runs.run_signals import end_by_signals, install_signal_handlers
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
@@ -197,7 +196,7 @@ async def _carry_out(
 ) -> None:
     workflow = campaign.workflow
     forecast = Forecast(workflow, plan)
-    _end_by_signals()
+    end_by_signals()
     with RunProgress(enabled=progress) as shown:
         if payments is not None:
             shown.notify(payments.message)
@@ -313,7 +312,7 @@ async def _finish(
     def tell(what: str, error: BaseException) -> None:
         execution.notify(f"{what} has failed, the run goes on: {type(error).__name__}: {error}")
 
-    forget = _install_signal_handlers(execution)
+    forget = install_signal_handlers(execution)
     try:
         async with TaskSupervisor() as watching:
             for what, watch in watches.items():
@@ -336,47 +335,6 @@ def _state(execution: RunExecution) -> RunState:
         case "goal" if not done:
             return "goal-stopped"
     return "finished" if done else "failed"
-
-
-def _end_by_signals() -> None:
-    """
-    End the present task by the signals that would else kill the process.
-
-    A run may wait for hours before it begins, with money set aside that is to be given back.
-    Once the run has begun, :func:`_install_signal_handlers` takes over.
-    """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    with suppress(ValueError, RuntimeError):  # not the main thread: a notebook, a server
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
-
-
-def _install_signal_handlers(execution: RunExecution) -> Callable[[], None]:
-    """First asks the tasks to stop and leaves a resumable run; the second kills."""
-    loop = asyncio.get_running_loop()
-    asked = 0
-
-    def stop() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            execution.stop("user", "stopping: running tasks are asked to end; once more kills them")
-        else:
-            execution.stop("user", "killing what runs", grace=0.0)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    try:
-        for number in numbers:
-            loop.add_signal_handler(number, stop)
-    except (ValueError, RuntimeError):  # not the main thread: a notebook, a server
-        return lambda: None
-
-    def forget() -> None:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-    return forget
 
 
 async def _watch(

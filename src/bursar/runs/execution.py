@@ -41,6 +41,7 @@ from bursar.model.task import Task
 from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import BEGIN, END, incarnations_of
+from bursar.runs.pilot_lifecycle import LeaseTerms
 from bursar.runs.pilot_provisioner import PilotProvisioner, leases_of
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import Site
@@ -554,9 +555,9 @@ class RunExecution:
             sites=self._sites,
             guard=self.guard,
             dispatcher=self.dispatcher,
-            run=self._journal.identity,
-            currency=self._plan.currency,
-            rigid=self._rigid,
+            terms=LeaseTerms(
+                run=self._journal.identity, currency=self._plan.currency, rigid=self._rigid
+            ),
             note=self._note,
             notify=self.notify,
             on_fault=self._fault,

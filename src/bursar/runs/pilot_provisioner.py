@@ -5,7 +5,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -19,6 +19,7 @@ from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Transfer
 from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.runs.pilot_lifecycle import LeaseTerms, PilotLifecycle, PilotObserver
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
@@ -45,41 +46,6 @@ TransferListener = Callable[[str, str, Sequence[Transfer]], None]
 """Journals an event and the movements of money that belong to it."""
 
 
-class PilotObserver:
-    """Observer of pilots' begins and ends, which does nothing; subclasses override it."""
-
-    def began(self, pilot: Pilot, since: float) -> None:
-        """Note that a pilot has had its processors since a time (seconds since the epoch)."""
-
-    def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
-        """Note that a pilot has ended or was never granted."""
-
-
-@dataclass(slots=True, eq=False)
-class _PilotLifecycle:
-    """State of a pilot between agreement and end."""
-
-    pilot: Pilot
-    begun: asyncio.Future[None]
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    awaited: bool = False
-    held: HeldProcessors | None = None
-    lost: tuple[AllocationLoss, str] | None = None  # when it went by itself
-    since: float = 0.0
-    is_asked: bool = False  # of its site
-    until: float = math.inf
-    has_room: bool = False  # of what was booked: no other pilot of ours holds its processors
-    is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
-    more: float = 0.0  # seconds of the next extension
-    task: asyncio.Task[None] | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def finish(self) -> None:
-        """Mark the pilot as not needed any more."""
-        self.over.set()
-        self.changed.set()
-
-
 class PilotProvisioner:
     """
     Manages pilots from the agreement until their processors are given back and paid.
@@ -87,20 +53,16 @@ class PilotProvisioner:
     Parameters
     ----------
     sites
-        By name.
+        Sites of the run by name.
     guard
-        Of the budget.
+        Guard of the run's budget.
     dispatcher
         Dispatcher to which the pilots' workers connect.
-    run
-        Identity of the run.
-    currency
-        Of all prices.
-    rigid
-        Whether some task holds several processors.
+    terms
+        What all leases have in common.
     note
         Journals leases.
-    say
+    notify
         Called with one line for people about each notable event.
     on_fault
         Called with the error of a pilot that failed after the agreement, and the pilot.
@@ -111,7 +73,7 @@ class PilotProvisioner:
     watch
         Observer of all pilots' begins and ends.
     settlements
-        Of leases whose providers count themselves.
+        Settles leases whose providers count what they held.
     """
 
     def __init__(
@@ -120,9 +82,7 @@ class PilotProvisioner:
         sites: Mapping[str, Site],
         guard: BudgetGuard,
         dispatcher: Dispatcher,
-        run: str,
-        currency: str,
-        rigid: bool,
+        terms: LeaseTerms,
         note: TransferListener,
         notify: Callable[[str], None],
         on_fault: Callable[[BursarError, Pilot], None],
@@ -139,18 +99,17 @@ class PilotProvisioner:
         self._endpoint = Endpoint(
             address=dispatcher.address,
             token=dispatcher.token,
-            run=run,
+            run=terms.run,
             admission=dispatcher.pilot_listener,
         )
-        self._currency = currency
-        self._rigid = rigid
+        self._terms = terms
         self._note = note
         self._notify = notify
         self._on_fault = on_fault
         self._on_left_over = on_left_over
         self._route = route
         self._lead: dict[str, float] = {}  # seconds ahead that pilots are to be acquired
-        self._lifecycles: dict[str, _PilotLifecycle] = {}
+        self._lifecycles: dict[str, PilotLifecycle] = {}
         self._crowded = asyncio.Event()
         self._leaving = False
         self._tasks = TaskSupervisor()  # one for each pilot
@@ -327,15 +286,15 @@ class PilotProvisioner:
 
     # One pilot.
 
-    def _start_lifecycle(self, pilot: Pilot, origin: float) -> _PilotLifecycle:
-        lifecycle = _PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
+    def _start_lifecycle(self, pilot: Pilot, origin: float) -> PilotLifecycle:
+        lifecycle = PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
         self._lifecycles[pilot.name] = lifecycle
         lifecycle.task = self._tasks.start(
             self._run_lifecycle(lifecycle, origin), on_failure=partial(self._on_failure, lifecycle)
         )
         return lifecycle
 
-    def _on_failure(self, lifecycle: _PilotLifecycle, error: BaseException) -> None:
+    def _on_failure(self, lifecycle: PilotLifecycle, error: BaseException) -> None:
         """Pass on a fault of ours, or of a site's adapter, which is no :class:`BursarError`."""
         if self._leaving:
             self._failures.append(error)
@@ -343,7 +302,7 @@ class PilotProvisioner:
         pilot = lifecycle.pilot
         self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
 
-    async def _run_lifecycle(self, lifecycle: _PilotLifecycle, origin: float) -> None:
+    async def _run_lifecycle(self, lifecycle: PilotLifecycle, origin: float) -> None:
         pilot = lifecycle.pilot
         failed = False
         try:
@@ -375,7 +334,7 @@ class PilotProvisioner:
         if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
             self._on_left_over(pilot)
 
-    async def _room(self, lifecycle: _PilotLifecycle) -> None:
+    async def _room(self, lifecycle: PilotLifecycle) -> None:
         """Waits while our own pilots that last longer than thought hold what was booked."""
         pilot = lifecycle.pilot
         most = self._sites[pilot.site].facts.processors
@@ -392,7 +351,7 @@ class PilotProvisioner:
                 over = tasks.start(lifecycle.over.wait())
                 await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _hold(self, lifecycle: _PilotLifecycle, origin: float) -> None:
+    async def _hold(self, lifecycle: PilotLifecycle, origin: float) -> None:
         """Holds the processors until their time is over, or their work."""
         pilot = lifecycle.pilot
         if pilot.works:
@@ -420,7 +379,7 @@ class PilotProvisioner:
                 self._dispatcher.dismiss(pilot.name)
                 await lifecycle.held.release()
 
-    async def _keep(self, lifecycle: _PilotLifecycle, since: float) -> None:
+    async def _keep(self, lifecycle: PilotLifecycle, since: float) -> None:
         """Keep the processors until their time is over, or their work, or they are lost."""
         pilot = lifecycle.pilot
         lost: asyncio.Task[tuple[AllocationLoss, str]] | None = None
@@ -446,7 +405,7 @@ class PilotProvisioner:
             if lost is not None:  # not waited for: what is released now is not to come later
                 lost.cancel()
 
-    async def _goes_on(self, lifecycle: _PilotLifecycle) -> bool:
+    async def _goes_on(self, lifecycle: PilotLifecycle) -> bool:
         """Whether an extensible pilot has something to do beyond its end, and the money for it."""
         name, now = lifecycle.pilot.name, self._dispatcher.now()
         if not lifecycle.pilot.extensible:
@@ -462,7 +421,7 @@ class PilotProvisioner:
         seconds = self._guard.affordable(name) * (1 - _CLOSE) if name in self._guard.leases else 0.0
         return seconds > _NEXT and self._end_at(lifecycle, now + seconds) is None
 
-    def _end_at(self, lifecycle: _PilotLifecycle, until: float) -> Refusal | None:
+    def _end_at(self, lifecycle: PilotLifecycle, until: float) -> Refusal | None:
         """Move the end of a pilot and of its lease; return why that is refused, or None."""
         if lifecycle.pilot.name in self._guard.leases:
             lease = self._guard.end_at(lifecycle.pilot.name, until, self._dispatcher.now())
@@ -473,7 +432,7 @@ class PilotProvisioner:
         lifecycle.changed.set()
         return None
 
-    def _ends_at(self, lifecycle: _PilotLifecycle, until: float) -> None:
+    def _ends_at(self, lifecycle: PilotLifecycle, until: float) -> None:
         """A pilot is to end then; it gets no task that would be cut off."""
         lifecycle.until = until
         pilot = lifecycle.pilot
@@ -481,7 +440,7 @@ class PilotProvisioner:
             speed = self._sites[pilot.site].facts.speed
             self._dispatcher.ends(pilot.name, None if math.isinf(until) else until, speed)
 
-    async def _ask(self, lifecycle: _PilotLifecycle, due: float) -> HeldProcessors:
+    async def _ask(self, lifecycle: PilotLifecycle, due: float) -> HeldProcessors:
         if self._route is not None and not lifecycle.pilot.site:
             lifecycle.pilot = self._route(lifecycle.pilot)
         pilot = lifecycle.pilot
@@ -491,7 +450,7 @@ class PilotProvisioner:
         return await self._sites[pilot.site].acquire(
             replace(pilot, start=None) if pilot.booked else pilot,
             self._endpoint,
-            rigid=self._rigid,
+            rigid=self._terms.rigid,
             begin=lambda processors=None, seconds=None: self._begin(
                 lifecycle, processors, seconds, due
             ),
@@ -499,7 +458,7 @@ class PilotProvisioner:
         )
 
     def _begin(
-        self, lifecycle: _PilotLifecycle, processors: int | None, seconds: float | None, due: float
+        self, lifecycle: PilotLifecycle, processors: int | None, seconds: float | None, due: float
     ) -> None:
         """The processors are there; from now on they are paid."""
         lifecycle.since = now = self._dispatcher.now()
@@ -520,7 +479,7 @@ class PilotProvisioner:
         if self._end_at(lifecycle, now + seconds) is None:
             lifecycle.pilot = replace(pilot, duration=seconds)
 
-    async def _over_by(self, lifecycle: _PilotLifecycle, moment: float) -> None:
+    async def _over_by(self, lifecycle: PilotLifecycle, moment: float) -> None:
         """Wait until a pilot's end changes or it is not needed any more, or until a time."""
         if not lifecycle.over.is_set():
             lifecycle.changed.clear()
@@ -531,7 +490,7 @@ class PilotProvisioner:
             async with asyncio.timeout(moment - self._dispatcher.now()):
                 await lifecycle.changed.wait()
 
-    async def _end(self, lifecycle: Sequence[_PilotLifecycle]) -> None:
+    async def _end(self, lifecycle: Sequence[PilotLifecycle]) -> None:
         for one in lifecycle:
             one.finish()
         tasks = [one.task for one in lifecycle if one.task is not None]
@@ -547,7 +506,7 @@ class PilotProvisioner:
             processors=pilot.own or pilot.processors,
             unit_price=pilot.unit_price if pilot.own else 0.0,
             fixed_price=pilot.fixed_price if pilot.own else 0.0,
-            currency=self._currency,
+            currency=self._terms.currency,
             start=start,
             until=None if asked or math.isinf(pilot.duration) else start + pilot.duration,
             asked=asked,
@@ -569,7 +528,7 @@ class PilotProvisioner:
             self._open(pilot, self._dispatcher.now(), asked=True)
         await self._dispatcher.written()
 
-    def _close(self, lifecycle: _PilotLifecycle, origin: float) -> None:
+    def _close(self, lifecycle: PilotLifecycle, origin: float) -> None:
         pilot = lifecycle.pilot
         if pilot.name not in self._guard.leases:
             return

@@ -24,7 +24,8 @@ from bursar.provisioning.pool_snapshot import (
     PoolSite,
     PoolSnapshot,
 )
-from bursar.runs.pilot_provisioner import PilotObserver, PilotProvisioner
+from bursar.runs.pilot_lifecycle import PilotObserver
+from bursar.runs.pilot_provisioner import PilotProvisioner
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor
 

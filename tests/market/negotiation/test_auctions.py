@@ -15,6 +15,7 @@ from bursar.market.negotiation.dutch import DutchAuctioneer
 from bursar.market.negotiation.english import EnglishAuctioneer
 from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.trade_messages import Bid, RejectBid, TradeMessage
+from bursar.market.trade_server import BargainingRules
 from bursar.model.admission import Refusal
 
 SAME_TIME = msgspec.structs.replace(WANTED, latest=WANTED.earliest + WANTED.seconds)
@@ -57,7 +58,7 @@ def bought(auctioneer: Auctioneer, values: list[int]) -> Outcome:
     buyer = manager()
     # 400 processor-seconds at value / 400 micro-units each.
     owners = [
-        server(name, base=value / 400 / UNITS, floor=1.0)
+        server(name, base=value / 400 / UNITS, bargaining=BargainingRules(floor=1.0))
         for name, value in zip(auctioneer.parties, values, strict=True)
     ]
     exchange = MessageExchange([buyer, *owners])

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from bursar.market.pricing import unit_price
 from bursar.market.trade_messages import TradeMessage
-from bursar.market.trade_server import NegotiationProtocol, TradeServer
+from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
 from bursar.market.usage import SignedRecord
 from bursar.model.admission import Refusal
 from bursar.model.money import MICROS, Micros, to_micros
@@ -107,7 +107,7 @@ class ServiceBilling:
             protocols=selling.protocols,
             validity=selling.validity,
             holds=selling.holds,
-            floor=selling.floor,
+            bargaining=BargainingRules(floor=selling.floor),
             groups={name: user.groups for name, user in users.items()},
             registrar=self._dealings,
         )

@@ -366,6 +366,10 @@ class TaskDispatcher:
 
     # What workers are told.
 
+    def drop(self, instance: Instance) -> None:
+        """Give out no more tasks of an instance that is destroyed."""
+        self._scheduler.drop(instance)
+
     def enlist(self, instance: Instance) -> None:
         """Have an instance's ready tasks given out, if it has any."""
         if instance.tasks.ready and not instance.destroyed:

@@ -162,7 +162,6 @@ class ServiceEngine:
             homes=self._homes,
             limits=limits,
             dispatching=self.dispatching,
-            scheduler=self._scheduler,
             recorder=self._recorder,
             upkeep=self._upkeep,
             waiters=self._waiters,

@@ -30,7 +30,6 @@ from bursar.service.engine.records import (
     NumbersUsed,
 )
 from bursar.service.engine.restoring import InstanceRestorer
-from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import CLAIMED
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, Entropy, ServiceError, UsageBilling
@@ -54,7 +53,6 @@ class InstanceLifecycle:
         homes: InstanceHomes,
         limits: EngineLimits,
         dispatching: TaskDispatcher,
-        scheduler: PoolScheduler,
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
         waiters: InstanceWaiters,
@@ -68,7 +66,6 @@ class InstanceLifecycle:
         self._homes = homes
         self._limits = limits
         self._dispatching = dispatching
-        self._scheduler = scheduler
         self._recorder = recorder
         self._upkeep = upkeep
         self._waiters = waiters
@@ -207,7 +204,7 @@ class InstanceLifecycle:
         self._spend_key(instance)
         self._index.remove(instance)
         instance.destroyed = True
-        self._scheduler.drop(instance)
+        self._dispatching.drop(instance)
         dying = self._locations.append(
             DESTROYED, _encode(InstanceDestroyed(instance.folder)), essential=True
         )

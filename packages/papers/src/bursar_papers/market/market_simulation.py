@@ -20,7 +20,7 @@ from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.exchange import MessageExchange, TradingParty
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage
-from bursar.market.trade_server import TradeServer
+from bursar.market.trade_server import BargainingRules, TradeServer
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros, to_micros
 from bursar.model.pricing import Pricing, Rule
@@ -235,7 +235,7 @@ class MarketSimulation:
             processors=processors,
             pricing=Pricing(price, self.setting.rules),
             validity=TRADING_LEAD,
-            floor=COST_SHARE,
+            bargaining=BargainingRules(floor=COST_SHARE),
             groups={"user-1": frozenset({FIRST_GROUP})},
         )
 

@@ -1,0 +1,64 @@
+"""What is known of a pilot between its agreement and its end, and who hears of it."""
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.sites.protocol import HeldProcessors
+
+
+class PilotObserver:
+    """Observer of pilots' begins and ends, which does nothing; subclasses override it."""
+
+    def began(self, pilot: Pilot, since: float) -> None:
+        """Note that a pilot has had its processors since a time (seconds since the epoch)."""
+
+    def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+        """Note that a pilot has ended or was never granted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """
+    What all leases of a run have in common.
+
+    Parameters
+    ----------
+    run
+        Identity of the run, by which its processes are recognised.
+    currency
+        Currency of all prices.
+    rigid
+        Whether some task may hold several processors.
+    """
+
+    run: str
+    currency: str
+    rigid: bool
+
+
+@dataclass(slots=True, eq=False)
+class PilotLifecycle:
+    """State of a pilot between agreement and end."""
+
+    pilot: Pilot
+    begun: asyncio.Future[None]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    awaited: bool = False
+    held: HeldProcessors | None = None
+    lost: tuple[AllocationLoss, str] | None = None  # when it went by itself
+    since: float = 0.0
+    is_asked: bool = False  # of its site
+    until: float = math.inf
+    has_room: bool = False  # of what was booked: no other pilot of ours holds its processors
+    is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
+    more: float = 0.0  # seconds of the next extension
+    task: asyncio.Task[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def finish(self) -> None:
+        """Mark the pilot as not needed any more."""
+        self.over.set()
+        self.changed.set()
