@@ -1,0 +1,145 @@
+"""The code stays readable in the large: limits of classes, constructors and files.
+
+A class that does everything, a constructor with a page of arguments and a file without an end
+are where a reader gives up. Each exception below is named with the reason why it stays.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+METHODS = 20
+PARAMETERS = 12
+LINES = 600
+
+ONE_ENGINE = (
+    "the run's and the service's machinery for handing out tasks are to become one engine: the "
+    "reaction to a message (pure, over queue and journal) and the connections are its two halves"
+)
+
+CLASSES = {
+    "_Builder": "Lark calls one method for each of the 21 rules of the grammar, by the rule's name",
+    "AsyncServiceClient": "has one method for each request that the HTTP interface offers to users",
+    "BudgetGuard": "is one account: leases, holds of tasks and the budget change together; what a "
+    "lease is and what tasks hold could be two parts once a run and a service share one ledger",
+    "Dispatcher": ONE_ENGINE,
+    "ServiceBilling": "answers requests, admits tasks and sells processors; agreements that are "
+    "sold and invoices that are read are the cut, once a run and a service share one ledger",
+    "ServiceClient": "has one method for each of AsyncServiceClient, for callers without asyncio",
+    "ServiceEngine": ONE_ENGINE,
+    "SlurmCluster": "starts, stops and breaks the daemons of one throwaway cluster: 16 methods, "
+    "and 5 properties that say where and what the cluster is",
+    "TaskQueue": "is pure and array-based; its methods work on the same arrays in inner loops, so "
+    "that parts would hand those arrays to each other at each call",
+    "WorkerServer": "is what three callers see: connections report to it, the provisioner admits "
+    "leases by it, the engine sends by it; admission is the cut, and belongs to the one engine",
+}
+"""Classes with more public methods, and why."""
+
+CONSTRUCTORS = {
+    "Dispatcher": ONE_ENGINE,
+    "RunExecution": "becomes an embedded engine with one owner, which takes the place of most of "
+    "its parameters; what is left is the plan, the sites and three listeners",
+}
+"""Classes whose constructor takes more parameters, and why."""
+
+FILES = {
+    "dispatch/queue.py": "holds TaskQueue, whose arrays do not come apart; see there",
+    "dispatch/server.py": ONE_ENGINE,
+    "runs/execution.py": "becomes an embedded engine with one owner; the cuts are binding tasks to "
+    "pilots, planning again, and the begin and end of a run",
+    "testgrid/slurm.py": "holds SlurmCluster and how several of them start together, one story "
+    "of daemons that is read from top to bottom",
+    "worker/worker.py": "is one loop of a process over one selector: what arrives, what ends, what "
+    "is due; connection, attempts and spawning are files of their own already",
+}
+"""Files with more lines, by their path inside the import package, and why."""
+
+
+def sources() -> dict[str, str]:
+    """Return the text of every source file of all distributions, by path in its package."""
+    packages = [ROOT / "src/bursar", *ROOT.glob("packages/*/src/*")]
+    return {
+        str(path.relative_to(package)): path.read_text(encoding="utf-8")
+        for package in packages
+        for path in sorted(package.rglob("*.py"))
+    }
+
+
+def classes() -> Iterator[ast.ClassDef]:
+    for text in sources().values():
+        yield from (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+
+
+def functions(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def public_methods(node: ast.ClassDef) -> int:
+    """Return how many public methods and properties a class defines.
+
+    A property with a setter, or a method with overloads, counts once.
+    """
+    return len({part.name for part in functions(node) if not part.name.startswith("_")})
+
+
+def constructor_parameters(node: ast.ClassDef) -> int:
+    """Return how many parameters a constructor written by hand takes, `self` not counted.
+
+    Dataclasses and msgspec structs are records: their fields are read by name, and their
+    constructors are generated, so that they do not count.
+    """
+    for part in functions(node):
+        if part.name == "__init__":
+            taken = part.args
+            return len([*taken.posonlyargs, *taken.args, *taken.kwonlyargs]) - 1
+    return 0
+
+
+def above(limit: int, sizes: dict[str, int]) -> set[str]:
+    return {name for name, size in sizes.items() if size > limit}
+
+
+def test_no_class_has_more_than_20_public_methods() -> None:
+    sizes = {node.name: public_methods(node) for node in classes()}
+
+    assert above(METHODS, sizes) == set(CLASSES)
+
+
+def test_no_constructor_takes_more_than_12_parameters() -> None:
+    sizes = {node.name: constructor_parameters(node) for node in classes()}
+
+    assert above(PARAMETERS, sizes) == set(CONSTRUCTORS)
+
+
+def test_no_file_has_more_than_600_lines() -> None:
+    sizes = {path: text.count("\n") for path, text in sources().items()}
+
+    assert above(LINES, sizes) == set(FILES)
+
+
+def test_exceptions_give_reasons() -> None:
+    reasons = {**CLASSES, **CONSTRUCTORS, **FILES}
+
+    assert all(len(reason.split()) > 5 for reason in reasons.values())
+
+
+def test_measures_see_what_they_count() -> None:
+    node = ast.parse(
+        """
+class Example:
+    def __init__(self, one, /, two, *, three=None): ...
+    def method(self): ...
+    async def other(self): ...
+    @property
+    def value(self): ...
+    @value.setter
+    def value(self, new): ...
+    def _private(self): ...
+"""
+    ).body[0]
+
+    assert isinstance(node, ast.ClassDef)
+    assert public_methods(node) == 3
+    assert constructor_parameters(node) == 3
