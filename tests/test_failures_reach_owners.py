@@ -29,7 +29,7 @@ from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.remote.held import HeldInstance
 from bursar.worker import launch
 from bursar.worker.launch import Endpoint, LocalWorkers
-from bursar_devtools.faults import fault_simulation
+from bursar_devtools.faults import seed_verdict
 from bursar_devtools.faults.fault_simulation import FaultSimulation
 from bursar_devtools.fork_manager import ForkManager
 
@@ -340,6 +340,6 @@ def test_a_check_of_the_fault_simulation_that_fails_is_a_violation(
     """
     The simulation went on without its checks and found nothing wrong.
     """
-    monkeypatch.setattr(FaultSimulation, "_look", raises)
-    verdict = fault_simulation.simulate(0)
+    monkeypatch.setattr(FaultSimulation, "_watch", fails)
+    verdict = seed_verdict.simulate(0)
     assert "not watched: ArithmeticError('of ours')" in verdict.wrong

@@ -819,9 +819,9 @@ class RunExecution:
             return
         ran_on = [self._of_task.get(outcome.task) for outcome, _ in ended]
         if self.cause is None:
-            with self._drain_events():
+            with self._faults_end_run():
                 self._supply(supply, supply.ended(ended))
-        with self._drain_events():
+        with self._faults_end_run():
             for lease in ran_on:
                 if lease is not None and not supply.holds(lease):
                     self.provision.finished(lease)
@@ -845,7 +845,7 @@ class RunExecution:
             return
         if supply is not None and pilot is not None and self.cause is None:
             if isinstance(error, BudgetStop):
-                with self._drain_events():
+                with self._faults_end_run():
                     supply.short(pilot)
                     self._supply(supply, ())
                 return
@@ -856,7 +856,7 @@ class RunExecution:
     def _is_replaced(self, supply: DynamicScheduler, pilot: Pilot, reason: str) -> bool:
         """Whether the tasks of a pilot that came to nothing go elsewhere."""
         instead = None
-        with self._drain_events():
+        with self._faults_end_run():
             instead = supply.lost(pilot, reason)
             if instead is not None:
                 self.notify(reason)
@@ -864,7 +864,7 @@ class RunExecution:
         return instead is not None
 
     @contextmanager
-    def _drain_events(self) -> Iterator[None]:
+    def _faults_end_run(self) -> Iterator[None]:
         """End the run on an error in a callback, where it would otherwise be lost."""
         try:
             yield
