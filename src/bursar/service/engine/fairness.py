@@ -11,11 +11,12 @@ class FairQueue(Generic[Key]):
     """
     Fair shares of something that takes time, by start-time fair queuing [1]_.
 
-    Who has had least comes first. A tag grows by what its owner has had; the one with the
-    smallest tag is served, and that tag is the virtual time. Whoever comes back after a while
-    without work starts at the virtual time: nothing is saved up. Used once for the users of a
-    pool and once for the instances of each user, as in [2]_, section 3. What a task costs is
-    known when it has ended: the guess by which it was charged is put right then.
+    The key that has had least is served first. The tag of a key grows by the cost of each service
+    that the key gets; the key with the smallest tag is served, and that tag is the virtual time.
+    A key that comes back after a while without work starts at the virtual time: shares are not
+    saved up. One queue orders the users of a pool, and one for each user orders the user's
+    instances, as in [2]_, section 3. The cost of a task is known only when the task has ended:
+    the estimate that was charged is corrected then.
 
     References
     ----------
@@ -42,6 +43,8 @@ class FairQueue(Generic[Key]):
         """Add a key that has something to be served."""
         if key not in self._waiting:
             self._waiting[key] = None
+            # S = max(v, F) of start-time fair queuing: a key that was idle starts level with those
+            # being served, one that has had more than its share keeps its debt.
             self._tags[key] = max(self._tags.get(key, 0.0), self._virtual)
             self._push(key)
 
@@ -49,8 +52,12 @@ class FairQueue(Generic[Key]):
         """Remove a key that has nothing more to be served for now."""
         if key in self._waiting:
             del self._waiting[key]
+            # A tag at or below the virtual time says nothing that wait() would not set again; a
+            # later one is a debt, which going to rest must not wipe out.
             if self._tags[key] <= self._virtual:
                 del self._tags[key]
+            # Debts that the virtual time has passed meanwhile go too, else tags of all users there
+            # ever were would be kept.
             if not self._waiting:
                 self._heap.clear()
                 self._tags = {k: tag for k, tag in self._tags.items() if tag > self._virtual}
@@ -60,6 +67,8 @@ class FairQueue(Generic[Key]):
         heap = self._heap
         while heap:
             tag, _, key = heap[0]
+            # An entry whose tag has changed since is stale: a newer entry of the key is in the
+            # heap. Skipping it here is cheaper than finding it at each change.
             if key in self._waiting and self._tags[key] == tag:
                 return key
             heapq.heappop(heap)
@@ -72,11 +81,13 @@ class FairQueue(Generic[Key]):
     def charge(self, key: Key, cost: float) -> None:
         """Charge a key that is served with a known or estimated cost."""
         tag = self._tags.get(key, self._virtual)
+        # The virtual time is the start tag of the key in service; max, as corrections may have
+        # moved tags back and time must not run backwards.
         self._virtual = max(self._virtual, tag)
         self._set(key, tag + cost)
 
     def correct(self, key: Key, cost: float) -> None:
-        """Add the difference of true and estimated cost to a key, if its tag is still kept."""
+        """Add the difference of true and estimated cost to the tag of a key that is still known."""
         if key in self._tags and cost:
             self._set(key, self._tags[key] + cost)
 
@@ -93,6 +104,8 @@ class FairQueue(Generic[Key]):
     def _push(self, key: Key) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (self._tags[key], self._pushed, key))
+        # Stale entries are bounded by a rebuild, whose cost is shared by the pushes that made it
+        # necessary. The number of the push breaks ties: keys need not be comparable.
         if len(self._heap) > 64 + 4 * len(self._waiting):
             self._heap = [(self._tags[k], i, k) for i, k in enumerate(self._waiting)]
             heapq.heapify(self._heap)

@@ -45,7 +45,7 @@ BATCH = 2048
 """Tasks that a worker gets at a time, at most."""
 
 AdmitUser = Callable[[str], float | Refusal]
-"""Of a user: seconds for which a task may run now, or why none may."""
+"""Takes a user; returns the seconds for which a task may run now, or why none may."""
 
 
 Assignments = list[tuple[RegisteredWorker, list[TaskAssignment]]]
@@ -58,9 +58,10 @@ class PoolScheduler:
     Parameters
     ----------
     serial
-        The number of the first attempt. Those of another life of the service are elsewhere.
+        Number before that of the first attempt. Each start of the service begins at a random one,
+        so that attempts of an earlier life are not mistaken for new ones.
     limit
-        Seconds after which a task is killed that has no limit; None: never.
+        Seconds after which a task without a limit of its own is killed; None: never.
     """
 
     def __init__(self, serial: int, limit: float | None = None) -> None:
@@ -97,6 +98,9 @@ class PoolScheduler:
         else:
             tasks.move(task, CLAIMED)
         width = tasks.processors[task]
+        # When the task was given is not journalled. The creation of its instance is a safe lower
+        # bound for the times that the worker will claim; the end is unknown; what an earlier life
+        # charged in turns is forgotten, so the cost charged so far is 0.
         claim = TaskAssignment(
             instance, task, serial, worker, width, instance.created, math.inf, 0.0, 0.0
         )
@@ -104,15 +108,17 @@ class PoolScheduler:
         return claim
 
     def release(self, claim: TaskAssignment) -> None:
-        """Remove an assignment from its worker."""
+        """Remove an assignment from the worker that holds the task."""
         number = claim.number
         del self.claims[number]
         del claim.worker.claims[number]
         claim.worker.used -= claim.processors
 
     def settle(self, claim: TaskAssignment, seconds: float) -> None:
-        """Correct the fair-share charge of an assignment to its true cost."""
+        """Correct the fair-share charge of an assignment to the runtime in seconds that it had."""
         instance = claim.instance
+        # Collected and not applied at once: each correction pushes an entry onto two heaps, and
+        # many tasks of an instance may end between two fills.
         instance.owed += claim.processors * seconds - claim.cost
         self._owing[instance.number] = instance
 
@@ -132,13 +138,16 @@ class PoolScheduler:
         if turns is None:
             turns = pool.instances[user] = FairQueue()
         turns.wait(number)
+        # A refused user has no turn until the next fill has asked again.
         if user not in pool.refused:
             pool.users.wait(user)
+        # Pools without wide tasks take the short path of _fill_serial, which needs no reservation
+        # and gives tasks ahead of time.
         if any(width > 1 for width in instance.tasks.lanes):
             pool.wide.add(number)
 
     def drop(self, instance: Instance) -> None:
-        """Remove a destroyed instance; its assignments end as their workers report."""
+        """Remove a destroyed instance; running tasks are released when the workers report."""
         pool = self.pools.get(instance.pool)
         if pool is None:
             return
@@ -149,14 +158,14 @@ class PoolScheduler:
         self._forget_if_empty(instance.pool)
 
     def rest(self, instance: Instance) -> None:
-        """Tasks of an instance have left their lanes."""
+        """Take an instance out of the queue if no task of the instance is ready any more."""
         self._rest_if_idle(instance)
 
     # Giving out.
 
     def fill(self, name: str, now: float, admit: AdmitUser) -> Assignments:
         """
-        Assign a pool's ready tasks to its workers, as there is room.
+        Assign the ready tasks of a pool to the pool's workers, as far as there is room.
 
         Parameters
         ----------
@@ -166,10 +175,12 @@ class PoolScheduler:
         pool = self.pools.get(name)
         if pool is None or not pool.members:
             return []
+        # True costs first: turns are to be decided on what users have really had.
         self._correct()
         allowed = self._ask(pool, admit)
         if not pool.workers or not allowed:
             return []
+        # The wide tasks of an instance may all have started since; then only serial ones are left.
         pool.wide = {n for n in pool.wide if _is_wide(pool.members[n].tasks)}
         given: dict[str, list[TaskAssignment]] = {}
         if pool.wide:
@@ -181,6 +192,7 @@ class PoolScheduler:
 
     def _ask(self, pool: WorkerPool, admit: AdmitUser) -> dict[str, float]:
         allowed: dict[str, float] = {}
+        # Asked anew at each fill: money, agreements and prices change with time alone.
         pool.refused.clear()
         for user, turns in pool.instances.items():
             if not turns:
@@ -201,6 +213,9 @@ class PoolScheduler:
         allowed: dict[str, float],
         given: dict[str, list[TaskAssignment]],
     ) -> None:
+        # Each worker takes at most half of its equal part of the queue ahead of time, so that the
+        # workers filled first do not empty a short queue and leave the others idle. With fewer
+        # than two ready tasks for each worker nothing is given ahead.
         ready = pool.ready
         fair = ready // (2 * len(pool.workers))
         rooms: list[tuple[float, int, RegisteredWorker]] = []
@@ -212,6 +227,8 @@ class PoolScheduler:
                 room += min(worker.prefetch.depth(worker.processors), fair)
             if room > 0:
                 rooms.append((worker.used / worker.processors, i, worker))
+        # The least occupied worker is served first; the index breaks ties, as workers have no
+        # order.
         rooms.sort()
         for _, _, worker in rooms:
             room = worker.processors - worker.used
@@ -240,6 +257,8 @@ class PoolScheduler:
             number = turns.first()
             assert number is not None
             instance = pool.members[number]
+            # Tags are charged once for a run of tasks, not for each. With rivals a run is a
+            # quarter of an equal part of the room, so that turns alternate within one worker, too.
             rivals = max(len(pool.users), len(turns))
             count = room if rivals == 1 else max(1, room // (4 * rivals))
             count = min(count, instance.tasks.ready)
@@ -266,16 +285,24 @@ class PoolScheduler:
         tasks = instance.tasks
         runtime = tasks.runtimes[task]
         limit = self.limit_of(tasks, task)
+        # NaN, the only value that differs from itself, stands for a hint that was not given.
         if runtime == runtime:
             expected, ends = runtime, now + runtime
         else:
             mean = instance.mean
             expected = GUESS if mean is None else mean
+            # Without a hint only the limit is a promise of when the task ends; without a limit no
+            # end is known, and nothing overtakes a wide task that waits for it.
             ends = now + limit
+        # The user may run here for these seconds only, as the agreement ends or the money does.
+        # The worker kills the task then; 0 would mean no limit, hence LEAST.
         if seconds < limit:
             limit = max(seconds, LEAST)
+        # On the wire 0 means that there is no limit.
         if limit == math.inf:
             limit = 0.0
+        # A serial names one attempt. It is never used again, so that a late outcome of an attempt
+        # that was given up cannot be taken for that of the next attempt.
         self._serial += 1
         claim = TaskAssignment(
             instance,
@@ -310,6 +337,7 @@ class PoolScheduler:
         workers = [worker for worker in pool.workers.values() if worker.open]
         if not workers:
             return
+        # Since the last fill the task may have been cancelled, its user refused, its worker lost.
         self._check_reservation(pool, allowed)
         while any(worker.free > 0 for worker in workers):
             found = self._find(pool, workers, now)
@@ -342,10 +370,11 @@ class PoolScheduler:
     def _find(
         self, pool: WorkerPool, workers: list[RegisteredWorker], now: float
     ) -> tuple[Instance, int, RegisteredWorker] | None:
-        """Return the first task in turn that can start now, and its worker."""
+        """Return the first task in turn that can start now, and the worker for the task."""
         widest = max(worker.processors for worker in workers)
         if pool.reserved is not None:  # it has waited longest for its turn
             instance, task = pool.reserved.instance, pool.reserved.task
+            # On any worker: another may have become free sooner than the reserved one.
             place = _best_fit(workers, instance.tasks.processors[task], None)
             if place is not None:
                 return instance, task, place
@@ -353,7 +382,12 @@ class PoolScheduler:
             for number in pool.instances[user].in_order():
                 instance = pool.members[number]
                 tasks = instance.tasks
+                # The heads of all widths, by task number: tasks of an instance start in their
+                # order.
                 for task, width in sorted((tasks.head(w), w) for w in tasks.lanes):
+                    # No worker here can ever run the task. It must not get a reservation, which
+                    # would keep the others waiting for nothing; the demand asks the provisioner
+                    # for a wider worker.
                     if width > widest:
                         continue
                     found = self._place(pool, workers, instance, task, width, now)
@@ -374,19 +408,25 @@ class PoolScheduler:
         worker = _best_fit(workers, width, None if reserved is None else reserved.worker)
         if worker is not None:
             return task, worker
+            # The first task in turn that does not fit gets the only reservation of the pool (EASY;
+            # conservative backfilling reserves for every task that waits).
         if reserved is None:
             able = [worker for worker in workers if worker.processors >= width]
             soonest = min(able, key=lambda worker: (_shadow(worker, width, now)[0], -worker.free))
             pool.reserved = WorkerReservation(instance, task, soonest)
             return None
+        # From here on only the reserved worker is left to be tried: _best_fit has excluded it.
         if reserved.worker.free < width:
             return None
         ahead = reserved.instance.tasks.processors[reserved.task]
         shadow, spare = _shadow(reserved.worker, ahead, now)
+        # Processors that are left beside the reserved task when it starts: any runtime will do.
         if width <= spare:
             return task, reserved.worker
+        # Nobody knows when the reserved task starts, so no task is sure to end before.
         if shadow == math.inf:
             return None
+        # A comparison with NaN is false: tasks without a hint never pass here.
         for other in instance.tasks.firsts(width, DEPTH):
             if now + instance.tasks.runtimes[other] <= shadow:
                 return other, reserved.worker
@@ -395,12 +435,13 @@ class PoolScheduler:
     # What is asked.
 
     def demand(self) -> dict[str, ProcessorDemand]:
-        """Return by pool the tasks that want processors, without those that may not run now."""
+        """Return the demand for processors by pool; tasks that may not run now count as later."""
         found: dict[str, ProcessorDemand] = {}
         for name, pool in self.pools.items():
             tasks = processors = widest = later = 0
             work = longest = 0.0
             for instance in pool.members.values():
+                # Not demanded for: workers would be started, and paid, for tasks that may not run.
                 if instance.user in pool.refused:
                     later += instance.tasks.ready
                     continue
@@ -444,7 +485,7 @@ class PoolScheduler:
 
         Returns
         -------
-        list of (Seat, int)
+        list of (RegisteredWorker, int)
             Workers, and how many tasks each is to return: half of those that wait. As many
             workers as are needed to occupy those that are idle, the ones with most waiting
             tasks first.
@@ -469,6 +510,8 @@ class PoolScheduler:
         for waiting, _, worker in sorted(donors, reverse=True):
             if wanted <= 0:
                 break
+            # Half, so that the donor keeps as much as others get: it goes on while the answer
+            # travels.
             count = (waiting + 1) // 2
             worker.prefetch.asked(count)
             chosen.append((worker, count))
@@ -477,6 +520,8 @@ class PoolScheduler:
 
     def _would_wait(self, pool: WorkerPool, worker: RegisteredWorker) -> bool:
         """Whether a worker's last task, if returned, may not be given out: its user may not run."""
+        # Workers return their last tasks first. One of a refused user would go back to the queue
+        # and stay there, while the worker idles.
         last = next(reversed(worker.claims.values()))
         return last.instance.user in pool.refused
 
@@ -537,15 +582,19 @@ def _shadow(worker: RegisteredWorker, width: int, now: float) -> tuple[float, in
     """
     Return when a task could start on a worker, and the processors spare then.
 
-    Where it is not known when tasks end: never, and none, so that nothing overtakes it.
+    Infinite and 0 if a task without a known end is in the way: then nothing overtakes the
+    waiting task.
     """
     free = worker.free
     shadow = now
+    # All assignments that end at the same time are counted together: the spare processors at that
+    # moment include what each of them frees.
     for end, freed in sorted((c.ends, c.processors) for c in worker.claims.values()):
         if free >= width and end > shadow:
             break
         if end == math.inf:
             return math.inf, 0
         free += freed
+        # A task that should have ended already is expected to end now.
         shadow = max(end, now)
     return shadow, free - width

@@ -10,25 +10,27 @@ from bursar.remote.messages import TaskSpec, TaskState
 from bursar.service.engine.records import TasksAdded, pack_column
 
 BITS = 32
-"""Of a task's number within its instance; above them is the instance's."""
+"""Bits of a task's number within the instance; the bits above hold the instance's number."""
 
 MASK = (1 << BITS) - 1
 
 NO_TIME = math.nan
-"""In a column of seconds: nothing was said."""
+"""Value in a column of seconds where nothing was stated."""
 
 
 class ServiceTaskState(IntEnum):
     """State of a task in the engine."""
 
     ABSENT = 0
-    """There is none of this number: its submission could not be written."""
+    """No task has this number: the submission could not be written."""
     HELD = 1
-    """Of an earlier life of the service: some worker may be at it."""
+    """The submission is not durable yet, or a worker may run the task since before a restart."""
     READY = 2
+    """The task may start."""
     CLAIMED = 3
+    """A worker has the task."""
     ENDING = 4
-    """It has ended; its result is being written."""
+    """The task has ended; the result is being written."""
     SUCCEEDED = 5
     FAILED = 6
     TIMED_OUT = 7
@@ -49,14 +51,14 @@ NAMES: tuple[TaskState, ...] = (
     "timed-out",
     "cancelled",
 )
-"""Of the states, for clients."""
+"""Names of the states as clients see them, by number."""
 
 
 class ReadyQueue:
     """
-    Ready tasks of one width, in the order of their numbers; those that came back come first.
+    Ready tasks of one width, in the order of the task numbers; returned tasks come first.
 
-    Tasks that have left otherwise are still listed, and skipped when they come up.
+    A task that has left the queue in another way is still listed, and skipped when it comes up.
     """
 
     __slots__ = ("longest", "ready", "unknown", "waiting", "work")
@@ -78,19 +80,19 @@ class TaskColumns:
     states
         :class:`ServiceTaskState`.
     processors, limits, tries, runtimes
-        As submitted; seconds that were not given are NaN.
+        As submitted; limits and runtimes in seconds, NaN where none was given.
     losses
-        How often each was lost with its worker.
+        How often each task was lost with a worker.
     bodies
         What the worker needs; empty once a task has ended.
     labels
-        Of those unfinished tasks that have one.
+        Labels of unfinished tasks, by task; tasks without a label are left out.
     counts
-        Tasks in each state.
+        Number of tasks in each state.
     size
         Bytes of all bodies.
     lanes
-        Ready tasks, by width.
+        Ready tasks by width, which is the number of processors; no lane is empty.
     """
 
     def __init__(self) -> None:
@@ -126,7 +128,7 @@ class TaskColumns:
         return self.counts[READY]
 
     def grow(self, count: int) -> None:
-        """There are numbers up to this one, exclusive; nothing is known of the new ones."""
+        """Extend all columns to ``count`` tasks; the new ones are absent."""
         more = count - len(self.states)
         if more > 0:
             self.states.extend(bytes(more))
@@ -140,12 +142,12 @@ class TaskColumns:
 
     def place(self, added: TasksAdded) -> Sequence[int]:
         """
-        Fills in what is absent of a submission, as held.
+        Enter the tasks of a submission that are absent so far, in the state HELD.
 
         Returns
         -------
         sequence of int
-            Those that are new.
+            Numbers of the tasks that were entered.
         """
         end = added.first + added.count
         self.grow(end)
@@ -157,6 +159,8 @@ class TaskColumns:
         new: list[int] = []
         for row, offset in enumerate(_offsets(added)):
             task = added.first + offset
+            # A result or a forgotten run was restored first and has said how the task ended;
+            # records come in any order.
             if states[task] != ABSENT:
                 continue
             states[task] = HELD
@@ -183,17 +187,18 @@ class TaskColumns:
 
     def close(self, task: int, state: int) -> int:
         """
-        Record that a task has its result, and free what was needed to run it.
+        Record that the result of a task is durable, and free what was needed to run the task.
 
         Returns
         -------
         int
-            Bytes that its body took.
+            Bytes that the task's body took.
         """
         self.move(task, state)
         freed = len(self.bodies[task])
         self.bodies[task] = b""
         self.size -= freed
+        # Most instances have no labels; the test saves a look-up for each of a million tasks.
         if self.labels:
             self.labels.pop(task, None)
         return freed
@@ -221,7 +226,7 @@ class TaskColumns:
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
-        """Tasks of which nothing is known had ended so."""
+        """Enter a final state for those of a run of tasks that are absent so far."""
         self.grow(first + count)
         for task in range(first, first + count):
             if self.states[task] == ABSENT:
@@ -230,12 +235,13 @@ class TaskColumns:
     # Lanes.
 
     def queue(self, task: int, *, first: bool = False) -> None:
-        """Queue a task that may start, after the others of its width, or before them."""
+        """Queue a task that may start, behind or before the others of the same width."""
         self.move(task, READY)
         width = self.processors[task]
         lane = self.lanes.get(width)
         if lane is None:
             lane = self.lanes[width] = ReadyQueue()
+        # A task that comes back was before those still waiting, and goes before them again.
         if first:
             lane.waiting.appendleft(task)
         else:
@@ -254,33 +260,38 @@ class TaskColumns:
             self.queue(task)
 
     def unqueue(self, task: int, state: int) -> None:
-        """A ready task leaves its lane for another state; the lane skips it when it comes up."""
+        """Move a ready task to another state; the lane skips the task when it comes up."""
         self.move(task, state)
         width = self.processors[task]
         lane = self.lanes[width]
+        # The task stays in the deque, from whose middle it could be taken only in linear time;
+        # head() skips it by its state.
         lane.ready -= 1
         runtime = self.runtimes[task]
         if runtime == runtime:
             lane.work -= runtime
         else:
             lane.unknown -= 1
+        # With the lane goes what is stale in it, and the rounding errors of its sum of runtimes.
         if not lane.ready:
             del self.lanes[width]
 
     def head(self, width: int) -> int:
         """Return the first ready task of a width that has some."""
         waiting, states = self.lanes[width].waiting, self.states
+        # Ends at a ready task: a lane exists only while one is in it.
         while states[waiting[0]] != READY:
             waiting.popleft()
         return waiting[0]
 
     def firsts(self, width: int, depth: int) -> Iterator[int]:
-        """The first ready tasks of a width, at most so many listed ones are looked at."""
+        """Yield the first ready tasks of a width; look at ``depth`` entries of the lane at most."""
         lane = self.lanes.get(width)
         if lane is None:
             return
         states = self.states
         for i, task in enumerate(lane.waiting):
+            # Stale entries count as well, so that one look costs no more than the depth.
             if i >= depth:
                 return
             if states[task] == READY:
@@ -317,7 +328,7 @@ def columns_of(
 
 
 def _offsets(added: TasksAdded) -> Sequence[int]:
-    """Of the tasks that are in a submission's columns."""
+    """Return the offsets, from the first number, of the tasks in a submission's columns."""
     if added.which or not added.bodies:
         return pack_column("I", added.which)
     return range(added.count)

@@ -1,4 +1,4 @@
-"""Workers of a pool as the scheduler sees them, and the tasks that they hold."""
+"""Workers of a pool as the scheduler sees them, and the tasks assigned to each."""
 
 from dataclasses import dataclass, field
 
@@ -12,26 +12,28 @@ from bursar.service.engine.tasks import BITS
 @dataclass(slots=True, eq=False)
 class RegisteredWorker:
     """
-    A worker that the service knows, with its pool and its tasks.
+    A worker that the service knows, with the tasks assigned to the worker.
 
     Parameters
     ----------
     name
         Unique in the service.
     pool, lease
-        To which it belongs.
-    processors
-        How many it has.
+        Names of the pool whose tasks the worker runs, and of the lease that started the worker.
     host
-        Name of its machine.
+        Name of the worker's machine.
     open
-        Whether it is given anything.
+        Whether the worker gets new tasks; False while the worker is disconnected or leaving.
     used
-        Processors that its tasks hold, or will.
+        Processors that running and waiting tasks of the worker hold; more than ``processors``
+        when tasks wait.
     claims
-        Its tasks by number on the wire, in the order in which they were given.
+        Assignments by task number on the wire, in the order in which they were given.
+    prefetch
+        Decides how many tasks may wait at the worker.
     idle_since
-        Seconds since the epoch; says nothing while it has tasks.
+        When the last task ended, seconds since the epoch; has no meaning while the worker has
+        tasks.
     """
 
     name: str
@@ -60,14 +62,15 @@ class TaskAssignment:
     number, serial
         Task and attempt on the wire; a serial is never used for another attempt.
     cost
-        Processor-seconds that were charged for it in its owner's turns.
+        Estimated processor-seconds that were charged to the user's share.
     limit
-        Seconds after which the worker kills it, of its own or as long as it may run there; 0:
-        never.
+        Seconds after which the worker kills the task: the task's own limit, or as long as the
+        user may run in the pool, whichever is less; 0: never.
     given, ends
-        When it was given, and should end; infinite when unknown.
+        When the task was given and when it should end, seconds since the epoch; the end is
+        infinite when unknown.
     recalled
-        The worker was told to stop it.
+        Whether the worker was told to stop the task.
     """
 
     __slots__ = (
@@ -98,6 +101,7 @@ class TaskAssignment:
     ) -> None:
         self.instance = instance
         self.task = task
+        # One number on the wire names instance and task: tasks of two instances never meet.
         self.number = instance.number << BITS | task
         self.serial = serial
         self.worker = worker
@@ -119,10 +123,20 @@ class WorkerReservation:
 @dataclass(slots=True)
 class WorkerPool:
     """
-    Workers, and the instances that have ready tasks for them.
+    A pool of workers, and the instances whose ready tasks may run on these workers.
 
     Parameters
     ----------
+    workers
+        Workers by name.
+    members
+        Instances with ready tasks, by number.
+    users, instances
+        Turns of the users, and of the instances of each user.
+    wide
+        Numbers of instances that may have ready tasks of more than one processor.
+    reserved
+        The worker kept for a wide task that waits; None: no wide task waits.
     refused
         Why nothing of a user runs now, by user.
     """
