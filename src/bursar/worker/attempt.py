@@ -1,4 +1,4 @@
-"""One attempt of one task, from its working directory to its outcome."""
+"""Runs one attempt of one task, from the making of a working directory to the outcome."""
 
 import contextlib
 import errno
@@ -33,15 +33,15 @@ PROCESSORS = "BURSAR_PROCESSORS"
 """Variable that tells a task how many processors it holds."""
 
 MOST_PRINTED = 16 * 1024 * 1024
-"""Bytes of each stream of a sealed task that its outcome has; the rest of it is cut off."""
+"""Bytes of each output stream that the outcome of a sealed task carries; the rest is cut off."""
 
 MOST_RETURNED = 24 * 1024 * 1024
-"""Bytes of what a sealed call returns."""
+"""Bytes that the value of a sealed call may take; with a larger one the attempt fails."""
 
 _KILL = int(signal.SIGKILL)
 
 _ATTEMPT_ERRORS = (StagingError, BursarError, OSError, ValueError, RecursionError)
-"""What an attempt's words and files may cause; it is the attempt that fails, not the worker."""
+"""Errors that a job's content and files may cause: the attempt fails, and the worker goes on."""
 
 
 class AttemptContext:
@@ -103,7 +103,7 @@ class AttemptContext:
             self._inside = folder
 
     def leave(self, folder: str) -> None:
-        """The folder may go away."""
+        """Forget that the worker is in a folder, which may be removed or replaced."""
         if folder == self._inside:
             self._inside = ""
 
@@ -116,13 +116,14 @@ class AttemptContext:
 
     def find(self, name: str, path: str) -> str:
         """
-        Path of a program, as a shell would find it in these folders.
+        Return the path of a program, found in the folders of ``path`` as a shell finds programs.
 
         Raises
         ------
         FileNotFoundError
-            When it is not on ``PATH``.
+            When no folder has the program.
         """
+        # A name with a slash is a path already: execvp(3) does not search PATH for it either.
         if "/" in name:
             return name
         key = (name, path)
@@ -130,6 +131,8 @@ class AttemptContext:
             found = shutil.which(name, path=path)
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, "is not on PATH", name)
+            # Kept, since a search asks the file system once per folder of PATH, and a worker starts
+            # thousands of programs a second.
             self._found[key] = found
         return self._found[key]
 
@@ -138,15 +141,13 @@ class Attempt:
     """
     Carries out a job's steps one after the other.
 
-    It never waits: :meth:`advance` returns when a process was started, and is
+    An attempt never waits: :meth:`advance` returns when a process was started, and is
     called again when that process has ended.
 
     Parameters
     ----------
-    job
-        What to do.
     place
-        The worker's.
+        Resources shared by the attempts of the worker.
     """
 
     __slots__ = (
@@ -180,6 +181,7 @@ class Attempt:
         self.home = place.homes.at(job.home)
         self.pid = 0
         self.start = time.time()
+        # Two clocks: the time of day for the journal, the monotonic one for how long it took.
         self._began = time.monotonic()
         self.stopped: tuple[Status, str] | None = None
         self._step = 0
@@ -190,6 +192,8 @@ class Attempt:
         self._captures: list[OutputCapture | None] = [None, None]
         self._streams = [-1, -1]
         self._stays = bool(job.directory)  # where it runs is not its own, and not removed
+        # A task without files gets an empty folder that another one has used: making and removing
+        # one for each would cost thousands of short tasks a second dear.
         self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
         self._seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
@@ -202,6 +206,7 @@ class Attempt:
         """Prepares the working directory and starts the first process; see :meth:`advance`."""
         try:
             if self.job.sealed:
+                # Opened here and not on arrival: steps are in clear only while the job is at work.
                 self.job, self._seal = self.place.sealed.open(self.job)
             self._prepare()
         except _ATTEMPT_ERRORS as error:
@@ -235,7 +240,7 @@ class Attempt:
         self, code: int, usage: ProcessUsage, *, alone: bool, escaped: bool
     ) -> Outcome | None:
         """
-        The process that ran has ended.
+        Note the end of the process that ran, and go on with the next step.
 
         Parameters
         ----------
@@ -244,19 +249,26 @@ class Attempt:
         usage
             What it used.
         alone
-            Nothing it started can have outlived it: the worker has no child left.
+            Whether the worker has no child left, so that nothing that the process started can
+            have outlived the process.
         escaped
             Whether something outside its process group may have outlived it.
         """
+        # A process that may still hold the pipe's end could write into the next task's output, so
+        # this attempt's captures are not used again.
         self._clean &= not escaped
         self._count(usage)
+        # Without children there is nobody in the group: a kill would cost a system call per task.
         if not alone:
             self._sweep()
         self.pid = 0
+        # A callee ends only by itself or by a kill: after a call it answers and waits for the next.
         if self._callee is not None:
             self._callee = None
             return self._end(*(self.stopped or (Status.FAILED, f"the call's process {_how(code)}")))
         self._exit_code = code
+        # Who asked for the end says why it ended, whatever the exit code: a program may catch
+        # SIGTERM and exit with 0.
         if self.stopped is not None:
             return self._end(*self.stopped)
         if code != 0 and not self._ignore:
@@ -264,14 +276,17 @@ class Attempt:
         return self.advance()
 
     def answered(self, succeeded: bool, value: bytes) -> Outcome | None:
-        """The call that ran has returned, or raised."""
+        """Take the result of a Python call, or its exception, and go on with the next step."""
         callee, self._callee = self._callee, None
         self.pid = 0
         self._count(callee.usage())
+        # Whatever the call's outcome, the process is sound and serves the next call.
         self.place.callees.give(callee)
         if self.stopped is not None:
             return self._end(*self.stopped)
         room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
+        # Checked here, since a frame that is too large would end the connection and with it all
+        # other tasks of this worker.
         if len(value) > room:
             reason = f"the result takes {len(value)} bytes, more than the {room} there is room for"
             return self._end(Status.FAILED, reason)
@@ -281,10 +296,11 @@ class Attempt:
         return self.advance()
 
     def signal(self, number: int) -> bool:
-        """Sends a signal to everything the attempt runs; whether there is anything."""
+        """Send a signal to all processes of the attempt; return whether there was one."""
         if not self.pid:
             return False
         try:
+            # The group and not the process: a shell's children do not get their parent's signals.
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             return False
@@ -307,6 +323,7 @@ class Attempt:
     def _prepare(self) -> None:
         job, home = self.job, self.home
         if job.home:
+            # Only jobs of a service come from users who are not the worker's own, and have a home.
             _check_environment(job.environment)
         if not job.steps and self._scratch:
             return
@@ -317,6 +334,7 @@ class Attempt:
             self._folder = self._given_folder()
         else:
             self._folder = self._own_folder()
+            # The same attempt may have run before a kill -9, when its outcome was not durable yet.
             remove_tree(self._folder)
             os.mkdir(self._folder)
         for name in job.inputs:
@@ -324,6 +342,7 @@ class Attempt:
         for name, path in job.data.items():
             home.files.make_room(self._folder, name)
             link_in(path, self._folder, name)
+        # Programs expect the folder of a file that they are to write to be there.
         for name in job.outputs:
             home.files.make_room(self._folder, name)
 
@@ -339,12 +358,13 @@ class Attempt:
         return name
 
     def _do(self, step: Step) -> bool:
-        """Does a step; True when it is a process that runs now."""
+        """Carry out a step; return True when the step has started a process that runs now."""
         match step:
             case Exec(()):
                 raise ValueError("there is no program to run")
             case Exec(argv):
                 self._doing = argv[0]
+                # A task's own PATH counts for finding its program, as it would in a shell.
                 path = self.job.environment.get("PATH", self.place.environment["PATH"])
                 self._spawn(self.place.find(argv[0], path), argv)
                 return True
@@ -374,6 +394,7 @@ class Attempt:
         if not os.path.lexists(found):
             raise StagingError(f'"{source}" does not exist')
         if target_at_root:
+            # A target that ends in a slash is a folder to copy into: a name below it has it made.
             goal = root.target(os.path.join(target, "x"))[:-2] if target.endswith("/") else None
             copy(found, goal or root.target(target))
         else:
@@ -394,16 +415,19 @@ class Attempt:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             flags |= os.O_APPEND if append else os.O_TRUNC
             fd = self._streams[which] = os.open(self._at_node(path), flags, 0o666)
+            # Programs expect their standard streams to block.
             os.set_blocking(fd, True)
 
     def _close_redirect(self, which: int) -> None:
         fd, self._streams[which] = self._streams[which], -1
         capture = self._captures[which]
+        # The capture's own end stays open: it is given to the next attempt.
         if fd >= 0 and (capture is None or fd != capture.writer):
             os.close(fd)
 
     def _spawn(self, path: str, argv: tuple[str, ...]) -> None:
         out, err = self._stream(0), self._stream(1)
+        # posix_spawn(3) has no portable way to set a child's directory: it takes over the worker's.
         self.place.enter(self._folder)
         job = self.job
         values = (b"%d" % job.task, b"%d" % job.processors)
@@ -434,7 +458,7 @@ class Attempt:
         self._usage[2] = max(self._usage[2], usage.max_rss)
 
     def _sweep(self) -> None:
-        """Whatever of the process group outlived its leader goes now."""
+        """Kill the processes of the group that outlived the leader."""
         self._clean &= not self.signal(_KILL)
 
     def _succeed(self) -> Outcome:
@@ -450,6 +474,7 @@ class Attempt:
         # The time of day may be set meanwhile; what the attempt took may not depend on that.
         end = self.start + time.monotonic() - self._began
         content, sizes = [b"", b""], [0, 0]
+        # What was printed is taken even where the attempt failed: it is what the user looks at.
         for which, stream in enumerate(("stdout", "stderr")):
             self._close_redirect(which)
             capture = self._captures[which]
@@ -517,6 +542,7 @@ class Attempt:
             place.leave(self._folder)  # by the next task it may be another of that name
         elif not self._scratch:
             place.leave(self._folder)
+            # What a failed task has left behind is kept for its user to look at.
             if status is Status.SUCCEEDED:
                 remove_tree(self._folder)
         else:
@@ -526,13 +552,15 @@ class Attempt:
         if status is not Status.SUCCEEDED and when_changed(self._folder) != self._changed:
             with contextlib.suppress(OSError):
                 remove_tree(self._own_folder())
+                # Renamed and not copied; give_scratch then finds no folder there, and makes no more
+                # use of it.
                 os.rename(self._folder, self._own_folder())
         self.home.give_scratch(self._folder, self._changed)
 
 
 def _check_environment(environment: dict[str, str]) -> None:
     """
-    Refuses variables by which a task would pass for another one, or that are none.
+    Refuse variables by which a task would pass for another one, and malformed names.
 
     All others are its own business, ``LD_PRELOAD`` too: they are for its processes, which run
     as its user, and never for the worker.

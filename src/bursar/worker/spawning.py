@@ -26,7 +26,7 @@ _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.
 
 
 class ProcessUsage(NamedTuple):
-    """Processor seconds, and bytes of memory at most."""
+    """Processor seconds of a process in user and kernel mode, and its peak memory in bytes."""
 
     user: float
     system: float
@@ -35,7 +35,7 @@ class ProcessUsage(NamedTuple):
 
 class Spawner:
     """
-    Starts programs, each in a process group of its own, with nothing on their input.
+    Starts programs, each in a separate process group and with empty standard input.
 
     Parameters
     ----------
@@ -71,20 +71,20 @@ class Spawner:
         Parameters
         ----------
         path
-            Of the program.
+            Path of the program.
         argv
-            Its arguments, the first one its name.
+            Arguments, the first one the name of the program.
         values
-            Of the varying variables.
+            Values of the varying variables, in the order of their names.
         more
             Variables that only some programs get; they go before the others.
         stdout, stderr
-            Descriptors.
+            File descriptors that the program writes to.
 
         Returns
         -------
         int
-            Its process.
+            Process id.
 
         Raises
         ------
@@ -96,10 +96,14 @@ class Spawner:
         environment = self._environment(more)
         first = len(environment) - 1 - len(self._varying)
         for i, name in enumerate(self._varying):
+            # Written into the array that is there: only these entries differ from task to task.
             environment[first + i] = b"%b=%b" % (name, values[i])
         words = [word.encode(_ENCODING, "surrogateescape") for word in (path, *argv)]
+        # C strings end at a zero byte: the program would get another argument than the one asked
+        # for.
         if b"\0" in b"".join(words):
             raise ValueError("embedded null byte")
+        # Captures are used again, so few pairs of descriptors occur.
         actions = self._actions.get((stdout, stderr)) or self._new_actions(stdout, stderr)
         error = _libc.posix_spawn(
             self._pid_at,
@@ -114,7 +118,7 @@ class Spawner:
         return self._pid.value
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Release the file descriptor and the C structures."""
         for actions in self._actions.values():
             _libc.posix_spawn_file_actions_destroy(actions)
         self._actions.clear()
@@ -128,7 +132,7 @@ class Spawner:
         return self._other[1]
 
     def _block(self, more: Mapping[str, str]) -> Any:
-        """An array of strings with room for the varying ones, ended by a null pointer."""
+        """Return an array of strings with room for the varying ones, ended by a null pointer."""
         entries = [os.fsencode(f"{k}={v}") for k, v in {**self._base, **more}.items()]
         if any(b"\0" in entry for entry in entries):
             raise ValueError("embedded null byte")
@@ -145,7 +149,7 @@ class Spawner:
 
 
 class Reaper:
-    """Hears of ended children."""
+    """Collects children that have ended, with their exit codes and resource usage."""
 
     def __init__(self) -> None:
         self._status = ctypes.c_int()
@@ -155,16 +159,17 @@ class Reaper:
 
     def wait(self) -> tuple[int, int, ProcessUsage] | None:
         """
-        One child that has ended, if there is one.
+        Return one child that has ended, if there is one; never wait for one.
 
         Returns
         -------
         tuple or None
-            Its process, its exit code (negative: the signal that killed it) and
-            what it used; process 0 when there are children, none of which has
+            Process id, exit code (negative: the signal that killed the child) and
+            resource usage; process 0 when there are children, none of which has
             ended, None when there is no child at all.
         """
         pid = _libc.wait4(-1, self._status_at, os.WNOHANG, self._usage_at)
+        # ECHILD: there is no child, neither running nor ended.
         if pid < 0:
             return None
         if pid == 0:
@@ -176,6 +181,7 @@ class Reaper:
             ProcessUsage(
                 usage.user_s + 1e-6 * usage.user_us,
                 usage.system_s + 1e-6 * usage.system_us,
+                # Linux counts in KiB: getrusage(2).
                 1024 * usage.max_rss,
             ),
         )
@@ -202,10 +208,13 @@ def _attributes() -> Any:
     signals = ctypes.create_string_buffer(_ROOM)
     _check(_libc.posix_spawnattr_init(attributes))
     _libc.sigemptyset(signals)
+    # An empty mask: the worker blocks the signals that it reads from a descriptor, and a child
+    # would inherit that.
     _check(_libc.posix_spawnattr_setsigmask(attributes, signals))
     for number in _RESET:
         _libc.sigaddset(signals, int(number))
     _check(_libc.posix_spawnattr_setsigdefault(attributes, signals))
+    # 0: the child leads a group of its own, so that one signal reaches all that it starts.
     _check(_libc.posix_spawnattr_setpgroup(attributes, 0))
     flags = _SETPGROUP | _SETSIGDEF | _SETSIGMASK
     _check(_libc.posix_spawnattr_setflags(attributes, ctypes.c_short(flags)))

@@ -65,13 +65,13 @@ REPORT = 0.05
 """Seconds that results may wait for others while there is more to do."""
 
 YOUTH = 0.005
-"""Seconds, about, that a task runs before what it prints is heard at once."""
+"""Seconds, about, that a task runs before its output is read while the task goes on."""
 
 PARTING = 5.0
-"""Seconds in which a worker that must end takes its leave."""
+"""Seconds that a worker which must end has for its last reports."""
 
 WELCOME = 10.0
-"""Seconds in which a dispatcher that was found again answers; else it is tried once more."""
+"""Seconds for a dispatcher that was found again to answer; after that the worker reconnects."""
 
 LAST_WORDS = 1.0
 """Seconds between SIGTERM and SIGKILL for a task whose processors are taken away."""
@@ -93,9 +93,10 @@ class Worker:
     Parameters
     ----------
     settings
-        Its name, and where to report.
+        Name, processors and credentials of the worker, and the dispatcher's address.
     line
-        To the dispatcher, where its hello has been said already; None: it makes one.
+        Connection to the dispatcher on which the hello was sent already; None: the worker
+        connects by itself.
 
     Raises
     ------
@@ -143,7 +144,7 @@ class Worker:
 
     @property
     def is_welcome(self) -> bool:
-        """Whether the dispatcher has taken it."""
+        """Whether the dispatcher has accepted this worker."""
         return self._place is not None
 
     def run(self) -> bool:
@@ -153,8 +154,10 @@ class Worker:
         Returns
         -------
         bool
-            Whether it was let go, or told to end.
+            True when the worker was dismissed or told to end; False when it lost its dispatcher.
         """
+        # Before the first task: a process that leaves its group and loses its parent becomes a
+        # child of this one, so that it is found and killed.
         adopt_orphans()
         self._poll.register(self._server, select.EPOLLIN)
         self._poll.register(self._signals, select.EPOLLIN)
@@ -166,6 +169,7 @@ class Worker:
         except (ConnectionError, *NONSENSE):
             pass  # the dispatcher is gone, or is none
         finally:
+            # Also after an error of ours: no process may use processors that nobody accounts for.
             kill_descendants()
             if self._place is not None:
                 self._place.close()
@@ -198,6 +202,8 @@ class Worker:
                 self._reconnect()
             else:
                 self._on_readable(fd)
+        # The order of what follows counts: jobs start after all ends of this turn were taken in,
+        # which made processors free, and whether to report depends on what still waits then.
         if self._young or self._older:
             self._listen_to_detached()
         if self._timers:
@@ -211,6 +217,8 @@ class Worker:
             self._ask_to_leave(self._settings.idle)
         if self._must_end < math.inf and self._is_parting_over():
             raise ConnectionAbortedError
+        # Last of a turn: a connection that breaks while something is written must not be replaced
+        # under the hands of those who use it.
         if self._is_cut or self._waits_in_vain():
             self._lose()
 
@@ -236,7 +244,7 @@ class Worker:
         return idle or self._must_end < math.inf or self._welcome_by < math.inf
 
     def _seconds_to_parting(self) -> float:
-        """Return the seconds until the worker ends, asks to leave, or gives up on its welcome."""
+        """Return seconds until the worker ends, asks to leave, or stops waiting for a welcome."""
         idle = self._settings.idle
         moment = min(self._must_end, self._welcome_by)
         if idle is not None and self._in_touch and not self._tasks and not self._asked_to_leave:
@@ -261,14 +269,18 @@ class Worker:
             self._send(frame(LeaveRequest(must=False)))
 
     def _end_soon(self) -> None:
-        """End tasks and report them before the worker ends: its processors are taken away."""
+        """End all tasks and report their outcomes, since the processors are being taken away."""
         if not self._takes_leave:
             raise ConnectionAbortedError
+        # A scheduler may send SIGTERM more than once; only the first sets the time.
         if self._must_end < math.inf:
             return
         self._must_end = time.monotonic() + PARTING
         if self._in_touch:
+            # Told to end while there was no connection, or in a request that was lost with one.
             self._send(frame(LeaveRequest(must=True)))
+        # After the request to leave: the dispatcher must know that this worker leaves before
+        # outcomes make room for new tasks here.
         self._cancel([], LAST_WORDS, TAKEN_AWAY)
 
     @property
@@ -283,6 +295,8 @@ class Worker:
 
     def _is_time_to_report(self) -> bool:
         """Whether to report now: at once when no job waits, else several outcomes together."""
+        # With nothing waiting the dispatcher's next job is what keeps processors busy, so it hears
+        # at once.
         if not self._queue or self._holding.unsent >= _MOST_UNREPORTED:
             return True
         return time.monotonic() - self._reported >= REPORT
@@ -305,6 +319,7 @@ class Worker:
         match message:
             case JobAssignment(jobs):
                 self._queue.extend(self._new_of(jobs))
+                # They crossed the request to leave on the wire: each still needs an outcome.
                 if self._must_end < math.inf:
                     self._cancel([], LAST_WORDS, TAKEN_AWAY)
             case JobRecall(count):
@@ -325,6 +340,8 @@ class Worker:
         if self._place is None:
             given = self._settings
             self._place = AttemptContext(welcome, given.worker, given.seal_key, given.seal_pem)
+        # Another process may have got the address since. It must not get outcomes of a run that is
+        # not its own.
         elif welcome.run != self._place.welcome.run:
             raise ProtocolError("another dispatcher has taken the place of the one that was lost")
         self._outlives = welcome.outlives
@@ -336,7 +353,7 @@ class Worker:
             self._send(frame(LeaveRequest(must=True)))
 
     def _new_of(self, jobs: list[msgspec.Raw]) -> list[WireJob]:
-        """Decode jobs, without those that the worker has from before the connection was lost."""
+        """Decode jobs, except those that this worker holds since before the connection was lost."""
         decoded = [self._jobs.decode(job) for job in jobs]
         if not self._outlives:
             return decoded
@@ -352,7 +369,10 @@ class Worker:
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         self._report()  # what ended before goes first
         for job in jobs:
+            # Else the same attempt would be refused as known when the dispatcher gives it again.
             self._holding.returned(job.task, job.attempt)
+        # Sent even when empty: the dispatcher waits for an answer to each recall before it asks
+        # again.
         self._send(frame(ReturnedJobs([(job.task, job.attempt) for job in jobs])))
 
     @property
@@ -362,10 +382,10 @@ class Worker:
 
     def _return_what_waits(self) -> None:
         """
-        Returns all jobs when none has begun for some time: they could run elsewhere.
+        Return all waiting jobs when none has begun for some time: other workers could run them.
 
-        The dispatcher cannot know this as soon as the worker does, nor as precisely: it hears of
-        ends only, and later.
+        The dispatcher cannot know this as soon nor as precisely: the dispatcher hears of ends
+        only, and later.
         """
         if self._in_touch and time.monotonic() - self._began >= HORIZON:
             self._give_back(len(self._queue))
@@ -390,6 +410,7 @@ class Worker:
     def _start(self) -> None:
         queue, place = self._queue, self._place
         before = len(queue)
+        # In the dispatcher's order only: it decides what overtakes what (backfilling in queue.py).
         while queue and queue[0].processors <= self._free:
             if self._outlives and (self._holding.is_full or queue[0].task in self._tasks):
                 break  # until something is durable; until the task's attempt before has ended
@@ -397,6 +418,7 @@ class Worker:
             job = queue.popleft()
             attempt = Attempt(job, place)
             outcome = attempt.begin()
+            # Ended without a process, such as a job of copies only, or one whose input is missing.
             if outcome is not None:
                 self._finished(outcome)
                 continue
@@ -427,7 +449,9 @@ class Worker:
         if now < self._next_check:
             return
         self._next_check = now + YOUTH
+        # Two generations: what was young at the check before this one has run for YOUTH at least.
         for attempt in self._older:
+            # By identity: a further attempt of the same task may run by now.
             if self._tasks.get(attempt.job.task) is attempt:
                 for capture in attempt.captures:
                     if capture.reader not in self._streams:
@@ -449,6 +473,7 @@ class Worker:
 
     def _on_readable(self, fd: int) -> None:
         attempt = self._calls.get(fd)
+        # Unregistered earlier in this turn; epoll had reported the descriptor before.
         if attempt is None:
             return
         answer = attempt.callee.receive()
@@ -463,11 +488,16 @@ class Worker:
     def _reap(self) -> None:
         ended: list[tuple[Attempt, int, ProcessUsage]] = []
         escaped = False
+        # All of them: a SIGCHLD stands for any number of ended children.
         while (found := self._children.wait()) is not None:
             pid, code, usage = found
             if pid == 0:
+                # Once per burst, when no further child has ended: the search reads /proc for each
+                # child.
                 escaped = self._end_escapees({attempt for attempt, _, _ in ended})
                 break
+            # Taken out here and told below, so that escapees are judged by all that ended in this
+            # burst.
             attempt = self._running.pop(pid, None)
             if attempt is not None:
                 if code in _BY_SIGTERM:
@@ -483,18 +513,20 @@ class Worker:
             self._went_on(attempt, attempt.ended(code, usage, alone=found is None, escaped=escaped))
 
     def _ask_who_ended(self, attempt: Attempt) -> None:
-        """A scheduler that takes the processors away signals all processes, in any order."""
+        """Find out whether a batch scheduler, which signals processes in any order, ended a task."""
         if (
             self._takes_leave
             and attempt.stopped is None
             and self._must_end == math.inf
+            # Waits for the worker's own SIGTERM: if it comes, the task did not fail but its
+            # processors are taken away, and it runs again elsewhere without a failure counted.
             and signal.sigtimedwait((signal.SIGTERM,), _SAME_BLOW) is not None
         ):
             self._end_soon()
 
     def _end_escapees(self, ended: set[Attempt]) -> bool:
         """
-        Kill adopted processes, which left their task's process group and outlived it.
+        Kill adopted processes, which left the process group of a task and outlived that task.
 
         Returns
         -------
@@ -510,6 +542,7 @@ class Worker:
                 continue
             number = task_of(pid)
             owner = None if number is None else self._tasks.get(number)
+            # A daemon of a task that still runs may live on until that task ends.
             if owner is None or owner in ended:
                 found = True
                 with contextlib.suppress(ProcessLookupError):
@@ -527,6 +560,7 @@ class Worker:
         del self._tasks[attempt.job.task]
 
     def _stop(self, attempt: Attempt, status: Status, reason: str, grace: float) -> None:
+        # The first reason stays: a time-out is not renamed by a cancellation that comes after it.
         if attempt.stopped is None:
             attempt.stopped = (status, reason)
         if grace > 0:
@@ -538,6 +572,7 @@ class Worker:
     # Time.
 
     def _at(self, seconds: float, number: int, attempt: Attempt) -> None:
+        # A serial number, so that the heap never compares attempts.
         self._timer += 1
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._timer, number, attempt))
 
@@ -545,6 +580,8 @@ class Worker:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, _, number, attempt = heapq.heappop(self._timers)
+            # Timers are not removed when attempts end, which would cost a search of the heap each
+            # time.
             if self._tasks.get(attempt.job.task) is not attempt:
                 continue
             if number == signal.SIGKILL:
@@ -561,6 +598,7 @@ class Worker:
 
     def _finished(self, outcome: Outcome) -> None:
         self._holding.finished(outcome)
+        # A frame's worth: to keep more costs memory and saves nothing.
         if self._in_touch and self._holding.unsent_size > BATCH_SIZE:
             self._report()
 
@@ -583,11 +621,14 @@ class Worker:
         except ConnectionError:
             if not self._outlives:
                 raise
+            # Acted on when the turn ends; see _turn.
             self._is_cut = True
             return
         del self._unsent[:sent]
         blocked = bool(self._unsent)
         interest = select.EPOLLIN | (select.EPOLLOUT if blocked else 0)
+        # Asked to be woken for writing only while something waits: epoll would report a writable
+        # socket at every turn.
         if blocked != self._blocked:
             self._blocked = blocked
             self._poll.modify(self._server, interest)
@@ -595,7 +636,7 @@ class Worker:
     # Without the dispatcher.
 
     def _lose(self) -> None:
-        """Lets go of the connection and tries to have another one."""
+        """Close the connection to the dispatcher and start to look for another one."""
         from bursar.worker.reconnect import (
             Reconnector,  # seldom wanted, and it takes time to load
         )
@@ -603,11 +644,15 @@ class Worker:
         self._poll.unregister(self._server)
         self._server.close()
         self._frames = FrameDecoder()
+        # Half a frame would be garbage on the next connection; whole outcomes in it are sent again
+        # by UnacknowledgedWork.
         self._unsent.clear()
         self._holding.lost_connection()
         if self._in_touch:
             self._away_until = time.monotonic() + self._outlives
         else:
+            # Found and lost before a welcome: the time allowed without a dispatcher runs on, and
+            # the wait before the next try grows.
             self._setbacks += 1
         self._in_touch = self._is_cut = self._blocked = False
         self._welcome_by = math.inf
@@ -629,14 +674,17 @@ class Worker:
         self._server = line
         self._poll.register(self._server, select.EPOLLIN)
         self._welcome_by = time.monotonic() + WELCOME
+        # A dispatcher that was killed learns from this list what runs where: it keeps no record of
+        # it.
         self._send(frame(hello_of(self._settings, self._holding.holds())))
 
 
 def main() -> None:
     """
-    Entry point: settings on standard input, then work.
+    Read the worker's settings from standard input, then work: the entry point of the process.
 
-    One that has secrets from its account's tasks is started by root and becomes the account here.
+    A worker that keeps secrets from the tasks of its account is started by root and switches to
+    the account here.
     """
     line_read = sys.stdin.buffer.read()
     if not line_read.endswith(b"}"):
