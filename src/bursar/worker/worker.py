@@ -513,7 +513,7 @@ class Worker:
             self._went_on(attempt, attempt.ended(code, usage, alone=found is None, escaped=escaped))
 
     def _ask_who_ended(self, attempt: Attempt) -> None:
-        """Find out whether a batch scheduler, which signals processes in any order, ended a task."""
+        """Find out whether a batch scheduler ended a task; it signals processes in any order."""
         if (
             self._takes_leave
             and attempt.stopped is None
