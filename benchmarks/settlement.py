@@ -24,7 +24,8 @@ from job_records import slurm_jobs
 from run_lives import RunLives
 
 from bursar.runs.folder import RunFolder
-from bursar_devtools.testgrid.slurm import PACKAGES, SlurmCluster, missing_programs
+from bursar_devtools.testgrid.slurm import SlurmCluster
+from bursar_devtools.testgrid.slurm_requirements import PACKAGES, missing_programs
 from bursar_devtools.testgrid.slurm_configuration import completions
 
 PRICE = 2.0 / 3600.0

@@ -49,8 +49,6 @@ FILES = {
     "dispatch/server.py": ONE_ENGINE,
     "runs/execution.py": "becomes an embedded engine with one owner; the cuts are binding tasks to "
     "pilots, planning again, and the begin and end of a run",
-    "testgrid/slurm.py": "holds SlurmCluster and how several of them start together, one story "
-    "of daemons that is read from top to bottom",
     "worker/worker.py": "is one loop of a process over one selector: what arrives, what ends, what "
     "is due; connection, attempts and spawning are files of their own already",
 }

@@ -12,7 +12,7 @@ from tests.soak.clusters import ClusterRuns, GridEngineDaemons, SlurmDaemons, ch
 from tests.soak.rounds import Findings, Target, run_rounds
 from tests.soak.services import Services
 
-from bursar_devtools.testgrid import gridengine, slurm
+from bursar_devtools.testgrid import gridengine, slurm_requirements
 
 SEED = 20261123
 
@@ -46,7 +46,7 @@ def test_a_few_rounds_on_a_service(tmp_path: Path) -> None:
 )
 def test_a_thousand_rounds(tmp_path: Path, name: str, rounds: int) -> None:
     """The same at length, on both test clusters too."""
-    if name == "slurm" and slurm.missing_programs():
+    if name == "slurm" and slurm_requirements.missing_programs():
         pytest.skip("no Slurm here")
     if name == "gridengine" and gridengine.missing_programs():
         pytest.skip("no Grid Engine here")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from bursar_devtools.testgrid.processes import is_running
-from bursar_devtools.testgrid.slurm import MARK, PACKAGES, SlurmCluster, missing_programs
+from bursar_devtools.testgrid.slurm import MARK, SlurmCluster
+from bursar_devtools.testgrid.slurm_requirements import PACKAGES, missing_programs
 
 
 def need_slurm() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.testgrid.clusters import end_orphans, need_slurm
 
 from bursar.model.errors import InputError, SiteError
-from bursar_devtools.testgrid import ports, slurm
+from bursar_devtools.testgrid import ports, slurm_requirements
 from bursar_devtools.testgrid.slurm import MARK, SlurmCluster
 
 PATIENCE = 60.0
@@ -389,7 +389,7 @@ def test_without_slurm_it_says_what_to_install(
     """
     Rather than which file was not found.
     """
-    monkeypatch.setattr(slurm, "PROGRAMS", ("slurmctld", "no-such-slurm"))
+    monkeypatch.setattr(slurm_requirements, "PROGRAMS", ("slurmctld", "no-such-slurm"))
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SiteError, match=r"no-such-slurm: not found; .* slurmd slurm-client munge"):
         SlurmCluster.up(tmp_path / "c")

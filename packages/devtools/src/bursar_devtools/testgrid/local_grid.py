@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bursar.model.errors import InputError, SiteError
-from bursar_devtools.testgrid import grid_folder, slurm
+from bursar_devtools.testgrid import grid_folder, slurm, slurm_requirements
 from bursar_devtools.testgrid.slurm import SlurmCluster
 from bursar_devtools.testgrid.slurm_configuration import SlurmClusterSettings
 
@@ -143,7 +143,7 @@ class LocalTestGrid:
             for number in range(1, clusters + 1)
         }
         for place, settings in wanted.items():
-            slurm.check(place, settings)
+            slurm_requirements.check(place, settings)
         with grid_folder.create_locked(path):
             grid = cls(path)
             if grid_folder.is_marked(path, MARK):

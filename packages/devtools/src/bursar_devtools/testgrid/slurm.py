@@ -8,7 +8,6 @@ import os
 import pwd
 import re
 import secrets
-import shutil
 import signal
 import stat
 import subprocess
@@ -22,29 +21,13 @@ import msgspec
 from bursar.model.errors import InputError, SiteError
 from bursar_devtools.testgrid import grid_folder, ports, processes, slurm_configuration
 from bursar_devtools.testgrid.slurm_configuration import PARTITIONS, SlurmClusterSettings
-
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "sinfo")
-PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
-"""Debian's packages that hold them."""
+from bursar_devtools.testgrid.slurm_requirements import check, how_to_install, search_path
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd", "slurmscriptd")
 MARK = "cluster.json"
-LONGEST_SOCKET = 107
-"""Bytes of a socket's path (unix(7))."""
 
-_SOCKETS = ("run/munge.sock", "{node}/{node}_9999.4294967291")
-"""In a cluster's folder. The second is of a job's script: with too long a name, no job starts."""
 
-MOST_NODES = 500
-"""Each is a daemon."""
-
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 READY = ("idle", "mixed", "allocated", "completing")
-
-
-def missing_programs() -> list[str]:
-    """Programs of Slurm that are not on this machine."""
-    return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
 
 
 class SlurmCluster:
@@ -191,7 +174,7 @@ class SlurmCluster:
                 check=False,
             )
         except FileNotFoundError:
-            raise SiteError(_missing([command[0]])) from None
+            raise SiteError(how_to_install([command[0]])) from None
         except subprocess.TimeoutExpired:
             raise SiteError(
                 f"{command[0]} of {self.name} did not answer within {patience:g} s", transient=True
@@ -526,7 +509,7 @@ class SlurmCluster:
             for name, value in os.environ.items()
             if not name.startswith(("SLURM", "SBATCH_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_"))
         }
-        return {**own, "PATH": _path(), **self.environment}
+        return {**own, "PATH": search_path(), **self.environment}
 
     def _last_words(self, name: str = "slurmctld") -> str:
         """The end of a daemon's log, before it is removed."""
@@ -538,42 +521,6 @@ class SlurmCluster:
             if words := "; ".join(line.strip() for line in lines if line.strip()):
                 return words
         return "it said nothing"
-
-
-def check(folder: Path, settings: SlurmClusterSettings) -> None:
-    """
-    Looks at what is wanted before anything is made.
-
-    Raises
-    ------
-    InputError
-        When a value is out of range, or Slurm takes no such path.
-    SiteError
-        When programs are missing.
-    """
-    if not _NAME.fullmatch(settings.name):
-        raise InputError(
-            f"a cluster's name is lower-case letters, digits and _, got {settings.name!r}"
-        )
-    for name, least, most in (
-        ("nodes", 1, MOST_NODES),
-        ("cpus", 1, 4096),
-        ("memory", 1, 10**8),
-        ("latency", 0, 86_400),
-    ):
-        if not least <= getattr(settings, name) <= most:
-            raise InputError(f"{name} must be {least} to {most}, got {getattr(settings, name)}")
-    beyond = 1 + max(len(name.format(node=settings.node_names[-1])) for name in _SOCKETS)
-    if len(os.fsencode(folder)) + beyond > LONGEST_SOCKET:
-        raise InputError(
-            f"the path is too long, at most {LONGEST_SOCKET - beyond} bytes",
-            where=str(folder),
-            hint="sockets lie in it; name a shorter one",
-        )
-    if odd := re.search(r"[^\w./+@~-]", str(folder)):
-        raise InputError(f"Slurm's configuration takes no path with {odd[0]!r}", where=str(folder))
-    if absent := missing_programs():
-        raise SiteError(_missing(absent))
 
 
 def start_all(
@@ -630,17 +577,6 @@ def _claim(folder: Path, settings: SlurmClusterSettings) -> SlurmCluster:
     return SlurmCluster(folder, settings)
 
 
-def _missing(programs: Sequence[str]) -> str:
-    return (
-        f"{', '.join(programs)}: not found; Debian and Ubuntu have Slurm in the packages {PACKAGES}"
-    )
-
-
-def _path() -> str:
-    """Daemons lie where plain users do not look."""
-    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-
-
 def _is_open(folder: Path) -> bool:
     """Whether all may search it and its parents."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
@@ -649,7 +585,7 @@ def _is_open(folder: Path) -> bool:
 def _looks_for_control_groups() -> bool:
     """Daemons from 23.11 on do so even when no plugin asks for them."""
     said = subprocess.run(
-        ["slurmd", "-V"], env={"PATH": _path()}, capture_output=True, text=True, check=False
+        ["slurmd", "-V"], env={"PATH": search_path()}, capture_output=True, text=True, check=False
     ).stdout
     version = tuple(int(part) for part in re.findall(r"\d+", said)[:2])
     return version >= (23, 11)
