@@ -1,8 +1,9 @@
 """
-A task's body: what only its worker reads of it, in the form in which that reads it.
+Bodies of tasks: the part of a task that only the worker reads, encoded as the worker reads it.
 
-It is made once, when the task is submitted, and then only moved: into the journal, into memory,
-into the frame for the worker. To encode a million tasks twice is what would cost the time.
+A body is made once, when the task is submitted, and then only copied: into the journal, into
+memory, into the frame for the worker. Encoding a million tasks a second time is what would cost
+the time.
 """
 
 import base64
@@ -22,27 +23,28 @@ from bursar.service.interfaces import ServiceError
 
 _encode = msgspec.msgpack.Encoder().encode
 _ROWS_OF_5 = 0x95
-"""First byte of an array of five (MessagePack); it is left away."""
+"""First byte of an array of five (MessagePack), which bodies are stored without."""
 
 _PLAIN, _WITH_PLACE = b"\x9b", b"\x9d"
-"""First byte of a job up to its home, and of one that says where it runs and is sealed, too."""
+"""First byte of a job that ends with the home (an array of 11), and of one with a working
+directory and an envelope behind the home (an array of 13)."""
 
 _TWO_PARTS = 0xC1
-"""Marks a body with something behind the home: a byte that MessagePack never uses."""
+"""First byte of a body with fields that go behind the home; MessagePack never uses this byte."""
 
 _SIZE = struct.Struct(">I")
 
 
 def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
     """
-    Body of a task.
+    Return the body of a task.
 
     Parameters
     ----------
     directories
-        Below which an absolute working directory may lie.
+        Folders below which an absolute working directory may lie.
     where
-        Names the task in errors.
+        Path of the task in the request, for errors.
 
     Raises
     ------
@@ -52,14 +54,19 @@ def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
     steps = _steps_of(spec, where)
     body = _encode((steps, spec.inputs, spec.outputs, spec.environment, {}))
     assert body[0] == _ROWS_OF_5
+    # Tests that most of a million tasks can skip.
     if spec.environment or spec.inputs or spec.outputs:
         _check_names(spec, where)
     # Sizes hold such bytes, too: then the words themselves tell.
     if b"\0" in body:
         _check_words(spec, where)
+    # Nearly all tasks: only the five fields, without the head of their array, so that they can be
+    # put between the head and the home of a job as they are.
     if not spec.directory and not spec.sealed:
         body = body[1:]
     else:
+        # In the job these two fields come behind the home, which is only known when the task is
+        # given: the size says where to cut.
         rest = _encode(_checked_directory(spec.directory, directories, where))
         rest += _encode(_from_base64(spec.sealed, f"{where}.sealed"))
         body = bytes((_TWO_PARTS,)) + _SIZE.pack(len(body) - 1) + body[1:] + rest
@@ -74,16 +81,18 @@ def make_wire_job(
     body: bytes, number: int, serial: int, processors: int, limit: float, folder: str, home: bytes
 ) -> bytes:
     """
-    The :class:`bursar.dispatch.wire.WireJob` of a task.
+    Return the :class:`bursar.dispatch.wire.WireJob` of a task, encoded.
 
     Parameters
     ----------
     number, serial
         Task and attempt as the worker knows them.
     limit
-        Seconds; 0: none.
+        Seconds after which the worker kills the task; 0: never.
+    folder
+        Name of the task's working directory in the home.
     home
-        MessagePack of the path.
+        Path of the instance's home, encoded.
     """
     head = _encode((number, serial, processors, limit, folder))[1:]
     if body[0] != _TWO_PARTS:
@@ -138,6 +147,9 @@ def _checked_directory(path: str, directories: Sequence[str], where: str) -> str
         if path != "." and not is_inside(path):
             raise _invalid("leads out of the instance's files", f"{where}.directory")
         return path
+    # Compared as text only. Links are not followed here: what lies at the path is the worker's to
+    # see, on its own machine. A path with ".." is refused, since normpath would drop it together
+    # with a link before it.
     plain = posixpath.normpath(path)
     if "\0" in path or ".." in path.split("/"):
         raise _invalid("is no plain path", f"{where}.directory")
@@ -149,7 +161,7 @@ def _checked_directory(path: str, directories: Sequence[str], where: str) -> str
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays below where it is taken to start."""
+    """Return whether a relative name stays below the folder that the name is relative to."""
     parts = name.split("/")
     return not (name.startswith("/") or "\0" in name or ".." in parts) and any(
         part not in ("", ".") for part in parts

@@ -51,12 +51,15 @@ class TaskCanceller:
         self, instance: Instance, tasks: Sequence[int] | None, grace: float | None = None
     ) -> int:
         """
-        Cancel tasks, or all, durably, and return how many that stops.
+        Cancel tasks durably, and return how many this call cancels.
 
         Parameters
         ----------
+        tasks
+            Numbers of tasks; None: all of the instance.
         grace
-            Seconds that those which run have to end; None: as it is usual.
+            Seconds between SIGTERM and SIGKILL for running tasks; None:
+            :data:`bursar.service.engine.dispatching.GRACE`.
 
         Raises
         ------
@@ -69,13 +72,16 @@ class TaskCanceller:
             doomed = instance.doomed
             before = sorted(doomed if tasks is None else doomed.intersection(tasks))
         if chosen:
+            # Recorded first: what follows takes a while, and a restart in between must finish it.
             record = TasksCancelled(instance.number, records.encode_stated_runs(chosen))
             instance.cancels.append(
                 self._locations.append(UNWANTED, _encode(record), essential=True)
             )
+            # Keeps forget_cancels() from killing the record while the tasks are still being ended.
             instance.winding += 1
             await asyncio.shield(self._background.start(self._cancel(instance, chosen, grace)))
         else:
+            # The same request as before: its record may still be on the way to the disk.
             await self._journal.durable()
         if before and grace is not None:
             self._dispatching.stop(instance, before, "cancelled", grace)
@@ -94,26 +100,32 @@ class TaskCanceller:
     async def wind_up(
         self, instance: Instance, chosen: Sequence[int], grace: float | None = None
     ) -> None:
-        """Cancelled tasks that wait end, those that run are killed; some at a time."""
+        """End cancelled tasks that wait and kill those that run, a portion at a time."""
         for at in range(0, len(chosen), _CHUNK):
             if instance.destroyed:
                 return
             chunk = chosen[at : at + _CHUNK]
+            # Awaited by chunk: cancelling a million tasks must neither hold the loop nor put a
+            # million results into memory at a time.
             recorded = asyncio.Event()
             self._recorder.record(self._end_waiting(instance, chunk), recorded.set)
             self._dispatching.stop(instance, chunk, "cancelled", GRACE if grace is None else grace)
             await recorded.wait()
 
     def _end_waiting(self, instance: Instance, chosen: Iterable[int]) -> list[TaskEnd]:
-        """Return the ends of those cancelled tasks that no worker can have."""
+        """End cancelled tasks that no worker can have, and mark all others as doomed."""
         tasks, now = instance.tasks, self._clock()
         endings: list[TaskEnd] = []
         for task in chosen:
             state = tasks.states[task]
+            # No worker has the task, so it ends here and now. It moves to ENDING at once: the next
+            # fill must not give it out.
             if state == READY:
                 tasks.unqueue(task, ENDING)
+            # Not durable yet, or restored and no longer expected at any worker.
             elif state == HELD and (self._dispatching.settled or task >= instance.restored):
                 tasks.move(task, ENDING)
+            # A worker has the task, or may come back with it: its outcome, loss or return ends it.
             elif state in (HELD, CLAIMED):
                 instance.doomed.add(task)
                 continue
@@ -121,12 +133,13 @@ class TaskCanceller:
                 continue
             instance.doomed.discard(task)
             endings.append(_cancelled(instance, task, now))
+        # Once for all: the instance may have no ready task left.
         self._scheduler.rest(instance)
         return endings
 
 
 def _chosen(instance: Instance, tasks: Sequence[int] | None) -> list[int]:
-    """Of tasks, or of all, those that can still be cancelled, ascending."""
+    """Return which of the given tasks, or of all, can still be cancelled, ascending."""
     states = instance.tasks.states
     if tasks is not None and any(task >= len(states) for task in tasks):
         raise ServiceError("bad-value", 422, "there is no such task", where="tasks")

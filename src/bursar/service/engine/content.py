@@ -1,4 +1,4 @@
-"""Digests of what clients submit, by which a key that is used for something else is noticed."""
+"""Digests of submitted content, which show that a key was used for other content before."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -13,10 +13,10 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class IncrementalHash(Protocol):
-    """A hash that is fed piece by piece."""
+    """A hash to which data are fed piece by piece."""
 
     def update(self, data: bytes, /) -> None:
-        """Take some more bytes."""
+        """Add bytes to the hashed data."""
 
     def digest(self) -> bytes:
         """Return the digest of all bytes so far."""
@@ -43,7 +43,7 @@ def digest_of_instance(new: api.NewInstance) -> bytes:
 
 def check_content(before: bytes, now: bytes) -> None:
     """
-    Compare the digest of a request with that of the first one that had its key.
+    Compare the digest of a request with the digest of the first request under the same key.
 
     Parameters
     ----------

@@ -6,24 +6,24 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class TaskCounters:
     """
-    Tasks since the service was started.
+    Counts of tasks since the service was started.
 
     Parameters
     ----------
     submitted
-        That were taken.
+        Tasks accepted.
     started
-        Attempts handed to workers.
+        Attempts sent to workers.
     finished
-        With a recorded result.
+        Tasks with a recorded result.
     delivered
-        Results that clients were given, those given again included.
+        Results sent to clients, repetitions included.
     lost
-        Attempts whose worker went away.
+        Attempts whose worker was lost.
     retried
-        Of these, tasks that wait again.
+        Lost attempts after which the task waits again, with one try used up.
     dropped
-        Outcomes of tasks that the worker had not been given, or no longer.
+        Outcomes of attempts that the worker was not given, or does not have any more.
     """
 
     submitted: int = 0

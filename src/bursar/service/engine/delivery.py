@@ -1,4 +1,4 @@
-"""Results on their way to clients: from memory, or from the journal."""
+"""Delivery of results to clients, from memory or from the journal."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import ResultBatch, ServiceJournal
 
 MOST_BYTES = 1 << 20
-"""Bytes of results in one answer, about."""
+"""Bytes of results after which an answer is not extended any more."""
 
 
 class ResultDelivery:
@@ -46,6 +46,8 @@ class ResultDelivery:
             await self._wait(instance, after, wait)
         lines: list[bytes] = []
         cursor, size = max(after, results.forgotten), 0
+        # Each round may await the journal; the instance is looked up, and the cursor moved past
+        # what was forgotten, anew each time.
         while len(lines) < limit and size < MOST_BYTES:
             self._index.mine(user, handle)  # it may have been destroyed meanwhile
             cursor = max(cursor, results.forgotten)
@@ -73,16 +75,20 @@ class ResultDelivery:
                     await self._waiters.wait(instance)
 
     async def _read(self, batch: RecordedResults) -> Sequence[bytes] | None:
-        """Lines that are in the journal; None: it lies elsewhere, or is gone."""
+        """Read the lines of a batch from the journal; None: the record was moved or killed."""
         if self._last is not None and self._last[0] is batch:
             return self._last[1]
         position = batch.location.position
         try:
             payload = await self._journal.read(position)
         except BursarError:
+            # Compaction may have moved or killed the record between the look-up and the read: then
+            # reading again, where it is now, helps. Otherwise the record is damaged.
             if batch.location.position == position and position in self._locations:
                 raise
             return None
         lines = decode_result_lines(payload)
+        # Clients page through old results in order, with several answers to a record: the last
+        # record stays decoded.
         self._last = batch, lines
         return lines

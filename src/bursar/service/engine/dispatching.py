@@ -1,8 +1,8 @@
 """
-The workers' side of the engine: who is there, what each has, what becomes of it.
+Dispatching: which workers are connected, which tasks each has, and how these tasks end.
 
-A task that is lost with its worker counts against its tries only if it can have been running:
-what waited there behind others is not to blame.
+A task that is lost with its worker uses up one of its tries only if the task can have been
+running: tasks that waited behind others cannot have brought the worker down.
 """
 
 import asyncio
@@ -43,8 +43,10 @@ GRACE = 5.0
 
 _LONG = 1e12  # seconds; no time is later, and nothing takes longer
 _ALMOST = 0.99
-"""Of its own limit, that a task must have run to have been killed for that: clocks differ. Else
-the time was over for which it might run there."""
+"""Share of its own limit that a killed task must have run to count as timed out.
+
+Less than 1, as clocks differ. A task that was killed earlier had reached the end of the time for
+which its user might run tasks there, and runs again."""
 
 _MOST_LOSSES = 255  # what the column holds
 
@@ -165,10 +167,15 @@ class TaskDispatcher:
             lease,
             processors,
         ):
+            # The same worker over a new connection. What it does not hold was lost on the way to
+            # it: with the frame that carried the task, or with the process if it holds nothing at
+            # all.
             missing = [c for c in worker.claims.values() if held.get(c.number) != c.serial]
-            # One that holds something is the same process: it never got what it does not hold.
+            # A worker that holds something is the same process and never got what it does not hold:
+            # no try is used up. One that holds nothing may be a process that was started anew.
             self._lose(worker, missing, counts=not holds)
         else:
+            # The name with another pool or size is another worker: what the old one had is lost.
             if worker is not None:
                 self.leave(name)
             worker = RegisteredWorker(name, pool, lease, processors)
@@ -180,32 +187,38 @@ class TaskDispatcher:
         return unwanted
 
     def _goes_on(self, worker: RegisteredWorker, number: int, serial: int) -> bool:
-        """Whether a worker is to go on with a task that it reports; adopts the task if so."""
+        """Decide whether a worker is to go on with a task that it holds; adopt the task if so."""
         instance = self._index.by_number.get(number >> BITS)
         task = number & MASK
+        # The instance was destroyed, the worker is of another pool, or no task has the number.
         if instance is None or instance.pool != worker.pool or task >= len(instance.tasks):
             return False
         claim = self._scheduler.claims.get(number)
         if claim is None:
+            # A task of this life in state HELD is not durable yet and was given to nobody, so
+            # whoever claims it cannot have it.
             state = instance.tasks.states[task]
             if state != READY and not (state == HELD and task < instance.restored):
                 return False  # it has ended, or will be known to
             self._scheduler.adopt(worker, instance, task, serial, state == READY)
+        # Another worker has the task by now, or this one a newer attempt. A recalled task is
+        # refused too: the order to stop may have been lost with the connection.
         elif claim.worker is not worker or claim.serial != serial or claim.recalled:
             return False
         return task not in instance.doomed
 
     def pause(self, name: str) -> None:
-        """Give a worker nothing more for now; it may be lost, or is leaving."""
+        """Give no more tasks to a worker that lost its connection or is leaving."""
         worker = self._scheduler.workers.get(name)
         if worker is not None:
             worker.open = False
 
     def leave(self, name: str) -> None:
-        """Remove a worker that is gone for good; its tasks run again."""
+        """Remove a worker that is gone for good, and have the tasks that it had run again."""
         worker = self._scheduler.workers.get(name)
         if worker is None:
             return
+        # Before the scheduler's leave, which expects a worker without tasks.
         self._lose(worker, list(worker.claims.values()), counts=True)
         self._scheduler.leave(worker)
         self.schedule_fill(worker.pool)
@@ -218,6 +231,8 @@ class TaskDispatcher:
         now = self._clock()
         ahead = 0
         blamed: set[int] = set()
+        # Only the first tasks that fill the processors can have been running. Those behind them
+        # waited and cannot have brought the worker down; they use up no try.
         for claim in claims:  # in the order in which they were given, and begun
             if counts and ahead < worker.processors:
                 blamed.add(claim.number)
@@ -233,7 +248,7 @@ class TaskDispatcher:
             self._recorder.record(endings)
 
     def _fall(self, claim: TaskAssignment, now: float, reason: str) -> TaskEnd | None:
-        """End an assignment without an outcome; with a reason it uses up one of the tries."""
+        """End an assignment without an outcome; a reason other than "" uses up one of the tries."""
         instance, task = claim.instance, claim.task
         self._scheduler.release(claim)
         self._scheduler.settle(claim, 0.0)
@@ -244,10 +259,12 @@ class TaskDispatcher:
         attempt = tasks.losses[task] + 1
         if reason:
             tasks.losses[task] = min(attempt, _MOST_LOSSES)
+        # A cancelled task must not run again: its loss is its end.
         if task in instance.doomed:
             return self._end(
                 claim, CANCELLED, attempt, _outcome_without_worker(claim, now, "cancelled")
             )
+        # Every try is used up by losses alone; an exit code would have been an end at once.
         if reason and attempt >= tasks.tries[task]:
             why = f"{reason}, as in {attempt} attempts" if attempt > 1 else reason
             return self._end(
@@ -255,6 +272,8 @@ class TaskDispatcher:
             )
         if reason:
             self._counters.retried += 1
+            # Journalled, so that a task that kills its workers cannot do so for ever by outliving
+            # restarts of the service. Not awaited: losing the note in a crash grants one try more.
             self._note_loss(instance, task, attempt)
         self._wait_again(instance, task)
         return None
@@ -262,11 +281,14 @@ class TaskDispatcher:
     def _note_loss(self, instance: Instance, task: int, times: int) -> None:
         before = instance.lost.get(task)
         record = TaskLost(instance.number, task, times)
+        # Essential: a full disk must not undo a loss. The new record is appended before the old
+        # one is killed, in one batch with it, so one of them is always there.
         instance.lost[task] = self._locations.append(LOST, _encode(record), essential=True)
         if before is not None:
             self._locations.kill(before)
 
     def _wait_again(self, instance: Instance, task: int) -> None:
+        # First: the task had its turn already and was before all that still wait.
         instance.tasks.queue(task, first=True)
         self.enlist(instance)
 
@@ -278,7 +300,7 @@ class TaskDispatcher:
 
         Parameters
         ----------
-        told
+        on_durable
             Called once all outcomes are durable, those recorded earlier included.
         """
         worker = self._scheduler.workers.get(name)
@@ -288,6 +310,8 @@ class TaskDispatcher:
         mine: list[Outcome] = []
         for outcome in outcomes:
             claim = claims.get(outcome.task)
+            # Late: the attempt was given up, or its outcome was recorded, and its acknowledgement
+            # lost. Dropped but acknowledged below, else the worker would repeat it for ever.
             if claim is None or claim.worker is not worker or claim.serial != outcome.attempt:
                 self._counters.dropped += 1
                 continue
@@ -296,6 +320,8 @@ class TaskDispatcher:
             ending = self._finish(claim, outcome, now)
             if ending is not None:
                 endings.append(ending)
+        # Even with no endings: the acknowledgement waits until what was recorded before is
+        # durable, which may be the outcome that is repeated here.
         self._recorder.record(endings, on_durable)
         if worker is not None and mine:
             worker.prefetch.learn(mine)
@@ -308,19 +334,26 @@ class TaskDispatcher:
         if status is Status.LOST:
             return self._fall(claim, now, outcome.reason or "lost")
         reported, outcome = outcome, _clamped_times(outcome, claim.given, now)
+        # Charged are the times as our clock allows them, so that no worker's word makes a task
+        # dearer than the time for which the worker had the task.
         seconds = outcome.end - outcome.start
         self._scheduler.release(claim)
         self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
+        # Under an agreement the processors are paid while they are ready, not by the task.
         cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
         attempt = instance.tasks.losses[task] + 1
         if instance.destroyed:  # what it used is charged all the same
             self._freed(instance, task)
             return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.worker.host, outcome)
+        # Taken from the task without a fault of the task: stopped by us, or killed when the time
+        # was over for which it might run here. Judged by the worker's own times, since clamped
+        # ones may be too short for a limit that was really reached.
         taken = status is Status.CANCELLED or (
             status is Status.TIMED_OUT
             and reported.end - reported.start
             < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
         )
+        # Nobody cancelled the task: it runs again, and no try is used up.
         if taken and task not in instance.doomed:
             self._wait_again(instance, task)
             return None
@@ -332,21 +365,24 @@ class TaskDispatcher:
         self, claim: TaskAssignment, state: int, attempt: int, outcome: Outcome, cost: float = 0.0
     ) -> TaskEnd:
         instance, task = claim.instance, claim.task
+        # ENDING until the result is durable: nobody is told, and nobody is given the task.
         instance.tasks.move(task, ENDING)
         if instance.doomed:
             instance.doomed.discard(task)
         return TaskEnd(instance, task, state, attempt, cost, claim.worker.host, outcome)
 
     def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:
-        """Takes in jobs that a worker returned, not started, the last ones first; maybe none."""
+        """Handle jobs that a worker returned unstarted, the last job first; there may be none."""
         worker = self._scheduler.workers.get(name)
         now = self._clock()
         endings = []
         jobs = list(jobs)
         if worker is not None:
             worker.prefetch.returned(len(jobs))
+        # The last come first, and each goes to the front of the queue: so their order is restored.
         for number, serial in jobs:
             claim = self._scheduler.claims.get(number)
+            # A worker may name jobs that it gave back before, or attempts that were never its own.
             if claim is None or claim.worker is not worker or claim.serial != serial:
                 continue
             ending = self._fall(claim, now, "")
@@ -371,7 +407,7 @@ class TaskDispatcher:
         self._scheduler.drop(instance)
 
     def enlist(self, instance: Instance) -> None:
-        """Have an instance's ready tasks given out, if it has any."""
+        """Queue an instance with ready tasks, and fill the workers of its pool soon."""
         if instance.tasks.ready and not instance.destroyed:
             self._scheduler.enlist(instance)
             self.schedule_fill(instance.pool)
@@ -381,17 +417,21 @@ class TaskDispatcher:
         self._dirty[pool] = None
         if not self._fill_scheduled:
             self._fill_scheduled = True
+            # One fill for a whole burst: what all frames of this turn of the loop brought is
+            # known, and each worker gets one frame instead of one for each outcome.
             asyncio.get_running_loop().call_soon(self._fill)
 
     def _fill(self) -> None:
         self._fill_scheduled = False
         dirty, self._dirty = self._dirty, {}
+        # tick() has every pool filled again; a closed dispatcher gives out no more tasks.
         if self._port is None or not self._is_open:
             return
         now = self._clock()
         try:
             for pool in dirty:
                 self._fill_pool(self._port, pool, now)
+        # In a callback of the loop nobody would hear of it; the engine must stop instead.
         except Exception as error:
             self._on_fault(error)
 
@@ -403,6 +443,8 @@ class TaskDispatcher:
             port.give(worker.name, [_job_of_assignment(claim) for claim in claims])
         for worker, count in self._scheduler.to_take_back(pool):
             port.take_back(worker.name, count)
+        # Told once when tasks begin to wait, not at each fill, since every telling makes the
+        # provisioner decide.
         if not self._scheduler.is_waiting(pool):
             self._waiting.discard(pool)
         elif pool not in self._waiting:
@@ -419,8 +461,10 @@ class TaskDispatcher:
         for task in chosen:
             claim = claims.get(base | task)
             if claim is not None:
+                # Marked even if the worker is away: its next connection is told then, by join().
                 claim.recalled = True
                 by_worker.setdefault(claim.worker.name, []).append(claim.number)
+        # One frame for each worker, however many tasks are stopped.
         for name, numbers in by_worker.items():
             if self._port is not None:
                 self._port.stop(name, numbers, grace, reason)
@@ -431,7 +475,7 @@ class TaskDispatcher:
         self.stop(instance, [claim.task for claim in claims if claim.instance is instance], reason)
 
     def recall_unpaid(self) -> None:
-        """Stop tasks whose user may no longer run any in the pool; they wait again."""
+        """Stop tasks of users who may no longer run tasks in the pool; stopped tasks wait again."""
         now = self._clock()
         answers: dict[tuple[str, str], float | Refusal] = {}
         unpaid: dict[int, list[int]] = {}
@@ -440,6 +484,8 @@ class TaskDispatcher:
                 continue
             key = claim.instance.pool, claim.instance.user
             if key not in answers:
+                # Asked once for each user and pool: claims are many, and the price may be
+                # computed.
                 answers[key] = self._billing.may_run(*key, now)
             if isinstance(answers[key], Refusal):
                 unpaid.setdefault(claim.instance.number, []).append(claim.task)
@@ -457,11 +503,11 @@ class TaskDispatcher:
         return [] if self._port is None else self._port.workers()
 
     def demand(self) -> dict[str, ProcessorDemand]:
-        """Return by pool the tasks that want processors."""
+        """Return the demand of tasks for processors, by pool."""
         return self._scheduler.demand()
 
     def why_waiting(self, instance: Instance) -> str:
-        """Return for people why an instance's tasks cannot start; empty: they run, or will."""
+        """Return for people why an instance's tasks cannot start; empty: nothing prevents it."""
         if not instance.tasks.lanes:
             return ""
         least, widest = min(instance.tasks.lanes), self._scheduler.widest(instance.pool)
@@ -500,7 +546,8 @@ def _outcome_without_worker(
 
 
 def _sanitised(outcome: Outcome, now: float) -> Outcome:
-    """An outcome whose numbers can be what they say they are."""
+    """Return an outcome whose numbers are finite, not negative and in order."""
+    # False for NaN and infinities, too: these would spoil every sum that they enter.
     if (
         0.0 <= outcome.start <= outcome.end < _LONG
         and 0.0 <= outcome.user_seconds < _LONG
@@ -523,18 +570,20 @@ def _sanitised(outcome: Outcome, now: float) -> Outcome:
 
 def _clamped_times(outcome: Outcome, given: float, now: float) -> Outcome:
     """
-    An outcome whose times lie between those at which its task was given and it came, by our clock.
+    Return an outcome whose times lie between the giving of the task and now, by our clock.
 
-    A host's clock may be wrong, and a worker may say what it likes: times are moved to where they
-    can be, and what took longer than there was time is cut.
+    The host's clock may be wrong, and a worker may report any times: the interval is moved to
+    where it can have been, and cut to the time that there was.
 
     Parameters
     ----------
     given, now
-        Seconds since the epoch.
+        When the task was given and when the outcome came, seconds since the epoch.
     """
     if given <= outcome.start and outcome.end <= now:
         return outcome
+    # The length is kept as far as it fits between the two moments, and moved: a clock that is
+    # wrong by minutes still measures seconds well.
     seconds = min(outcome.end - outcome.start, max(0.0, now - given))
     start = min(max(outcome.start, given), now - seconds)
     return msgspec.structs.replace(outcome, start=start, end=min(start + seconds, now))

@@ -3,8 +3,7 @@ The engine: instances, tasks and results of all users.
 
 The engine runs on one event loop. Each decision is made at once, without an await, by the plain
 data of this package; then it is journalled, and the request is answered when it is durable. Workers
-are given tasks
-as they have credit; see :mod:`bursar.service.engine.scheduling`.
+are given tasks as they have credit; see :mod:`bursar.service.engine.scheduling`.
 
 A task runs at least once and is recorded once. A task runs again when its worker was lost, up to
 its ``tries``; a task that the service took back runs again without counting as a try. The
@@ -83,16 +82,17 @@ class ServiceEngine:
 
     Parameters
     ----------
-    journal, desk, clock, entropy
+    journal, billing, clock, entropy
         See :mod:`bursar.service.interfaces`.
     homes
-        Of the instances, or the folder where they are to lie.
+        Folders of the instances, or the path below which these folders are made.
     limits
-        What users may have.
+        Limits of every user; None: the defaults.
     own_limits
-        Of users who may have something else, by name: how many, and how many bytes.
+        Limits of users who have others, by name.
     processors
-        Of the site: a task that holds more is refused. None: none is.
+        Processors of the site: a task that holds more is refused. None: no task is refused for
+        its width.
     on_event
         Called with one line for people on each notable event.
     grace
@@ -124,6 +124,9 @@ class ServiceEngine:
         self._locations = RecordLocations(journal)
         self._index = InstanceIndex(limits, own_limits)
         self._recent = RecentResults(limits.results_in_memory)
+        # Attempts begin at a random serial of 40 bits: a worker that comes back from an earlier
+        # life holds serials that this life will not use. Journalling the last one would cost a
+        # record for each attempt.
         self._scheduler = PoolScheduler(int.from_bytes(entropy(5), "big"), limits.limit)
         self._recorder = ResultRecorder(
             journal=journal,
@@ -204,9 +207,11 @@ class ServiceEngine:
     async def open(self) -> None:
         """Continue from the restored records; the journal has been opened, billing restored."""
         assert self._restoring is not None
+        # From here on rewrite() may shrink records: all of them have been read.
         restoring, self._restoring = self._restoring, None
         self._lifecycle.restore(restoring)
         if any(instance.tasks.unfinished for instance in self._index):
+            # Workers that never come back must not hold up their tasks for ever.
             self._background.start(self._settle_later())
         else:
             self.dispatching.settled = True
@@ -214,6 +219,7 @@ class ServiceEngine:
             self._upkeep.forget_cancels(instance)
             for submission in list(instance.submissions):
                 self._upkeep.shrink(instance, submission)
+        # The only await comes last: until here no other task can see half of what is restored.
         await self._lifecycle.restore_homes(restoring)
 
     def attach(self, port: WorkerChannel) -> None:
@@ -230,8 +236,10 @@ class ServiceEngine:
             tasks = instance.tasks
             if not tasks.counts[HELD]:
                 continue
+            # Only those from before the restart: younger ones are HELD until they are durable.
             held = [t for t in range(instance.restored) if tasks.states[t] == HELD]
             doomed = [t for t in held if t in instance.doomed]
+            # Cancelled before the crash, and no worker has it: the task ends without being run.
             tasks.queue_all(t for t in held if t not in instance.doomed)
             self.dispatching.enlist(instance)
             if doomed:
@@ -258,6 +266,7 @@ class ServiceEngine:
         with contextlib.suppress(TimeoutError):  # the disk may have no room; then nobody was told
             async with asyncio.timeout(_PARTING):
                 await self._recorder.settle()
+        # Background tasks first, as cancellations hand results to the recorder.
         await self._background.close()
         await self._recorder.close()
 
@@ -286,9 +295,11 @@ class ServiceEngine:
         self._restoring.take(kind, position, payload)
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Return a record as compaction is to keep it: tasks without those that have a result."""
+        """Return a record for compaction to keep, without tasks that have results."""
+        # Killed, though the list of the dead is not written yet: no need to copy it.
         if position not in self._locations:
             return None
+        # Compaction begins when the journal is open, which is before open() is called here.
         if self._restoring is not None:
             return payload
         if kind == ADDED:
@@ -324,6 +335,7 @@ class ServiceEngine:
             instance = self._lifecycle.make(user, new, key)
         elif key:
             check_content(instance.digest, digest_of_instance(new))
+        # A repeated request waits as the first one does: its answer promises the same.
         await self._lifecycle.wait_for_home(instance)
         await self._journal.durable()
         return self._info(instance)
@@ -359,7 +371,7 @@ class ServiceEngine:
         return log_name(str(task), serial, stream)
 
     async def destroy(self, user: str, handle: str) -> None:
-        """Cancel an instance's tasks and delete everything of it, its files too."""
+        """Cancel an instance's tasks and delete the instance with all its results and files."""
         self._lifecycle.destroy(self._index.mine(user, handle))
         await self._journal.durable()
 
@@ -383,10 +395,13 @@ class ServiceEngine:
             the instance is not the user's; what
             :meth:`bursar.service.engine.submitting.SubmissionRecorder.submit` raises.
         """
+        # Before the look-up of the instance: hashing awaits, and the instance may go meanwhile.
         digest = await self._submitting.digest(tasks) if key else b""
         instance = self._index.mine(user, handle)
         submission = instance.keys.get(key) if key else None
         if submission is not None:
+            # The submission of the first request may not be durable yet; answering now would
+            # promise it.
             check_content(submission.digest, digest)
             await self._journal.durable()
             return api.Submitted(first=submission.first, count=submission.count, repeated=True)
@@ -423,7 +438,7 @@ class ServiceEngine:
         tasks: Sequence[int] | None,
         grace: float | None = None,
     ) -> api.Cancelled:
-        """Cancel tasks; each of them still gets a result."""
+        """Cancel tasks; a cancelled task gets a result, too."""
         count = await self._cancelling.cancel(self._index.mine(user, handle), tasks, grace)
         return api.Cancelled(count=count)
 
@@ -446,6 +461,8 @@ class ServiceEngine:
         for ending in endings:
             task = ending.task
             freed += tasks.close(task, ending.state)
+            # Results of a batch are mostly neighbours: the last submission is tried before
+            # searching.
             if submission is None or not 0 <= task - submission.first < submission.count:
                 submission = instance.submission_of(task)
                 touched[submission.first] = submission
@@ -456,6 +473,7 @@ class ServiceEngine:
         usage.task_bytes -= freed
         usage.result_bytes += batch.size
         self.counters.finished += len(endings)
+        # After the loop: shrinking a submission once for many results, not once for each.
         for submission in touched.values():
             self._upkeep.shrink(instance, submission)
         if instance.cancels:
@@ -469,14 +487,16 @@ class ServiceEngine:
         return await self._delivery.results(user, handle, after, limit, wait)
 
     async def forget(self, user: str, handle: str, through: int) -> None:
-        """Forget results up to a cursor, as the client has them."""
+        """Forget results up to a cursor; the client says that it has read these."""
         instance = self._index.mine(user, handle)
+        # A client cannot forget what it has not been told of yet.
         through = min(through, instance.results.last)
         if through > instance.results.forgotten:
             size, ended = self._upkeep.forget_results(instance, through)
             self._index.usage(user).result_bytes -= size
             logs = [log_name(str(task), serial, name) for task, serial in ended for name in STREAMS]
             if logs:
+                # Not awaited: a log that a crash leaves behind goes with its instance's home.
                 self._background.start(
                     run_in_thread(self._homes.remove_logs, instance.folder, logs)
                 )
@@ -485,20 +505,22 @@ class ServiceEngine:
     # Watching.
 
     async def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
-        """Yield the instance whenever it has changed, at a limited rate."""
+        """Yield an instance after each change, at a limited rate."""
         instance = self._index.mine(user, handle)
         sent: api.InstanceInfo | None = None
         while not instance.destroyed:
             info = self._info(instance)
             if info != sent:
                 sent = info
+                # Slept only after something was sent: a change after a quiet time is told at once,
+                # a thousand a second are told ten times.
                 yield info
                 await asyncio.sleep(PACE)
             else:
                 await self._waiters.wait(instance)
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
-        """Return by pool the tasks that want processors."""
+        """Return the demand of tasks for processors, by pool."""
         found = {} if self._draining else self.dispatching.demand()
         # Of what is not given out now, later: what waits in a scheduler's queue for it may stay.
         for instance in self._index if self._draining or not self.dispatching.settled else ():
@@ -555,7 +577,7 @@ class ServiceEngine:
         self.settle()
 
     def _on_failure(self, error: BaseException) -> None:
-        """Stop after the failure of a background task, unless whoever waits for it is told."""
+        """Stop after the failure of a background task, unless a request is told of the error."""
         if not isinstance(error, ServiceError):
             self.on_fault(error)
 
@@ -563,6 +585,8 @@ class ServiceEngine:
         """Stop after an internal error: nothing more is acknowledged."""
         if not self._fault:
             self._fault = f"the engine stopped: {type(error).__name__}: {error}"
+            # After a fault of ours nothing that is in memory can be trusted: what is not durable
+            # is not acknowledged, and the next life restores what is.
             self._recorder.stop()
             self.dispatching.close()
             self._broken.set()

@@ -1,4 +1,4 @@
-"""How much of the service a user may have."""
+"""Limits of how much of the service one user may have."""
 
 from typing import Annotated
 
@@ -16,29 +16,28 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Parameters
     ----------
     instances
-        Of one user.
+        Instances of one user at a time.
     unfinished
         Tasks of one user that have no result yet.
     tasks
-        Of one instance, over its life.
+        Tasks of one instance, over its life.
     task_bytes
-        Of the unfinished tasks of one user, as they lie in memory and in the journal.
+        Bytes of the unfinished tasks of one user, as they lie in memory and in the journal.
     result_bytes
-        Of one user's results that were not forgotten. Past it nothing more is taken; what was
-        taken goes on, and its results are kept.
+        Bytes of one user's results that were not forgotten. Beyond, no more tasks are accepted;
+        accepted tasks go on, and their results are kept.
     results_in_memory
         Bytes of the latest results of all users; older ones are read from the journal.
     keep
-        Seconds for which an instance is kept after its last task has ended, when the user says
-        nothing.
+        Seconds for which an instance is kept after the end of its last task, by default.
     longest_keep
-        That a user may ask for.
+        Greatest number of seconds for ``keep`` that a user may ask for.
     keys
         Seconds for which an idempotency key is remembered.
     limit
-        Seconds after which a task is killed that has no limit of its own; None: never.
+        Seconds after which a task without a limit of its own is killed; None: never.
     directories
-        Folders in which a task may be told to run, besides its instance's own.
+        Folders below which a task's working directory may lie, besides the instance's own.
     """
 
     instances: Number = 1_000

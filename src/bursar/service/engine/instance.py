@@ -22,24 +22,24 @@ from bursar.service.engine.tasks import (
 )
 
 _SMOOTHING = 0.1
-"""Of what was learned of runtimes, how much one more task changes."""
+"""Weight of one more task in the moving average of runtimes."""
 
 
 @dataclass(slots=True)
 class InstanceSubmission:
     """
-    Tasks that were submitted together, without them.
+    A submission: which tasks came together, and where the record with these tasks lies.
 
     Parameters
     ----------
     first, count
-        Their numbers.
+        Number of the first task, and number of tasks.
     key, at
-        By which they were submitted, and when.
+        Idempotency key (empty: none, or forgotten), and time in seconds since the epoch.
     location
-        Of the record; None: there is none any more.
+        Location of the record; None: the record was killed.
     written, left
-        Tasks that are in the record, and of these without a recorded result.
+        Number of tasks in the record, and how many of these have no recorded result.
     digest
         See :class:`bursar.service.engine.records.TasksAdded`.
     """
@@ -62,35 +62,41 @@ class Instance:
     Parameters
     ----------
     number
-        By which workers and the journal name it.
+        Number by which workers and the journal name the instance.
     handle, user, label, agreement, created, keep
         See :class:`bursar.remote.messages.InstanceInfo`.
     folder
-        Name of its home.
+        Name of the instance's home.
     key, digest
         See :class:`bursar.service.engine.records.InstanceCreated`.
     location
-        Of its record.
+        Location of the record of the creation.
     pool
-        Whose workers run its tasks.
+        Pool whose workers run the tasks.
+    submissions
+        Submissions with tasks that are still needed, or with a key, by first task.
+    keys
+        Submissions by idempotency key, the oldest first.
+    forgets, cancels, lost
+        Locations of the records of forgotten results, of cancellations, and, by task, of losses.
     doomed
-        Tasks that were cancelled and are not at their end yet.
+        Tasks that were cancelled, and whose end a worker has yet to report.
     winding
-        Cancellations that are under way.
+        Number of cancellations under way.
     promised
-        Numbers below this one are given away.
+        Task numbers below this one are taken.
     restored
         Tasks with numbers below this one are from before the last restart.
     home
-        MessagePack of its home's path.
+        Path of the home, encoded for workers.
     forgot
-        Bytes of the records that say what was forgotten: of the first, and of all others.
+        Bytes of the records in ``forgets``: of the one with all runs, and of all others.
     destroyed
-        It is gone; a worker may still have to say so.
+        Whether the instance was destroyed; workers may still have tasks of it.
     mean
-        Seconds that its tasks take, as learned; None: nothing has ended.
+        Mean runtime of the tasks that have ended, in seconds; None: none has ended.
     owed
-        Processor-seconds that it had and was not charged in its turns, or less.
+        Processor-seconds used beyond those charged to the fair share; negative: fewer used.
     """
 
     number: int
@@ -124,7 +130,7 @@ class Instance:
 
     @classmethod
     def of(cls, created: InstanceCreated, location: RecordLocation) -> "Instance":
-        """Make an instance without tasks from its record."""
+        """Make an instance without tasks from the record of the creation."""
         return cls(
             number=created.number,
             handle=created.handle,
@@ -153,7 +159,7 @@ class Instance:
 
     @property
     def is_over(self) -> bool:
-        """Whether every task has its result."""
+        """Whether every task has a recorded result."""
         return not self.tasks.unfinished
 
     def submission_of(self, task: int) -> InstanceSubmission:
@@ -170,7 +176,7 @@ class Instance:
         self.mean = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
 
     def info(self, note: str, spent: int) -> api.InstanceInfo:
-        """Return the instance as the API shows it, with its cost on shared processors."""
+        """Return the instance as the API shows it; ``spent`` is in micro-units."""
         return api.InstanceInfo(
             id=self.handle,
             label=self.label,
@@ -188,6 +194,7 @@ class Instance:
         """Return the number of tasks in each state."""
         counts = self.tasks.counts
         return api.Counts(
+            # Numbers whose submission could not be written are no tasks.
             total=sum(counts) - counts[ABSENT],
             waiting=counts[HELD] + counts[READY],
             running=counts[CLAIMED] + counts[ENDING],

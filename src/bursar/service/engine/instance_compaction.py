@@ -9,13 +9,13 @@ from bursar.service.engine.records import ADDED, FORGOT, ResultsForgotten
 from bursar.service.engine.tasks import ENDING, SUCCEEDED
 
 REWRITE = 4
-"""A submission is written anew when so small a part of it is left: one in so many."""
+"""A submission's record is rewritten when at most one in this many of its tasks is left."""
 
 SMALL = 64
-"""Tasks of a submission that is not worth that."""
+"""Submissions with fewer tasks in their record are never rewritten."""
 
 FEW = 8
-"""Records of what was forgotten that are not worth being made one."""
+"""Records of forgotten results of an instance that may lie side by side before a merge."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -29,31 +29,35 @@ _added_head = msgspec.msgpack.Decoder(_TasksAddedHead)
 
 
 def parse_tasks_added_head(payload: bytes) -> tuple[int, int]:
-    """Number of the instance, and of the first task, of a record of a submission."""
+    """Return the numbers of the instance and of the first task in a submission's record."""
     head = _added_head.decode(payload)
     return head.number, head.first
 
 
 class InstanceCompaction:
     """
-    Writes an instance's records anew, and kills those that are not needed.
+    Rewrites records of an instance, and kills records that are not needed any more.
 
     Parameters
     ----------
     locations
-        The engine's records.
+        Locations of the engine's records.
     """
 
     def __init__(self, locations: RecordLocations) -> None:
         self._locations = locations
 
     def shrink(self, instance: Instance, submission: InstanceSubmission) -> None:
-        """Rewrite or drop a submission's record when most of it is no longer needed."""
+        """Rewrite or drop the record of a submission most of whose tasks have results."""
         if submission.location is None or submission.left == submission.written:
             return
         if submission.left:
+            # Rewriting at a quarter makes the bytes written over a submission's life at most a
+            # third more: 1/4 + 1/16 + ...
             if submission.written < SMALL or submission.left * REWRITE > submission.written:
                 return
+        # With a key an empty record stays: it answers a repetition of the request, until the key
+        # expires.
         elif not submission.key:
             self.drop(instance, submission)
             return
@@ -62,7 +66,7 @@ class InstanceCompaction:
         submission.location = self._locations.append(ADDED, fresh, essential=True)
 
     def what_is_left(self, instance: Instance, submission: InstanceSubmission) -> bytes:
-        """Return a submission's record as it is to be written now."""
+        """Return the record of a submission, reduced to the tasks without a result."""
         submission.written = submission.left
         return _encode(
             instance.tasks.what_is_left(
@@ -92,6 +96,8 @@ class InstanceCompaction:
     def forget_cancels(self, instance: Instance) -> None:
         """Kill the records of cancellations once all cancelled tasks have ended."""
         is_over = not instance.winding and not instance.doomed
+        # ENDING: a cancelled task's result may not be durable yet. Without the record a crash now
+        # would have the task run.
         if instance.cancels and is_over and not instance.tasks.counts[ENDING]:
             for location in instance.cancels:
                 self._locations.kill(location)
@@ -99,21 +105,27 @@ class InstanceCompaction:
 
     def forget_results(self, instance: Instance, through: int) -> tuple[int, list[tuple[int, int]]]:
         """
-        Drop results up to a cursor, as the client has them.
+        Drop results up to a cursor, which the client has.
 
         Returns
         -------
         size : int
-            Bytes that are not kept any more.
+            Bytes of results that are not kept any more.
         logs : list of tuple of int
-            Task and serial of each attempt whose long streams are not needed, either.
+            Task and serial of each attempt whose files of long streams are not needed any more.
         """
         results, states = instance.results, instance.tasks.states
         gone, tasks = results.forget(through)
         for batch in gone:
+            # The batch is still in the queue of recent results, where its bytes count until it is
+            # the oldest; its lines need not wait there.
             batch.lines = None
             self._locations.kill(batch.location)
+        # In one batch with the deaths of the results' records: how the tasks ended must be known
+        # after a crash, else they would be restored as unfinished and run again.
         self._note_forgotten(instance, records.encode_stated_runs(sorted(tasks), states), 1)
+        # Each acknowledgement adds a record. When these outweigh the one that holds all runs, one
+        # record takes the place of all: a merge costs about as much as was appended since the last.
         whole, rest = instance.forgot
         if len(instance.forgets) > FEW and rest > whole:
             for location in instance.forgets:
@@ -137,7 +149,7 @@ class InstanceCompaction:
 
 
 def _locations_of(instance: Instance) -> list[RecordLocation]:
-    """All records of an instance."""
+    """Return the locations of all records of an instance."""
     return [
         instance.location,
         *(s.location for s in instance.submissions if s.location is not None),

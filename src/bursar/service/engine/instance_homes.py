@@ -1,4 +1,4 @@
-"""The folders of instances; names are random and never a user's."""
+"""The folders of instances; their names are random and show neither user nor handle."""
 
 import contextlib
 import os
@@ -19,9 +19,10 @@ class InstanceHomes:
     Parameters
     ----------
     folder
-        Where they lie.
+        Path below which the folders lie.
     owner
-        Of a user of the service: as whom the tasks run; None: as who runs the service.
+        Returns the user and group as which tasks of a user of the service run; None: those of
+        the service itself.
     """
 
     def __init__(self, folder: Path, owner: Callable[[str], UidGid | None] | None = None) -> None:
@@ -34,7 +35,7 @@ class InstanceHomes:
 
     def make(self, name: str, user: str) -> None:
         """
-        Make a home for a user, unless it exists.
+        Make a home for a user, unless the home exists.
 
         Raises
         ------
@@ -45,11 +46,11 @@ class InstanceHomes:
         prepare_workspace(str(self.path(name)), self._owner(user))
 
     def remove(self, name: str) -> None:
-        """Delete a home and all in it as far as possible; links in it are not followed."""
+        """Delete a home with its content, as far as possible, without following links."""
         remove_tree(str(self.path(name)))
 
     def remove_logs(self, name: str, logs: Iterable[str]) -> None:
-        """Long streams go, as far as they are there; a folder in a log's place stays, for now."""
+        """Delete files of long streams; a folder that a task has put in a file's place stays."""
         for log in logs:
             # No tree: a task that goes on to fill it would keep us busy for as long.
             with contextlib.suppress(OSError):
@@ -62,9 +63,9 @@ class InstanceHomes:
         Parameters
         ----------
         users
-            Whose each home is that is to be there, by name.
+            User of each home that must exist, by name of the home.
         dying
-            Homes that go later.
+            Names of homes that are removed later.
 
         Raises
         ------
@@ -74,5 +75,6 @@ class InstanceHomes:
             self.make(name, user)
         if self._folder.is_dir():
             for path in self._folder.iterdir():
+                # Made just before a crash, for an instance whose record was not durable.
                 if path.name not in users and path.name not in dying:
                     self.remove(path.name)

@@ -12,16 +12,16 @@ from bursar.service.interfaces import ServiceError
 @dataclass(slots=True)
 class UserUsage:
     """
-    What a user has of the service now.
+    A user's current usage of the service, which the limits are compared with.
 
     Parameters
     ----------
     instances
-        Of the user.
+        Number of the user's instances.
     unfinished, task_bytes
-        Tasks without a recorded result, and their bytes.
+        Number of tasks without a recorded result, and bytes of their bodies.
     result_bytes
-        Of results that were not forgotten.
+        Bytes of results that were not forgotten.
     """
 
     instances: int = 0
@@ -37,21 +37,21 @@ class InstanceIndex:
     Parameters
     ----------
     limits
-        Of all users.
+        Limits of every user.
     own_limits
-        Of users who have others, by name.
+        Limits of users who have others, by name.
 
     Attributes
     ----------
     by_number
-        All of them.
+        All instances, by number.
     asked
-        Those that were asked for with a key, by user and key.
+        Instances that were made with a key, by user and key.
     spent
-        When, and where that is written, keys were spent whose instances were destroyed; by user
-        and key, the oldest first.
+        Keys whose instances were destroyed, by user and key, the oldest first: when the instance
+        was destroyed, and the location of the record.
     next_number
-        Of the next one.
+        Number of the next instance.
     """
 
     def __init__(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
@@ -66,7 +66,7 @@ class InstanceIndex:
         self._usage: dict[str, UserUsage] = {}
 
     def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
-        """Change the limits of users from now on; what they have they keep."""
+        """Change the limits of users from now on; users above a new limit keep what is there."""
         self._limits, self._own_limits = limits, own_limits
 
     def __iter__(self) -> Iterator[Instance]:
@@ -86,12 +86,13 @@ class InstanceIndex:
             404, when the user has no such instance, even if another user has.
         """
         instance = self._by_handle.get(handle)
+        # The same answer for both: whether another user has such an instance must not show.
         if instance is None or instance.user != user:
             raise ServiceError("not-found", 404, "there is no such instance")
         return instance
 
     def add(self, instance: Instance) -> None:
-        """Add an instance, and count it in its user's usage."""
+        """Add an instance, and count the instance in the user's usage."""
         self.by_number[instance.number] = instance
         self._by_handle[instance.handle] = instance
         self._by_user.setdefault(instance.user, {})[instance.number] = instance
@@ -104,7 +105,7 @@ class InstanceIndex:
         usage.result_bytes += instance.results.size
 
     def remove(self, instance: Instance) -> None:
-        """Remove an instance, and take it out of its user's usage."""
+        """Remove an instance, and subtract the instance from the user's usage."""
         user = instance.user
         del self.by_number[instance.number]
         del self._by_handle[instance.handle]
@@ -121,6 +122,7 @@ class InstanceIndex:
 
     def forget_key(self, instance: Instance) -> None:
         """Stop remembering the key of an instance."""
+        # The key may be a newer instance's: it was forgotten when it expired, and used again.
         if instance.key and self.asked.get((instance.user, instance.key)) is instance:
             del self.asked[instance.user, instance.key]
 
@@ -163,8 +165,10 @@ class InstanceIndex:
             403 or 429, when not.
         """
         limits, usage = self._limits_of(instance.user), self.usage(instance.user)
+        # Counted over the instance's life, as numbers of tasks are never used again.
         if instance.promised + count > limits.tasks:
             raise _over("tasks of one instance", limits.tasks)
+        # 413: no wait can help. The two below are 429, since they pass when tasks end.
         if count > limits.unfinished or size > limits.task_bytes:
             raise ServiceError("too-large", 413, "the submission is larger than the user's quota")
         if usage.unfinished + count > limits.unfinished:

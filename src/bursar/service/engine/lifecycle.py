@@ -42,7 +42,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class InstanceLifecycle:
-    """Creates instances, and destroys them on request or when they have expired."""
+    """Creates instances, and destroys instances on request or after their expiry."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class InstanceLifecycle:
         """Take over restored instances, and the keys of destroyed ones."""
         self._numbers, self._numbers_below = restoring.numbers, restoring.below
         self._index.next_number = restoring.below
+        # By age: sweep() stops at the first key that is young enough.
         for spent, location in sorted(restoring.spent, key=lambda item: item[0].at):
             self._index.spent[spent.user, spent.key] = spent.at, location
         for instance in restoring.instances(self._pool_of):
@@ -89,7 +90,7 @@ class InstanceLifecycle:
             self._give_home(instance)
 
     async def restore_homes(self, restoring: InstanceRestorer) -> None:
-        """Make the homes of all instances, and delete those of destroyed ones."""
+        """Make missing homes of instances, and delete homes of destroyed instances."""
         users = {instance.folder: instance.user for instance in self._index}
         dying = [name for name, _ in restoring.homes]
         await run_in_thread(self._homes.restore, users, dying)
@@ -100,7 +101,7 @@ class InstanceLifecycle:
 
     def make(self, user: str, new: api.NewInstance, key: str) -> Instance:
         """
-        Create an instance, in the journal on return; its home is being made.
+        Create an instance: on return the record is in the journal, and a thread makes the home.
 
         Raises
         ------
@@ -109,6 +110,7 @@ class InstanceLifecycle:
             when it would be kept for too long; 403, when the user has too many; 507, when the
             disk is full.
         """
+        # A request that arrives late, after its instance was destroyed, must not make it again.
         self._index.check_key(user, key)
         keep = self._limits.keep if new.keep is None else new.keep
         if keep > self._limits.longest_keep:
@@ -122,6 +124,8 @@ class InstanceLifecycle:
         if isinstance(pool, Refusal):
             raise ServiceError("no-agreement", 409, pool.reason, where="agreement")
         self._index.check_instances(user)
+        # No await from the checks to the index: two requests with one key, or at the limit, cannot
+        # both pass.
         self._reserve_number()
         created = InstanceCreated(
             number=self._index.next_number,
@@ -133,8 +137,11 @@ class InstanceLifecycle:
             created=self._clock(),
             key=key,
             folder=self._entropy(8).hex(),
+            # Kept for as long as the key, so that other content under it is noticed after a
+            # restart.
             digest=digest_of_instance(new) if key else b"",
         )
+        # Not essential: a full disk refuses new instances while results still find room.
         location = self._locations.append(CREATED, _encode(created), essential=False)
         self._index.next_number += 1
         instance = Instance.of(created, location)
@@ -146,15 +153,17 @@ class InstanceLifecycle:
 
     async def wait_for_home(self, instance: Instance) -> None:
         """
-        Wait until an instance has its home.
+        Wait until the home of an instance has been made.
 
         Raises
         ------
         ServiceError
-            507, when it cannot be made: the instance is destroyed then.
+            507, when the home cannot be made: the instance is destroyed then.
         """
         making = self._making.get(instance.number)
         if making is not None:
+            # Shielded: a client that hangs up must not stop the folder of an instance that is in
+            # the journal.
             await asyncio.shield(making)
 
     def home_of(self, instance: Instance) -> Path:
@@ -164,16 +173,22 @@ class InstanceLifecycle:
     def _reserve_number(self) -> None:
         if self._index.next_number < self._numbers_below:
             return
+        # Numbers are set aside in blocks: a worker may come back with tasks of an instance of
+        # which no record is left, and its number must not be another instance's by then. One
+        # record for each number would cost a record for each instance for ever.
         below = self._index.next_number + _BLOCK
         location = self._locations.append(
             NUMBERS, _encode(NumbersUsed(MACHINE, below)), essential=False
         )
+        # The new record is appended first; both changes are in one batch.
         if self._numbers is not None:
             self._locations.kill(self._numbers)
         self._numbers, self._numbers_below = location, below
 
     def _pool_of(self, instance: Instance) -> str:
         pool = self._billing.pool_of(instance.user, instance.agreement)
+        # The agreement is over or unknown: its name is a pool without workers, where tasks wait
+        # and the instance says why.
         return instance.agreement if isinstance(pool, Refusal) else pool
 
     def _give_home(self, instance: Instance) -> None:
@@ -196,33 +211,39 @@ class InstanceLifecycle:
 
     def destroy(self, instance: Instance) -> None:
         """
-        Destroy an instance; that is in the journal on return.
+        Destroy an instance; the destruction is in the journal on return.
 
-        Its tasks are killed and its home goes once that is durable: else a crash would leave an
-        instance that is there still without them.
+        Tasks are killed and the home is removed only when the destruction is durable: otherwise a
+        crash would leave an instance without its tasks and files.
         """
+        # Before the index forgets that the key was asked for.
         self._spend_key(instance)
         self._index.remove(instance)
         instance.destroyed = True
         self._dispatching.drop(instance)
+        # In one batch with the deaths of all the instance's records: after a crash either the
+        # instance is there whole, or the folder is known to be rubbish.
         dying = self._locations.append(
             DESTROYED, _encode(InstanceDestroyed(instance.folder)), essential=True
         )
         self._upkeep.destroy(instance)
         making = self._making.get(instance.number)
         self._background.start(self._remove_home(instance.folder, dying, instance, making))
+        # Streams and long polls end now; they see that the instance is destroyed.
         self._waiters.wake(instance)
 
     def sweep(self, now: float) -> None:
         """Destroy expired instances, and forget expired keys."""
         old = now - self._limits.keys
         for key, (at, location) in list(self._index.spent.items()):
+            # The oldest come first, so that a sweep costs what it forgets.
             if at >= old:
                 break
             del self._index.spent[key]
             self._locations.kill(location)
         for instance in list(self._index):
             expires = instance.expires
+            # None while tasks are unfinished: work is never destroyed by time alone.
             if expires is not None and expires <= now:
                 self.destroy(instance)
                 continue
@@ -234,7 +255,7 @@ class InstanceLifecycle:
                 self._upkeep.forget_key(instance, name)
 
     def _spend_key(self, instance: Instance) -> None:
-        """Remember for some time that a key's instance was destroyed."""
+        """Remember for some time that the instance made with a key was destroyed."""
         mine = instance.user, instance.key
         if instance.key and self._index.asked.get(mine) is instance:
             now = self._clock()
@@ -248,18 +269,24 @@ class InstanceLifecycle:
         instance: Instance | None = None,
         making: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """Delete the home of a destroyed instance, once nothing runs in it."""
+        """Delete the home of a destroyed instance once no task runs there."""
+        # A home that is still being made would come into being after its removal.
         if making is not None:
             await asyncio.wait({making})
         if not await self._recorder.durable():
             return  # the next life finds it, or the instance itself
         if instance is not None:
+            # Only now: killed before the destruction is durable, tasks would run again after a
+            # power cut, cancelled by nobody.
             self._dispatching.stop_all(instance, "its instance was destroyed")
             with contextlib.suppress(TimeoutError):
+                # Tasks write into the home until they end; a worker that is away cannot keep it
+                # for ever.
                 async with asyncio.timeout(_STOPPING):
                     while instance.tasks.counts[CLAIMED]:
                         await self._waiters.wait(instance)
         await run_in_thread(self._homes.remove, name)
+        # After the removal: a crash before makes the next life remove the rest.
         self._locations.kill(dying)
 
 

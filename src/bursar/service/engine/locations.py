@@ -8,7 +8,7 @@ from bursar.service.interfaces import ServiceJournal
 
 @dataclass(slots=True, eq=False)
 class RecordLocation:
-    """Position of one record, updated when compaction moves it."""
+    """Position of one record, kept up to date when compaction moves the record."""
 
     position: int
 
@@ -20,7 +20,7 @@ class RecordLocations:
     Parameters
     ----------
     journal
-        In which they lie.
+        Journal in which the records lie.
     """
 
     def __init__(self, journal: ServiceJournal) -> None:
@@ -29,7 +29,7 @@ class RecordLocations:
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> RecordLocation:
         """
-        Append a record to the journal, and return its location.
+        Append a record to the journal, and return the location of the record.
 
         Raises
         ------
@@ -45,6 +45,8 @@ class RecordLocations:
 
     def kill(self, location: RecordLocation) -> None:
         """Kill a record that is no longer needed."""
+        # Killing twice changes nothing: a record may be killed by its owner and by the destruction
+        # of the instance.
         if self._locations.pop(location.position, None) is not None:
             self._journal.kill(location.position)
 

@@ -48,18 +48,18 @@ _encode = msgspec.msgpack.Encoder().encode
 @dataclass(slots=True)
 class TaskEnd:
     """
-    The end of a task.
+    The end of a task, to be recorded.
 
     Parameters
     ----------
     state
-        Final.
+        One of the final states of :class:`bursar.service.engine.tasks.ServiceTaskState`.
     attempt
-        How often it was tried.
+        Number of attempts, this one included.
     cost
         Processor-seconds of shared processors to be paid for.
     host
-        Where it ran; empty: nowhere.
+        Machine on which the task ran; empty: the task never ran.
     """
 
     instance: Instance
@@ -74,7 +74,7 @@ class TaskEnd:
 WrittenResults = tuple[Instance, RecordedResults, list[TaskEnd], dict[int, int]]
 
 OnDurable = Callable[[], None]
-"""Called when what was recorded is durable."""
+"""Called when the recorded endings are durable."""
 
 
 class ResultRecorder:
@@ -84,10 +84,10 @@ class ResultRecorder:
     Parameters
     ----------
     on_recorded
-        Told of an instance, of endings that are durable now, and of those whose long streams
-        are in files the serial, by task.
+        Called with an instance, the new batch of results, the endings in it, and, by task, the
+        serials of attempts whose long streams are in files; all of this is durable.
     on_fault
-        Told when something went wrong that should not be able to.
+        Called with an internal error.
     """
 
     def __init__(
@@ -115,16 +115,20 @@ class ResultRecorder:
         self._next = 0.0  # on the loop's clock: when those that can wait are written
 
     def record(self, endings: Sequence[TaskEnd], on_durable: OnDurable | None = None) -> None:
-        """Tasks have ended; ``on_durable`` is called once that, and all before it, is durable."""
+        """Record ends of tasks; call ``on_durable`` once these and all earlier ones are durable."""
         self._queue.append((endings, on_durable))
         self._queued += len(endings)
+        # Urgent is what may be the last result for a while: no more tasks of the instance wait to
+        # start, so a client may be waiting for exactly this one.
         if self._queued >= MOST or not all(e.instance.tasks.ready for e in endings):
             self._urgent.set()
+        # One writer at the most: what ends while it waits for the disk is queued, and goes into
+        # the next record. So the batches grow with the rate of endings.
         if not self._tasks:
             self._tasks.start(self._run(), "result recording")
 
     async def settle(self) -> None:
-        """Wait until all that was handed in is durable, or never will be."""
+        """Wait until all recorded endings are durable, or the journal has failed."""
         self._urgent.set()
         await self._tasks.wait()
 
@@ -147,9 +151,12 @@ class ResultRecorder:
                 if callback is not None:
                     callbacks.append(callback)
             self._queued -= len(endings)
+            # A full batch was taken, and more is left: there is nothing to wait for.
             if self._queue:
                 self._urgent.set()
             try:
+                # On False the journal is broken for good. No callback is called: workers keep
+                # their outcomes and say them to the next life.
                 if endings and not await self._write(endings):
                     return
                 for callback in callbacks:
@@ -159,17 +166,21 @@ class ResultRecorder:
                 return
 
     async def _wait_for_others(self) -> None:
-        """Wait a moment for more results, unless one of them is urgent."""
+        """Wait for more results until the next write is due, unless a result is urgent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._next):
                 await self._urgent.wait()
         self._urgent.clear()
+        # Counted from the last write and not from the first ending: a result after a quiet time is
+        # written at once.
         self._next = asyncio.get_running_loop().time() + RECORDING_INTERVAL
 
     async def _write(self, endings: Sequence[TaskEnd]) -> bool:
         by_instance: dict[int, list[TaskEnd]] = {}
         only_charged: dict[int, list[TaskEnd]] = {}
         for ending in endings:
+            # Work of an instance that was destroyed while it ran is paid for all the same, else
+            # destroying would make it free.
             which = only_charged if ending.instance.destroyed else by_instance
             which.setdefault(ending.instance.number, []).append(ending)
         for some in only_charged.values():
@@ -186,6 +197,8 @@ class ResultRecorder:
             if instance.destroyed:  # meanwhile
                 self._locations.kill(batch.location)
                 continue
+            # Only durable results are shown: one that was read and then lost in a crash could come
+            # back as another, under the same cursor.
             self._recent.add(batch)
             self._on_recorded(instance, batch, piece, logs)
         return True
@@ -198,6 +211,8 @@ class ResultRecorder:
         before: Sequence[WrittenResults],
     ) -> WrittenResults:
         last = instance.results.last
+        # An instance whose results take several records: the cursors go on from the record before,
+        # which is not yet in instance.results.
         if before and before[-1][0] is instance:
             last = before[-1][1].last
         labels = instance.tasks.labels
@@ -218,6 +233,8 @@ class ResultRecorder:
             lines,
             logs,
         )
+        # Result and charge without an await in between: they are in one batch of the journal, so
+        # that neither survives a crash without the other and nothing is charged twice.
         location = self._locations.append(ENDED, _encode(record), essential=True)
         self._charge(endings)
         size = sum(map(len, lines))
@@ -225,7 +242,7 @@ class ResultRecorder:
         return instance, batch, endings, logs
 
     def _charge(self, endings: Sequence[TaskEnd]) -> None:
-        """Charge the usage of one instance's tasks, even if it was destroyed meanwhile."""
+        """Charge the usage of tasks of one instance, destroyed or not."""
         cost, instance = sum(e.cost for e in endings), endings[0].instance
         if cost:
             self._billing.used(instance.pool, instance.user, instance.handle, 1, cost)
@@ -236,6 +253,8 @@ class ResultRecorder:
             try:
                 await self._journal.durable()
             except ServiceError as error:
+                # A full disk is waited out: the batch stays in the journal's memory and is written
+                # when there is room. Any other error is final.
                 if error.status != 507:
                     return False
                 await asyncio.sleep(AGAIN)
@@ -244,7 +263,7 @@ class ResultRecorder:
 
 
 def _pieces(endings: list[TaskEnd]) -> list[list[TaskEnd]]:
-    """Cut endings into pieces, so that no record is much larger than it should be."""
+    """Cut endings into pieces of about :data:`LARGEST` bytes, for one record each."""
     pieces: list[list[TaskEnd]] = [[]]
     size = 0
     for ending in endings:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 CREATED, ADDED, ENDED, FORGOT, UNWANTED, LOST, DESTROYED, NUMBERS, SPENT = range(1, 10)
-"""Kinds."""
+"""Kinds of the engine's records in the journal; the numbers must never change."""
 
 _RUNS = re.compile(rb"(.)\1*", re.DOTALL)
 
 MACHINE = f"{sys.byteorder}-{struct.calcsize('I')}"
-"""What columns of numbers depend on."""
+"""Byte order and size of whole numbers, on which the bytes of columns depend."""
 
 
 class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
@@ -30,13 +30,13 @@ class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
     Parameters
     ----------
     number
-        By which its other records name it; never used again.
+        Number by which all other records name the instance; never used again.
     handle, user, label, agreement, keep, created
         See :class:`bursar.remote.messages.InstanceInfo`.
     key
-        By which it was asked for; empty: none.
+        Idempotency key of the request; empty: none.
     folder
-        Name of its home.
+        Name of the instance's home.
     digest
         SHA-256 digest of what was asked for with the key; empty: there is no key, or an earlier
         version of the service made it.
@@ -56,24 +56,24 @@ class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
 
 class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     """
-    Record of a submission, or of its tasks that are still needed.
+    Record of a submission, whole or reduced to the tasks that have no result yet.
 
     Parameters
     ----------
     number
-        Of the instance.
+        Number of the instance.
     first, count
-        Their numbers.
+        First task number of the submission, and number of tasks submitted.
     key, at
-        By which they were submitted, and when.
+        Idempotency key (empty: none), and time of the submission in seconds since the epoch.
     which
-        Those that follow, less ``first``; empty: all.
+        Offsets from ``first`` of the tasks in the columns; empty: all tasks are there.
     processors, limits, tries, runtimes
         Columns; a limit or runtime that was not given is NaN.
     bodies
         See :mod:`bursar.service.engine.bodies`.
     labels
-        Of those that have one, by task.
+        Labels by task number, without empty ones.
     digest
         SHA-256 digest of all that was submitted with the key; empty as in :class:`InstanceCreated`.
     """
@@ -100,15 +100,15 @@ class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):
     Parameters
     ----------
     number
-        Of the instance.
+        Number of the instance.
     first
-        Cursor of the first.
+        Cursor of the first result.
     at
-        When.
+        Time of recording, seconds since the epoch.
     tasks, states
-        Columns.
+        Columns: task numbers and final states.
     lines
-        JSON of each.
+        Each result as JSON.
     logs
         Serial of the attempt whose long streams are in files, by task.
     """
@@ -123,7 +123,7 @@ class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ResultsRecordedIndex(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept in memory of :class:`ResultsRecorded`; its lines are only measured."""
+    """A :class:`ResultsRecorded` whose lines are measured but not decoded, for the index."""
 
     number: int
     first: int
@@ -141,13 +141,13 @@ class ResultsForgotten(msgspec.Struct, frozen=True, array_like=True):
     Parameters
     ----------
     number
-        Of the instance.
+        Number of the instance.
     through
-        The cursor.
+        Cursor of the last result that the client has.
     at
-        When the last of them was recorded.
+        When the last forgotten result was recorded, seconds since the epoch.
     runs
-        Their tasks, and how these ended: first, count and state of each run.
+        Tasks of the forgotten results: first task, count and final state of each run.
     """
 
     number: int
@@ -164,7 +164,7 @@ class TasksCancelled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskLost(msgspec.Struct, frozen=True, array_like=True):
-    """Record of how often a task was lost with its worker."""
+    """Record of how often a task was lost together with a worker."""
 
     number: int
     task: int
@@ -194,7 +194,8 @@ class NumbersUsed(msgspec.Struct, frozen=True, array_like=True):
     machine
         See :data:`MACHINE`.
     below
-        Numbers of instances: a worker may come back with the tasks of one that is gone.
+        All numbers below this one are taken: a worker may come back with tasks of an instance
+        that is gone, and no other instance may have its number by then.
     """
 
     machine: str
@@ -202,7 +203,7 @@ class NumbersUsed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack_column(kind: str, data: bytes) -> "array[int]":
-    """Return whole numbers as the bytes of an array."""
+    """Return the array of whole numbers whose bytes are given."""
     values: array[int] = array(kind)
     values.frombytes(data)
     return values
@@ -210,14 +211,15 @@ def pack_column(kind: str, data: bytes) -> "array[int]":
 
 def encode_stated_runs(tasks: Iterable[int], states: bytearray | None = None) -> bytes:
     """
-    Runs of tasks.
+    Encode tasks as runs of consecutive numbers: first and count of each run.
 
     Parameters
     ----------
     tasks
-        Ascending.
+        Task numbers, ascending.
     states
-        Of all tasks: then a run is of one state, which stands third.
+        States of all tasks: then a run has one state, which is its third number. None: runs
+        without states.
     """
     runs: array[int] = array("I")
     start = count = state = 0
@@ -235,8 +237,10 @@ def encode_stated_runs(tasks: Iterable[int], states: bytearray | None = None) ->
 
 
 def encode_final_runs(states: bytearray, least: int) -> bytes:
-    """Runs, with states, of all tasks whose state is this one or a later one."""
+    """Encode, as runs with states, all tasks whose state is ``least`` or a later one."""
     runs: array[int] = array("I")
+    # A regular expression finds runs of equal bytes at the speed of C; there is one byte for each
+    # task that an instance ever had.
     for run in _RUNS.finditer(states):
         state = states[run.start()]
         if state >= least:

@@ -1,4 +1,4 @@
-"""Restoring of instances from the journal's records, in whatever order these come."""
+"""Restoring of instances from the records of the journal, which come in any order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,25 +46,25 @@ class _InstanceRecords:
     lost: list[tuple[TaskLost, RecordLocation]] = field(default_factory=list)
 
     def locations(self) -> list[RecordLocation]:
-        """Positions of all these records."""
+        """Return the locations of all records but the one of the creation."""
         groups = (self.added, self.ended, self.forgot, self.unwanted, self.lost)
         return [item[1] for group in groups for item in group]
 
 
 class InstanceRestorer:
     """
-    Collects records, and makes instances of them.
+    Collects records, and makes instances when all records are there.
 
     Attributes
     ----------
     below
-        Numbers of instances that are not to be used again.
+        Numbers below this one must not be given to new instances.
     numbers
-        Where that is written; None: nowhere.
+        Location of the record that says so; None: there is no such record.
     homes
-        Of instances that are gone: to be removed.
+        Name and record of each home that is still to be removed.
     spent
-        Keys of instances that are gone.
+        Keys of destroyed instances, each with the location of the record.
     """
 
     def __init__(self, locations: RecordLocations) -> None:
@@ -82,7 +82,7 @@ class InstanceRestorer:
         Raises
         ------
         InputError
-            When it is of another kind of machine.
+            When the journal was written on a machine of another byte order or word size.
         """
         location = self._locations.found(position)
         match kind:
@@ -119,10 +119,12 @@ class InstanceRestorer:
                 self.numbers = location
 
     def instances(self, pool_of: Callable[[Instance], str]) -> list[Instance]:
-        """All instances, in the order in which they were made; what is left of others goes."""
+        """Return all instances, the oldest first, and kill stray records of destroyed ones."""
         found: list[Instance] = []
         for number in sorted(self._gathered):
             gathered = self._gathered[number]
+            # Strays: results, for one, that were being written when their instance was destroyed,
+            # if the service was killed before it could kill their record.
             if gathered.created is None:
                 for location in gathered.locations():
                     self._locations.kill(location)
@@ -139,9 +141,14 @@ class InstanceRestorer:
 
     def _fill(self, instance: Instance, gathered: _InstanceRecords) -> None:
         tasks, results = instance.tasks, instance.results
+        # The order of the three loops matters: fix() enters final states for absent tasks only,
+        # and place() leaves all but absent tasks alone. So a task with a result is not restored as
+        # unfinished, though the record of its submission still has it.
         for forgot, location, size in gathered.forgot:
             for first, count, state in records.decode_stated_runs(forgot.runs):
                 tasks.fix(first, count, state)
+            # Runs of several records are united, and the greatest cursor counts: any order will
+            # do.
             results.forgotten = max(results.forgotten, forgot.through)
             results.at = max(results.at, forgot.at)
             instance.forgets.append(location)
@@ -172,10 +179,13 @@ class InstanceRestorer:
             instance.submissions.append(submission)
             if added.key:
                 instance.keys[added.key] = submission
+        # Numbers of a submission whose record is gone, as all of its tasks ended, are known from
+        # results and forgotten runs: none is given out again.
         instance.promised = instance.restored = len(tasks)
         for unwanted, location in gathered.unwanted:
             instance.cancels.append(location)
             for run in records.decode_runs(unwanted.runs):
+                # Without those that ended before the cancellation reached them.
                 instance.doomed.update(
                     task for task in run if ABSENT < tasks.states[task] < SUCCEEDED
                 )

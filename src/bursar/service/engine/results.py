@@ -1,4 +1,4 @@
-"""Results: their JSON, encoded once, and where each lies."""
+"""Results: encoding as JSON, once for each, and the index of where each lies."""
 
 import base64
 from array import array
@@ -26,7 +26,7 @@ STATE_OF = {
     Status.CANCELLED: CANCELLED,
     Status.LOST: FAILED,
 }
-"""How a task ended whose last attempt ended so."""
+"""State of a task by the status of its final attempt."""
 
 
 def encode_result_line(
@@ -38,9 +38,10 @@ def encode_result_line(
     Parameters
     ----------
     attempt
-        How often the task was tried, not the attempt's own number.
+        Number of attempts so far, not the serial of the last one.
     """
     raw: dict[str, str] = {}
+    # Only a failure without an exit code leaves open whether the task or its worker failed.
     unclear = state == FAILED and outcome.exit_code is None
     return _line(
         Result(
@@ -84,17 +85,17 @@ class RecordedResults:
     Parameters
     ----------
     first, count
-        Their cursors.
+        Cursor of the first result, and number of results.
     at
-        When they were recorded.
+        Time of recording, seconds since the epoch.
     tasks
-        Their tasks.
+        Task number of each result.
     location
-        Of the record.
+        Location of the record in the journal.
     size
         Bytes of the lines.
     lines
-        Of the results; None: they are to be read from the journal.
+        Each result as JSON; None: the lines are to be read from the journal.
     """
 
     first: int
@@ -114,18 +115,18 @@ class RecordedResults:
 @dataclass(slots=True)
 class ResultLog:
     """
-    Results of one instance, in the order in which they were recorded.
+    Results of one instance, in the order of recording.
 
     Parameters
     ----------
     last
-        Cursor of the last.
+        Cursor of the last result; 0: there is none.
     forgotten
-        Cursor up to which the client has them.
+        Cursor up to which the client has told that it has the results.
     at
-        When the last was recorded.
+        When the last result was recorded, seconds since the epoch.
     size
-        Bytes of the lines that are kept.
+        Bytes of the lines of all batches that are kept.
     logs
         Serial of the attempt whose long streams are in files, by task.
     """
@@ -157,20 +158,22 @@ class ResultLog:
 
     def forget(self, through: int) -> tuple[list[RecordedResults], list[int]]:
         """
-        Forget results up to a cursor, as the client has them.
+        Forget results up to a cursor, which the client has.
 
         Returns
         -------
-        gone : list of Batch
-            Of which none is needed any more.
+        gone : list of RecordedResults
+            Batches of which no result is needed any more.
         tasks : list of int
-            Of the results that are forgotten now, and were not before.
+            Tasks of the results that were forgotten by this call.
         """
         gone: list[RecordedResults] = []
         tasks: list[int] = []
         for batch in self.batches:
             if batch.first > through:
                 break
+            # A record goes only as a whole. The tasks of a record that stays, partly forgotten,
+            # must be told apart from those that the next call forgets.
             since = max(0, self.forgotten + 1 - batch.first)
             tasks.extend(batch.tasks[since : through + 1 - batch.first])
             if batch.last <= through:
@@ -189,7 +192,7 @@ class RecentResults:
     Parameters
     ----------
     most
-        Bytes.
+        Bytes of all lines kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -198,12 +201,14 @@ class RecentResults:
         self._batches: deque[RecordedResults] = deque()
 
     def add(self, batch: RecordedResults) -> None:
-        """Add lines that were just recorded; the oldest are dropped for them."""
+        """Add lines that were just recorded, and drop the oldest lines beyond the limit."""
         self._batches.append(batch)
         self._size += batch.size
         while self._size > self._most:
             oldest = self._batches.popleft()
             self._size -= oldest.size
+            # Not lost: the batch stays in its instance's index, and is read from the journal if a
+            # client still asks for it.
             oldest.lines = None
 
 

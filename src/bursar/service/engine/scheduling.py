@@ -408,8 +408,8 @@ class PoolScheduler:
         worker = _best_fit(workers, width, None if reserved is None else reserved.worker)
         if worker is not None:
             return task, worker
-            # The first task in turn that does not fit gets the only reservation of the pool (EASY;
-            # conservative backfilling reserves for every task that waits).
+        # The first task in turn that does not fit gets the only reservation of the pool (EASY;
+        # conservative backfilling reserves for every task that waits).
         if reserved is None:
             able = [worker for worker in workers if worker.processors >= width]
             soonest = min(able, key=lambda worker: (_shadow(worker, width, now)[0], -worker.free))

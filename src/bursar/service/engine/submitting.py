@@ -28,14 +28,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class SubmissionRecorder:
     """
-    Checks tasks and adds them to instances.
+    Checks submitted tasks and adds the tasks to an instance.
 
     Parameters
     ----------
     directories
-        Folders in which a task may be told to run, besides its instance's own.
+        Folders below which a task's working directory may lie, besides the instance's own.
     processors
-        Of the site; None: there is no telling.
+        Processors of the site, the greatest width of a task; None: not known.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class SubmissionRecorder:
         """
         bodies: list[bytes] = []
         for at in range(0, len(specs), _CHUNK):
+            # Other users' requests, and workers, get their turn between two portions.
             if at:
                 await asyncio.sleep(0)
             for i, spec in enumerate(specs[at : at + _CHUNK], at):
@@ -87,7 +88,7 @@ class SubmissionRecorder:
         return bodies
 
     def _check_width(self, width: int, agreed: int | None, where: str) -> None:
-        """Refuse a task with more processors than it can ever get."""
+        """Refuse a task with more processors than the site or the agreement has."""
         for most, whose in ((self._processors, "site"), (agreed, "agreement")):
             if most is not None and width > most:
                 detail = f"holds {width} processors, and the {whose} has {most}"
@@ -111,7 +112,7 @@ class SubmissionRecorder:
         digest: bytes,
     ) -> InstanceSubmission:
         """
-        Add tasks to an instance; they are durable on return.
+        Add tasks to an instance durably, and have the tasks started.
 
         Parameters
         ----------
@@ -123,6 +124,8 @@ class SubmissionRecorder:
         ServiceError
             403, 413 or 429, when the user has too much; 507, when the disk is full.
         """
+        # No await from the check of the quota to the counting in _add(): two submissions that each
+        # fit must not pass together.
         self._index.check_tasks(instance, len(specs), sum(map(len, bodies)))
         submission, new = self._add(instance, specs, bodies, key, digest)
         # Whoever asked may go away meanwhile; what was journalled is given out all the same.
@@ -139,11 +142,14 @@ class SubmissionRecorder:
     ) -> tuple[InstanceSubmission, Sequence[int]]:
         first, now = instance.promised, self._clock()
         added = columns_of(instance.number, first, key, now, specs, bodies, digest)
+        # The only step that can fail, with 507, comes before anything is changed in memory.
         location = self._locations.append(ADDED, _encode(added), essential=False)
         instance.promised += len(specs)
         count = len(specs)
         submission = InstanceSubmission(first, count, key, now, location, count, count, digest)
         instance.submissions.append(submission)
+        # Known before it is durable: the same request, repeated meanwhile, waits for this one and
+        # does not add the tasks again.
         if key:
             instance.keys[key] = submission
         new = instance.tasks.place(added)
@@ -155,10 +161,13 @@ class SubmissionRecorder:
         return submission, new
 
     async def _start(self, instance: Instance, new: Sequence[int]) -> None:
-        """Give out tasks once they are durable."""
+        """Give out new tasks once their record is durable."""
         try:
             await self._journal.durable()
         except ServiceError as error:
+            # The record stays in the journal's memory and is written when there is room; then its
+            # tasks have to start, whether the client has asked again or not. The client is told
+            # 507 now: its key makes the repetition safe.
             if error.status == 507:
                 self._background.start(self._start_later(instance, new))
             raise
@@ -177,6 +186,7 @@ class SubmissionRecorder:
                 return
 
     def _queue(self, instance: Instance, new: Sequence[int]) -> None:
+        # While the record was being written; the home is on its way out.
         if instance.destroyed:
             return
         tasks = instance.tasks

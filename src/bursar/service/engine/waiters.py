@@ -1,4 +1,4 @@
-"""Waiting for an instance to change."""
+"""Waiting of requests for a change of an instance."""
 
 import asyncio
 
@@ -17,6 +17,8 @@ class InstanceWaiters:
 
     def wake(self, instance: Instance) -> None:
         """Wake all that wait for a change of an instance."""
+        # Popped, so that whoever waits next gets a new event: one that stays set would make
+        # waiters spin.
         event = self._waiters.pop(instance.number, None)
         if event is not None:
             event.set()
