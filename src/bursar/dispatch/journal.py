@@ -98,7 +98,7 @@ _INSERT = {
 
 class RunJournal:
     """
-    A run's journal, open for writing; it is created where there is none.
+    A run's journal, open for writing; a missing journal is created.
 
     Its methods may be called from any thread, one at a time. Each waits while another process
     locks the file.
@@ -106,9 +106,9 @@ class RunJournal:
     Parameters
     ----------
     path
-        Of the file.
+        Path of the database file.
     durable
-        Whether what was committed survives a power cut, which takes time.
+        Whether committed transactions survive a power cut; waiting for the disk takes time.
     say
         Called with one line for people about long waits for a lock, in the thread that waits;
         None: the line goes to stderr.
@@ -133,6 +133,8 @@ class RunJournal:
         self._durable = durable
         self._encoder = msgspec.msgpack.Encoder()
         self._key = sealing_key(make=durable)
+        # Before the file is opened: two writers would each extend the chain from the same
+        # transaction.
         self._lock = _take_lock(path)
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, self._lock)
@@ -170,20 +172,22 @@ class RunJournal:
         starts: Sequence[AttemptStart] = (),
     ) -> None:
         """
-        Writes all of it, or nothing; on return it is durable.
+        Write one transaction, which is durable on return; write nothing when that fails.
 
         Starts alone are there when the process is killed, and may be lost in a power cut.
 
         Raises
         ------
         BursarError
-            When it cannot be written; nothing of it is there then.
+            When the transaction cannot be written; the journal is then as before.
         InputError
             When another program has written into the journal.
         """
         encode, last = self._encoder.encode, self._last
         loose = self._loose
         if starts:
+            # Starts are not covered by the chain until the next transaction, so they bring a digest
+            # along.
             batch = with_check(encode(starts))
             loose = [*loose, (last.starts + len(loose) + 1, batch)]
         if not (records or transfers or events):
@@ -205,6 +209,8 @@ class RunJournal:
             ],
             [(number, encode(t)) for number, t in enumerate(transfers, last.transfers + 1)],
             [
+                # The column holds floats: an integer would be digested as another value than the
+                # one read back.
                 (number, e.time + 0.0, e.kind, e.text)
                 for number, e in enumerate(events, last.events + 1)
             ],
@@ -213,13 +219,18 @@ class RunJournal:
         commit = next_commit(last, added, self._key)
         with _complaining(self._path):
             self._write(added, commit)
+            # Only after the transaction: one that failed leaves no trace in the chain that goes on.
             self._last, self._loose = commit, []
+            # After the journal is on disk, never before: a journal behind its head counts as
+            # damaged.
             self._head.note(JournalHead(commit.number, commit.digest))
 
     def _commit_starts(self, loose: list[tuple[Any, ...]]) -> None:
-        """Writes starts alone, without waiting for the disk."""
+        """Write starts alone, without waiting for the disk."""
         with _complaining(self._path):
             if self._durable:
+                # A start that is lost in a power cut means an attempt that is not billed; to wait
+                # for the disk at each start would slow every task down.
                 self._db.execute("PRAGMA synchronous=NORMAL")
             try:
                 self._write([[], [], [], loose], None)
@@ -229,8 +240,10 @@ class RunJournal:
         self._loose = loose
 
     def _write(self, added: list[list[tuple[Any, ...]]], commit: JournalCommit | None) -> None:
-        """One transaction; of the starts, those that are there already are left out."""
+        """Write the rows of one transaction, without starts that were written before."""
         db = self._db
+        # The write lock at once: a transaction that begins by reading could fail when it comes to
+        # write.
         db.execute("BEGIN IMMEDIATE")
         try:
             for table, rows in zip(TABLES, added, strict=True):
@@ -243,6 +256,8 @@ class RunJournal:
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
+            # A number or attempt that is taken: nobody else may write, as this process holds the
+            # lock.
             if isinstance(error, sqlite3.IntegrityError):
                 raise damage_error(
                     self._path, f"another program wrote into it ({error})"
@@ -256,14 +271,15 @@ class RunJournal:
 
     def load(self) -> JournalState:
         """
-        Everything that is there.
+        Read and verify everything in the journal.
 
         Raises
         ------
         InputError
-            When it is not what was written.
+            When the journal was changed or damaged.
         """
         with _complaining(self._path):
+            # Before the view of the journal begins, so that the head is not ahead of it.
             head = read_head(self._path)
             self._db.execute("BEGIN")
             try:
@@ -272,7 +288,7 @@ class RunJournal:
                 self._db.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Folds the write-ahead log in and lets others write. Doing it again does nothing."""
+        """Merge the write-ahead log into the journal and release the lock. May be repeated."""
         self._opened.close()
 
     def _put(self, key: str, value: str) -> None:
@@ -283,7 +299,7 @@ class RunJournal:
         opened.callback(self._head.close)
 
     def _make(self) -> None:
-        """Makes the tables; those of the format before get their digests, from now on."""
+        """Make the tables, or convert the tables of the former format, which had no digests."""
         db = self._db
         if is_empty(db):
             _LAYOUT.make(db)
@@ -291,6 +307,7 @@ class RunJournal:
             return
         db.execute(_ATTEMPTS.format(name="numbered"))
         db.execute(
+            # By the end of the attempts: the order in which they were written was not kept.
             'INSERT INTO numbered SELECT row_number() OVER (ORDER BY "end", task, attempt), '
             "task, attempt, final, status, site, lease, outcome FROM attempts"
         )
@@ -316,14 +333,14 @@ class RunJournal:
 
 def read_journal(path: Path) -> JournalState:
     """
-    Everything a journal holds, also while another process writes it.
+    Read and verify a whole journal, also while another process writes there.
 
     Raises
     ------
     InputError
-        When it is damaged: not what was written.
+        When the journal was changed or damaged.
     BursarError
-        When it cannot be read, or is of a newer format.
+        When the journal cannot be read, or has a newer format.
     """
     with _reading(path) as (db, head):
         return _load(db, path, head, sealing_key()) if db else JournalState([], [], [])
@@ -340,7 +357,7 @@ def count_statuses(path: Path) -> dict[str, int]:
 
 
 def read_attempts(path: Path, task: int) -> list[AttemptRecord]:
-    """The attempts of one task, the first one first."""
+    """Return the attempts of one task, in order of their numbers."""
     query = "SELECT outcome, final, site, lease FROM attempts WHERE task = ? ORDER BY attempt"
     with _reading(path) as (db, _):
         return list(_records(db.execute(query, (task,)))) if db else []
@@ -359,12 +376,12 @@ def _load(
     written: JournalCommit | None = None,
 ) -> JournalState:
     """
-    Reads and verifies everything.
+    Read and verify everything in a journal.
 
     Parameters
     ----------
     written
-        Last transaction of the process that asks; None: it writes none.
+        Last transaction that this process wrote; None: this process only reads.
     """
     if _LAYOUT.check(db, path) == UNCHAINED:
         return _load_unchained(db)
@@ -375,6 +392,7 @@ def _load(
     rows = verified.rows
     transfer = msgspec.msgpack.Decoder(Transfer).decode
     starts = msgspec.msgpack.Decoder(list[AttemptStart]).decode
+    # Verified in the order of writing, and wanted in the order of tasks.
     attempts = sorted(rows["attempts"], key=itemgetter(1, 2))
     return _state(
         records=list(_records(map(itemgetter(7, 3, 5, 6), attempts))),
@@ -428,6 +446,7 @@ def _state(
     # The last word on an attempt counts: it may have been given back.
     left = {(s.task, s.attempt): s for s in starts if s.attempt > get(s.task, 0)}
     open_starts = sorted(left.values(), key=lambda start: (start.time, start.task))
+    # A writer that was killed between two heartbeats has lived as long as its last record says.
     seen = max(
         alive,
         max((record.outcome.end for record in records), default=0.0),
@@ -445,7 +464,7 @@ def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[AttemptRec
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, JournalHead | None]]:
-    """One unchanging view of a journal, and its head; None when nothing was ever written."""
+    """Open one unchanging view of a journal and read the head; None where nothing was written."""
     head = read_head(path)  # first: the view is then no older than it
     if not path.exists():
         _check_was_empty(path, head)
@@ -467,18 +486,19 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, JournalHea
             yield None, None
             return
         if _LAYOUT.check(db, path) != UNCHAINED:
+            # Cheap enough for every reader: only whether the end of the journal is missing.
             check_head(path, head, last_commit(db, ""))
         yield db, head
 
 
 def _check_was_empty(path: Path, head: JournalHead | None) -> None:
     """
-    Compare a journal without tables, or none, with its head.
+    Check by the head that a journal without tables, or a missing one, was always empty.
 
     Raises
     ------
     InputError
-        When there was something in it.
+        When transactions were written.
     """
     if head is not None and head.number:
         raise damage_error(path, f"all its {head.number} transactions are missing")
@@ -506,6 +526,8 @@ def _alive(db: sqlite3.Connection, path: Path, identity: str, key: SealingKey | 
         unsealed = _sign_of_life(identity, float(time), None) + seal
         is_mine = key is not None and bool(seal) and key.is_mine(bytes.fromhex(seal))
         expected = _sign_of_life(identity, float(time), key) if is_mine else unsealed
+        # By another user's key it cannot be checked, and is taken as it stands; its digest still
+        # fits.
         if row[0] == unsealed == expected:
             return float(time)
     raise damage_error(path, "row alive of table meta was changed")
@@ -527,7 +549,7 @@ def _take_lock(path: Path) -> int:
 
 @contextlib.contextmanager
 def _complaining(path: Path) -> Iterator[None]:
-    """Complaints about a journal as one line of ours."""
+    """Translate errors of SQLite and of decoding into messages of one line."""
     try:
         with translate_sqlite_errors(path, "journal"):
             yield

@@ -1,5 +1,5 @@
 """
-The chained digest over a journal's transactions, and what it finds.
+The chained digest over a journal's transactions, and the search for changed rows.
 
 Each transaction has a row in the table ``commits``: how many rows every table has with it, a
 digest of the rows that it added to each, and a digest of all that and of the transaction
@@ -47,7 +47,7 @@ _INSERT_COMMIT = f"INSERT INTO commits ({_COMMITS}) VALUES (?,?,?,?,?,?,?,?)"
 
 class JournalCommit(NamedTuple):
     """
-    One transaction, as it stands in the table ``commits``.
+    One transaction: a row of the table ``commits``.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class JournalCommit(NamedTuple):
     attempts, transfers, events, starts
         Rows of each table, those of this transaction included.
     parts
-        Digests of the rows that it added to each table, one after the other.
+        Digests of the rows that the transaction added to each table, one after the other.
     digest
-        Of all this and of the transaction before.
+        Digest of all this and of the transaction before.
     seal
-        Of the digest, by a user's key; empty without one.
+        Seal of the digest by a user's key; empty without a key.
     """
 
     number: int
@@ -79,18 +79,18 @@ class JournalCommit(NamedTuple):
 
 
 def with_check(batch: bytes) -> bytes:
-    """Return a batch of starts after a digest of its own."""
+    """Return a batch of starts with a digest in front."""
     return blake2b(batch, digest_size=_CHECK).digest() + batch
 
 
 def checked(number: int, batch: bytes, path: Path) -> bytes:
     """
-    Return a batch of starts without its digest.
+    Return a batch of starts without the digest in front.
 
     Raises
     ------
     InputError
-        When it is another.
+        When the digest does not fit the batch.
     """
     if with_check(batch[_CHECK:]) != batch:
         raise damage_error(path, f"row {number} of table starts was changed")
@@ -104,7 +104,8 @@ def uncommitted_starts(db: sqlite3.Connection, last: JournalCommit) -> list[_Row
 
 
 def genesis_commit(identity: str) -> JournalCommit:
-    """Return what stands in place of a transaction before the first."""
+    """Return the start of the chain, in place of a transaction before the first."""
+    # With the run's identity, so that transactions of another run's journal do not fit in.
     digest = blake2b(f"bursar journal 3 {identity}".encode(), digest_size=32).digest()
     return JournalCommit(0, 0, 0, 0, 0, b"", digest, b"")
 
@@ -120,7 +121,7 @@ def next_commit(
     added
         Rows by table, in the order of :data:`TABLES`, as they are read back.
     key
-        To seal it with; None for no seal.
+        Key to seal the transaction with; None for no seal.
     """
     attempts, transfers, events, starts = (
         before + len(more) for before, more in zip(last.rows, added, strict=True)
@@ -171,7 +172,7 @@ def verify(
     key: SealingKey | None,
 ) -> VerifiedJournal:
     """
-    Read all rows, and hold them against the chain, its seal and the head.
+    Read all rows, and verify the chain, the seal and the head.
 
     Parameters
     ----------
@@ -191,6 +192,7 @@ def verify(
     commits = [JournalCommit(*row) for row in _fetch(db, path, "commits", _COMMITS)]
     try:
         last = _check_chain(path, identity, commits)
+        # Before the rows: where the end is missing, that is what the message should say.
         check_head(path, head, last, commits)
         _check_rows(path, commits, rows)
     except (TypeError, ValueError, OverflowError) as error:  # a value of another type
@@ -207,7 +209,7 @@ def check_head(
     path: Path, head: JournalHead | None, last: JournalCommit, commits: Sequence[JournalCommit] = ()
 ) -> None:
     """
-    Compare where a journal ends with where it is known to have been.
+    Compare the end of a journal with the head, which says how far the journal went.
 
     Parameters
     ----------
@@ -217,7 +219,7 @@ def check_head(
     Raises
     ------
     InputError
-        When transactions are missing, or are others.
+        When transactions are missing or differ from those that were noted.
     """
     if head is None:
         raise InputError(
@@ -231,6 +233,8 @@ def check_head(
             f"the last {missing} of {head.number} transactions are missing: its write-ahead log "
             f"({path.name}-wal) was damaged or removed, or rows were deleted",
         )
+    # The head may be older than the journal after a power cut, so it is compared with the
+    # transaction of its number.
     if commits and head.number and commits[head.number - 1].digest != head.digest:
         raise damage_error(
             path, f"row {head.number} of table commits is not the one noted in {path.name}.head"
@@ -243,6 +247,7 @@ def damage_error(path: Path, what: str) -> InputError:
 
 
 def _part(rows: Sequence[_Row]) -> bytes:
+    # Most transactions touch one or two tables: for the others nothing is digested.
     return blake2b(_encode(rows), digest_size=_PART).digest() if rows else _NO_PART
 
 
@@ -251,10 +256,13 @@ def _link(before: bytes, number: int, rows: Sequence[int], parts: bytes) -> byte
 
 
 def _fetch(db: sqlite3.Connection, path: Path, table: str, columns: str) -> list[_Row]:
+    # In the order of the primary key, which SQLite reads without sorting.
     order = "task, attempt" if table == "attempts" else "number"
     try:
         return db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
     except sqlite3.DatabaseError as error:
+        # The lower byte is the primary code: extended ones say more of the same. SQLITE_ERROR: the
+        # table or a column is missing.
         if (getattr(error, "sqlite_errorcode", None) or 1) & 0xFF in (
             sqlite3.SQLITE_ERROR,
             sqlite3.SQLITE_CORRUPT,
@@ -265,7 +273,7 @@ def _fetch(db: sqlite3.Connection, path: Path, table: str, columns: str) -> list
 
 
 def _rows(db: sqlite3.Connection, path: Path, table: str) -> list[_Row]:
-    """Rows of a table by number; found in the order of its key, or pages have changed places."""
+    """Return the rows of a table by number, and check that the key's order is kept on disk."""
     rows = _fetch(db, path, table, TABLES[table])
     try:
         if table == "attempts":
@@ -308,10 +316,12 @@ def _check_rows(path: Path, commits: Sequence[JournalCommit], rows: dict[str, li
                 raise damage_error(
                     path, f"rows {len(found) + 1} to {end} of table {table} are missing"
                 )
+            # Nothing to digest where a transaction says that it added nothing, and no row is there.
             if (part != _NO_PART or end != begin) and _part(found[begin:end]) != part:
                 named = f"row {end}" if end == begin + 1 else f"one of rows {begin + 1} to {end}"
                 raise damage_error(path, f"{named} of table {table} was changed")
             begin = end
+        # Starts may be ahead of the last transaction; each batch has a digest of its own.
         if len(found) > begin and table != "starts":
             raise damage_error(
                 path, f"row {begin + 1} of table {table} was added by another program"

@@ -29,9 +29,9 @@ class JournalHead(NamedTuple):
     Parameters
     ----------
     number
-        Of the transaction; 0 for none yet.
+        Number of the transaction; 0 for none yet.
     digest
-        Of the chain up to it.
+        Digest of the chain up to that transaction.
     """
 
     number: int
@@ -45,19 +45,19 @@ def head_path(journal: Path) -> Path:
 
 class JournalHeadFile:
     """
-    Opens the head of a journal to write; makes it where there is none.
+    Writes the head of a journal; makes a missing head file.
 
     Parameters
     ----------
     journal
         Path of the journal.
     durable
-        Whether a new head is synchronised to disk, once: it is not lost later.
+        Whether a new head file is synchronised to disk, once, when it is made.
 
     Raises
     ------
     OSError
-        When it cannot be written.
+        When the file cannot be written.
     """
 
     def __init__(self, journal: Path, *, durable: bool) -> None:
@@ -67,18 +67,20 @@ class JournalHeadFile:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def begin(self, head: JournalHead) -> None:
-        """Write the first head of a journal, and see it on disk."""
+        """Write the first head of a journal, and wait until head and file name are on disk."""
         self.note(head)
         if self._durable:
             os.fsync(self._file)
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
+                # The name, too: a journal whose head is missing counts as damaged.
                 os.fsync(folder)
             finally:
                 os.close(folder)
 
     def note(self, head: JournalHead) -> None:
         """Write a head over the one before: one write of one size, whole or not at all."""
+        # No sync: after a power cut the head may be older than the journal, which does no harm.
         os.pwrite(self._file, _line(head), 0)
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class JournalHeadFile:
 
 def read_head(journal: Path) -> JournalHead | None:
     """
-    Return the head of a journal, also while another process writes it; None without one.
+    Return the head of a journal, also while another process writes there; None without one.
 
     Raises
     ------
@@ -103,6 +105,8 @@ def read_head(journal: Path) -> JournalHead | None:
             return None
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        # A reader may meet the write half done; the check sum tells, and the next look finds it
+        # whole.
         head = _parse(line)
         if head is not None:
             return head

@@ -1,4 +1,4 @@
-"""Records of a run's journal, and what follows from them; see :mod:`bursar.dispatch.journal`."""
+"""Records of a run's journal (:mod:`bursar.dispatch.journal`), and attempts that a kill cut off."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ nobody's), or has no digests at all.
 
 class AttemptRecord(msgspec.Struct, frozen=True):
     """
-    An outcome as it is journalled.
+    A journalled outcome, with the place where the attempt ran.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class AttemptStart(NamedTuple):
 
     @classmethod
     def given_back(cls, task: int, attempt: int) -> "AttemptStart":
-        """In place of one that the worker gave back before it began."""
+        """Return a record that withdraws a start, because the worker gave the task back unbegun."""
         return cls(task, attempt, "", "", "", 0, 1, 0.0)
 
 
@@ -127,7 +127,7 @@ class JournalState:
     @property
     def outcomes(self) -> list[Outcome]:
         """
-        The outcome of each task that is at its end, by task.
+        The last outcome of each task that has ended for good, by task.
 
         A task whose failures were forgotten has attempts past a final one: the
         last attempt decides.
@@ -155,15 +155,20 @@ def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRec
         last_end[record.lease] = max(last_end.get(record.lease, 0.0), record.outcome.end)
     found = []
     for start in journal.open_starts:
+        # A worker begins jobs in the order of handing out: beyond its processors they only waited
+        # there, and what only waits is not billed.
         busy = used.get(start.worker, 0) + start.processors
         if start.time < since or busy > start.room:
             continue
         used[start.worker] = busy
+        # The run is known to have lived until then, and no longer.
         end = max(journal.last_seen, start.time)
         outcome = Outcome(
             task=start.task,
             attempt=start.attempt,
             status=Status.CANCELLED,
+            # What was handed out ahead of time begins when another attempt there ends, not when it
+            # was handed out.
             start=min(max(start.time, last_end.get(start.lease, 0.0)), end),
             end=end,
             reason="the run was killed",

@@ -36,11 +36,11 @@ class SealingKey:
         self._mark = blake2b(secret, digest_size=_MARK, person=b"bursar key").digest()
 
     def seal(self, digest: bytes) -> bytes:
-        """Return the seal of a digest, which names the key that made it."""
+        """Return the seal of a digest; the seal names the key that was used."""
         return self._mark + blake2b(digest, digest_size=_SEAL, key=self._secret).digest()
 
     def is_mine(self, seal: bytes) -> bool:
-        """Return whether a seal says that it was made with this key."""
+        """Return whether a seal names this key as the one that was used."""
         return seal[:_MARK] == self._mark
 
 
@@ -85,6 +85,8 @@ def _make(path: Path) -> None:
         finally:
             os.close(file)
         with contextlib.suppress(FileExistsError):
+            # A link fails where the name exists, a rename would replace a key that another program
+            # has used by now.
             os.link(fresh, path)
     finally:
         os.unlink(fresh)

@@ -16,9 +16,9 @@ _PROGRAM = b"bursar.worker.worker"
 
 def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0) -> int:
     """
-    Kills what was started for a run, or by one worker of it, and waits for its end.
+    Kill the processes of a run, or of one worker of the run, and wait until all are gone.
 
-    A program that hides its environment escapes this.
+    A program that hides its environment is not found.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
         marks.append(f"{WORKER}={worker}".encode())
     killed = 0
     give_up = time.monotonic() + patience
+    # Until none is found: a process may have forked between the look and the kill.
     while found := _marked(marks):
         if time.monotonic() > give_up:
             break
@@ -53,6 +54,7 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
 def kill_descendants() -> None:
     """Kills every child of a process that adopts orphans, until there is none."""
     while found := children():
+        # Killed children leave their own children to this process, so the list is read anew.
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -61,7 +63,7 @@ def kill_descendants() -> None:
 
 
 def task_of(pid: int) -> int | None:
-    """Number of the task that a process belongs to; None when it does not say."""
+    """Return the number of a process's task; None when the environment does not name one."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read().split(b"\0")
@@ -90,7 +92,7 @@ def workers_of(run: str) -> dict[str, int]:
 
 
 def traces_of(run: str) -> set[str]:
-    """Names of the workers of a run of which anything is there, if only what they started."""
+    """Return names of a run's workers that run, or that left processes behind."""
     names = set()
     for pid in _marked([f"{RUN}={run}".encode()]):
         name = _mark(pid, WORKER)
@@ -105,16 +107,18 @@ def is_worker(pid: int, run: str, name: str) -> bool:
 
 
 def _parent(pid: int) -> int:
-    """Return the parent of a process; 0 when it is gone."""
+    """Return the parent of a process; 0 when the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
+            # From the last parenthesis: the program's name before it may hold spaces and
+            # parentheses.
             return int(file.read().rpartition(b")")[2].split()[1])
     except OSError:
         return 0
 
 
 def _worker_name(pid: int) -> str:
-    """Return the worker's name from its process; empty when the process is no worker."""
+    """Return the name of the worker that a process is; empty when the process is no worker."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             is_worker = _PROGRAM in file.read().split(b"\0")
@@ -124,7 +128,7 @@ def _worker_name(pid: int) -> str:
 
 
 def _mark(pid: int, name: str) -> str:
-    """A variable of a process; empty when it has none."""
+    """Return an environment variable of a process; empty when that is not set."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read().split(b"\0")
@@ -149,4 +153,5 @@ def _has_marks(process: str, marks: list[bytes]) -> bool:
             state = file.read().rpartition(b")")[2].split()[0]
     except OSError:
         return False  # gone, or another user's
+    # A zombie cannot be killed, and only waits for its parent.
     return state != b"Z" and all(mark in environment for mark in marks)

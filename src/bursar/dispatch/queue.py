@@ -1,14 +1,14 @@
 """
 The task queue as a pure state machine.
 
-No clock, no input or output: events and the present time go in, what follows
-from them comes out. Everything the dispatcher may do wrong it would do wrong
-here, so here is where the property tests drive every interleaving.
+No clock, no input or output: the queue is told events and the present time, and returns
+decisions. Most errors that a dispatcher can make would be made here, so the
+property tests drive every interleaving through this module.
 
 A task is *waiting* (for parents), *ready*, *delayed* (until its next try),
 *claimed* by a worker, or at its end: *succeeded*, *failed*, *skipped* (a parent
-failed), *cancelled*, or *refused* (there is no money for it). Per task it keeps
-some dozens of bytes in arrays, no object.
+failed), *cancelled*, or *refused* (there is no money for it). Each task takes
+some dozens of bytes in arrays, and no object.
 """
 
 import heapq
@@ -27,13 +27,13 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 
 BACKFILL_DEPTH = 128
-"""Ready tasks looked at behind one that does not fit."""
+"""Ready tasks examined, at most, behind one that does not fit."""
 
 GUESS = 60.0
 """Seconds that a task without an estimate is thought to take before any has ended."""
 
 _TOO_LONG = 16
-"""Of tasks about as long as a worker's time: how many are looked at that are too long for it."""
+"""Tasks of one bucket found too long for a worker before the rest of the bucket is passed over."""
 
 _ANYWHERE = 0
 _MOST_TRIES = 2**32 - 1  # what the array holds
@@ -111,23 +111,23 @@ class UnplaceableTasks:
 @dataclass(slots=True)
 class QueueWorker:
     """
-    A worker's processors and claimed tasks, as the queue counts them.
+    Processors and claimed tasks of one worker, as counted by the queue.
 
     Parameters
     ----------
     place
-        Number of its lease.
+        Number of the worker's lease.
     processors
         Number of processors.
     claimed
         Estimated end of each task that the worker has claimed, infinite when
         unknown.
     used
-        Processors that its tasks hold, or will.
+        Processors that the claimed tasks hold, or will hold when they begin.
     work
-        Processor-seconds that these should take by their estimates.
+        Processor-seconds that the claimed tasks should take by their estimates.
     unknown
-        Processors of those without an estimate.
+        Processors of the claimed tasks without an estimate.
     """
 
     place: int
@@ -140,7 +140,7 @@ class QueueWorker:
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Tasks by where they stand; ``waiting`` holds all that have not started."""
+    """Number of tasks in each state; ``waiting`` counts all that have not started."""
 
     total: int
     waiting: int
@@ -157,27 +157,27 @@ class _ReadyBucket:
     """
     Ready tasks of one place, one width and about one length.
 
-    A worker never looks at lanes too wide for it, or too long for the time that it has, so
-    that any number of tasks it cannot run never hides those it can.
+    A claim skips buckets that are too wide for the worker or too long for the worker's time, so
+    that any number of tasks that do not fit hides none that fits.
 
     Parameters
     ----------
     place
         Number of the lease whose processors run them.
     processors
-        Of each task.
+        Processors that each task holds.
     shortest
-        Seconds by estimate that each takes at least; infinite when nothing is known.
+        Seconds by estimate that each task takes at least; infinite when nothing is known.
     heap
-        Keys of those that are ready, and stale ones.
+        Keys of ready tasks, and stale keys of tasks that are not ready here any more.
     left
-        Of all its tasks, not only ready ones, those that are not at an end.
+        Number of tasks, ready or not, that are not at an end.
     ready
-        Of these, those that are ready.
+        Number of ready tasks.
     work
-        Seconds that the ready ones take by estimate.
+        Sum of the estimates of the ready tasks, seconds.
     longest
-        No ready one takes longer by estimate.
+        Upper limit of the estimates of the ready tasks, seconds.
     """
 
     place: int
@@ -191,7 +191,7 @@ class _ReadyBucket:
 
 
 class _DurationEstimate:
-    """Estimates how long tasks take, from those that have ended."""
+    """Estimates how long tasks take, from the durations of tasks that have ended."""
 
     def __init__(self) -> None:
         self._guessed = 0.0  # seconds, of those with an estimate, at the speed they had
@@ -224,7 +224,7 @@ class _DurationEstimate:
 
 class TaskQueue:
     """
-    Tasks, and who runs them.
+    The states, priorities and workers of all tasks of a run.
 
     Parameters
     ----------
@@ -239,6 +239,8 @@ class TaskQueue:
         self._retry = retry
         self._again_at = again_at
         self._places: dict[str, int] = {"": _ANYWHERE}
+        # Columns and not objects: a campaign of a million tasks takes some dozens of bytes for
+        # each.
         self._state = bytearray()
         self._attempts = array("I")
         self._failures = array("I")
@@ -300,7 +302,10 @@ class TaskQueue:
         self._failures.extend([0] * len(tasks))
         default = self._retry.attempts
         self._tries.extend(
-            default if t.retries is None else min(t.retries + 1, _MOST_TRIES) for t in tasks
+            # A campaign may ask for more retries than 32 bits count; nobody will see the
+            # difference.
+            default if t.retries is None else min(t.retries + 1, _MOST_TRIES)
+            for t in tasks
         )
         self._processors.extend(t.processors for t in tasks)
         self._estimate.extend(math.inf if t.runtime is None else t.runtime for t in tasks)
@@ -315,6 +320,7 @@ class TaskQueue:
             self._missing.extend([0] * len(tasks))
             self._child_start.extend([len(self._child)] * len(tasks))
         else:
+            # Counted and not kept as sets: each parent is released once, so a counter is enough.
             self._missing.extend(map(len, parents))
             self._set_children(parents)
         for task in numbers:
@@ -336,19 +342,25 @@ class TaskQueue:
         best: dict[int, Status] = {}
         for outcome in attempts:
             task = outcome.task
+            # Numbers of attempts go on where they ended: an attempt is the journal's primary key.
             self._attempts[task] = max(self._attempts[task], outcome.attempt)
             if outcome.status is Status.SUCCEEDED:
                 best[task] = outcome.status
+            # A cancelled attempt was cut off by us: it counts for no failure, as in finish().
             elif outcome.status is not Status.CANCELLED and not retry_failed:
                 self._failures[task] += 1
         # Parents before children need not hold here: each end only counts down.
         for task in best:
             self._move(task, DispatchState.SUCCEEDED)
             self.release(task)
+        # After the successes: a task may have failed in one life, and succeeded when its failures
+        # were forgiven in the next.
         for task, failures in enumerate(self._failures):
             if failures >= self._tries[task] and self._state[task] < DispatchState.SUCCEEDED:
                 self._fail(task)
         for lane in self._lanes:
+            # In bulk, since most keys of a run that is resumed may be stale: else the first claims
+            # would pop them one by one.
             lane.heap[:] = [
                 key for key in lane.heap if self._state[key & _MASK] == DispatchState.READY
             ]
@@ -374,6 +386,8 @@ class TaskQueue:
         """
         state = self._state[task]
         if state == DispatchState.CLAIMED:
+            # Its worker decides: it may succeed before the cancellation arrives, and a success
+            # counts.
             self._unwanted.add(task)
             return next(name for name, w in self._workers.items() if task in w.claimed)
         if state < DispatchState.CLAIMED:
@@ -388,7 +402,7 @@ class TaskQueue:
         in_order: Collection[str] = (),
     ) -> None:
         """
-        Tasks that are not claimed get another place and priority.
+        Give tasks that are not claimed another place and priority.
 
         Parameters
         ----------
@@ -410,6 +424,7 @@ class TaskQueue:
             if place in sequences:
                 sequences[place].append(task)
             self._bind(task, place)
+            # A new schedule gives it a new place in line, whatever it had in the former one.
             self._had_turn.discard(task)
             self._priority[task] = order[task]
             if state == DispatchState.READY and place not in sequences:
@@ -419,7 +434,7 @@ class TaskQueue:
             self._sequences[self._place_number(place)] = deque(tasks)
 
     def left(self, lease: str) -> int:
-        """Tasks that only a lease's processors run, and that are not at an end."""
+        """Return how many tasks bound to a lease are not at an end."""
         place = self._places.get(lease)
         return 0 if place is None else sum(lane.left for lane in self._lanes_at[place])
 
@@ -430,25 +445,25 @@ class TaskQueue:
     # Workers.
 
     def join(self, worker: str, lease: str, processors: int) -> None:
-        """A worker is there, with processors of a lease."""
+        """Add a worker that has connected, with processors of a lease."""
         if worker in self._workers:
             raise ValueError(f"worker {worker} is there already")
         self._workers[worker] = QueueWorker(self._place_number(lease), processors)
 
     def lose(self, worker: str) -> list[tuple[int, int]]:
         """
-        A worker is gone.
+        Return the claims of a worker that has disconnected.
 
         Returns
         -------
         list
-            Task and attempt of what it had; each is to be finished as lost, by
+            Task and attempt of each claim; the caller finishes each as lost, under
             the same worker's name, before :meth:`leave`.
         """
         return [(task, self._attempts[task]) for task in self._workers[worker].claimed]
 
     def leave(self, worker: str) -> None:
-        """A worker that has nothing claimed goes."""
+        """Remove a worker that has no claimed tasks."""
         if self._workers[worker].claimed:
             raise ValueError(f"worker {worker} still has tasks")
         del self._workers[worker]
@@ -509,9 +524,12 @@ class TaskQueue:
         if self.draining:
             return claims
         who = self._workers[worker]
+        # Such a lease has a plan to keep: backfilling could delay what the plan has first.
         if who.place in self._sequences:
             return self._claim_in_order(who, room, now, admit)
         time_left = self._time_left(who, now)
+        # A merge of heaps: the best task of all lanes is always at lanes[0]. The number i decides
+        # between equal keys, as buckets have no order.
         lanes = [(lane.heap[0], i, lane) for i, lane in enumerate(self._lanes_for(who, time_left))]
         heapq.heapify(lanes)
         not_here: list[tuple[_ReadyBucket, int]] = []
@@ -520,6 +538,8 @@ class TaskQueue:
         shadow = -math.inf
         spare = 0
         try:
+            # The limit keeps a claim short where thousands of tasks wait behind one that does not
+            # fit.
             while room > 0 and lanes and len(put_back) < BACKFILL_DEPTH:
                 _, i, lane = lanes[0]
                 heap = lane.heap
@@ -535,6 +555,9 @@ class TaskQueue:
                 end = now + self._estimate[task]
                 if time_left != math.inf and not self._is_in_time(who, task, time_left):
                     not_here.append((lane, key))  # for others; those behind it may fit
+                    # Tasks of a bucket are about as long. When several were too long the others
+                    # hardly fit, and looking at all of them would make each claim as slow as the
+                    # bucket is long.
                     tried = sum(other is lane for other, _ in not_here)
                     if tried >= _TOO_LONG and heap:
                         lanes.remove((heap[0], i, lane))
@@ -542,23 +565,33 @@ class TaskQueue:
                     continue
                 if processors > room or (blocked and end > shadow and processors > spare):
                     if not blocked:
+                        # EASY: only the first task that waits is promised a start; a later one may
+                        # overtake it if it ends before that, or runs on processors that are to
+                        # spare then.
                         shadow, spare = self._shadow(who, processors, now)
                     blocked = True
                     put_back.append((heap, key))
                     continue
+                # Before admit(), which may raise: the task must not get lost between heap and
+                # claim.
                 put_back.append((heap, key))
                 answer = admit(task)
                 if isinstance(answer, Refusal) and not answer.final:
+                    # For now there is no money: whatever is cheaper may not start either, or it
+                    # would use up what this one waits for.
                     break
                 put_back.pop()
                 if isinstance(answer, Refusal):
                     self._move(task, DispatchState.REFUSED)
                     continue
+                # It goes on beyond the promised start, so it takes from the processors to spare
+                # then.
                 if blocked and end > shadow:
                     spare -= processors
                 room -= processors
                 claims.append(self._claim_one(who, task, now, answer))
         finally:
+            # Also after an error in admit(): no task may vanish from the queue.
             for heap, key in put_back:
                 heapq.heappush(heap, key)
             for lane, key in not_here:
@@ -568,7 +601,7 @@ class TaskQueue:
     def _claim_in_order(
         self, who: QueueWorker, room: int, now: float, admit: Callable[[int], float | Refusal]
     ) -> list[TaskClaim]:
-        """Claim tasks in order of priority, as long as they are ready and fit."""
+        """Claim tasks in order of priority, up to the first that is not ready or does not fit."""
         claims: list[TaskClaim] = []
         sequence = self._sequences[who.place]
         while sequence:
@@ -585,13 +618,17 @@ class TaskQueue:
                 else:
                     room -= processors
                     claims.append(self._claim_one(who, task, now, answer))
+                    # Remembered for a retry: the task then goes back to the front.
                     self._had_turn.add(task)
+            # Waiting or delayed: what comes after it waits with it, as the plan has them in this
+            # order.
             elif state < DispatchState.CLAIMED:
                 break
             sequence.popleft()
         return claims
 
     def _claim_one(self, who: QueueWorker, task: int, now: float, seconds: float) -> TaskClaim:
+        # The number names this claim: reports of any other attempt are dropped in finish().
         self._attempts[task] += 1
         self._move(task, DispatchState.CLAIMED)
         estimate, processors = self._estimate[task], self._processors[task]
@@ -645,6 +682,7 @@ class TaskQueue:
                 break
             reach = self._reach(self._workers[name], count, idle, now)
             if reach:
+                # Half, so that the donor keeps work for the time that the answer takes.
                 asked = max(reach, (count + 1) // 2)
                 chosen.append((name, asked))
                 wanted -= asked
@@ -658,6 +696,8 @@ class TaskQueue:
 
         0 when there is none.
         """
+        # Dictionaries keep the order of insertion: the last claimed are those that wait, and a
+        # worker returns the last ones first.
         for reach, task in enumerate(itertools.islice(reversed(donor.claimed), waiting), 1):
             place = self._lanes[self._lane[task]].place
             if place != _ANYWHERE:
@@ -673,7 +713,7 @@ class TaskQueue:
 
     def give_back(self, worker: str, task: int, attempt: int) -> bool:
         """
-        A claimed task was not started; the attempt does not count.
+        Take back a claimed task that was not started; the attempt does not count.
 
         Returns
         -------
@@ -682,6 +722,7 @@ class TaskQueue:
         """
         if not self._release(worker, task, attempt):
             return False
+        # The same number is given again, so that retries and journal see only what has begun.
         self._attempts[task] -= 1
         if task in self._unwanted:
             self._unwanted.discard(task)
@@ -706,17 +747,20 @@ class TaskQueue:
         Returns
         -------
         Verdict or None
-            None when it is not the one that counts: another worker's, an
-            earlier one, or reported twice. It must then be dropped.
+            None when the outcome does not count: another worker's, of an earlier
+            attempt, or reported twice. The caller must then drop the outcome.
         """
         task = outcome.task
         if not self._release(worker, task, outcome.attempt):
             return None
         unwanted = task in self._unwanted
         self._unwanted.discard(task)
+        # A success counts even of a task that was to be cancelled: its work is done and paid for.
         if outcome.status is Status.SUCCEEDED:
             place = self._workers[worker].place
             speed = self._ends[place][1] if place in self._ends else 1.0
+            # Only of successes: a failure may come at once and says nothing of how long the task
+            # takes.
             self._insist.learn(self._estimate[task], outcome.end - outcome.start, speed)
             self._move(task, DispatchState.SUCCEEDED)
             if not hold:
@@ -752,12 +796,13 @@ class TaskQueue:
         Parameters
         ----------
         delay
-            Of a task that follows: seconds until it has what it needs of this one.
+            Seconds until the data of this task have arrived for a child; None: no time.
         """
         for child in self._children(task):
             self._missing[child] -= 1
             due = now if delay is None else now + delay(child)
             if due > now:
+                # The latest of all parents' data counts, whichever parent ends last.
                 self._due[child] = due = max(due, self._due.get(child, due))
             if not self._missing[child] and self._state[child] == DispatchState.WAITING:
                 due = self._due.pop(child, now)
@@ -770,14 +815,15 @@ class TaskQueue:
     # Time.
 
     def next_wake(self) -> float | None:
-        """Time at which :meth:`wake` has something to do next; None for never."""
+        """Return the time at which :meth:`wake` has something to do next; None for never."""
         return self._delayed[0][0] if self._delayed else None
 
     def wake(self, now: float) -> int:
-        """Makes ready what has waited long enough; how many these are."""
+        """Make delayed tasks ready whose time has come; return how many."""
         woken = 0
         while self._delayed and self._delayed[0][0] <= now:
             _, task = heapq.heappop(self._delayed)
+            # Cancelled tasks stay in the heap until they come up: removing one would mean a search.
             if self._state[task] == DispatchState.DELAYED:
                 self._make_ready(task)
                 woken += 1
@@ -787,7 +833,7 @@ class TaskQueue:
 
     @property
     def counts(self) -> TaskCounts:
-        """Tasks by where they stand."""
+        """Number of tasks in each state."""
         n = self._by_state
         return TaskCounts(
             total=len(self._state),
@@ -801,12 +847,15 @@ class TaskQueue:
         )
 
     def demand(self) -> ProcessorDemand:
-        """The ready tasks that any worker may run, in numbers, and those that will follow."""
+        """Return the demand of ready tasks that are bound to no lease, and of tasks to come."""
         n = self._by_state
+        # Tasks claimed ahead of time hold no processor yet.
         running = sum(min(w.used, w.processors) for w in self._workers.values())
+        # A drained queue wants no more processors, however many tasks are left.
         if self.draining:
             return ProcessorDemand(running=running)
         lanes = [lane for lane in self._lanes_at[_ANYWHERE] if lane.ready]
+        # Demand must be more than nothing before any task has ended, or no pool would ever begin.
         stretch, mean = self._insist.stretch, self._insist.mean or GUESS
         return ProcessorDemand(
             tasks=sum(lane.ready for lane in lanes),
@@ -827,14 +876,15 @@ class TaskQueue:
 
     def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
         """
-        Ready tasks that none of these workers could take if it were idle.
+        Count the ready tasks that none of the given workers could take if all were idle.
 
-        Those about as long as the time of a worker all count as soon as one of them does
+        Tasks about as long as the time of a worker all count as soon as one of them does
         not fit.
         """
         if self.draining:
             return UnplaceableTasks()
         room: dict[int, float] = {}
+        # For each width only the worker with most time left matters.
         for name in workers:
             who = self._workers[name]
             room[who.processors] = max(
@@ -876,11 +926,13 @@ class TaskQueue:
         return number
 
     def _bind(self, task: int, place: str) -> None:
-        """Move a task to another place; its key in the old lane is stale from now on."""
+        """Move a task to another place; the key in the old bucket is stale from now on."""
         ready = self._state[task] == DispatchState.READY
         lane = self._lanes[self._lane[task]]
         lane.left -= 1
         if ready:
+            # The old heap keeps the key; claim() finds it stale, as its bucket is not the task's
+            # any more.
             self._count_out(lane, task)
         self._lane[task] = self._lane_number(place, task)
         lane = self._lanes[self._lane[task]]
@@ -918,11 +970,12 @@ class TaskQueue:
         return number
 
     def _key_of(self, task: int) -> tuple[_ReadyBucket, int]:
-        """Return the lane of a ready task, and its key there."""
+        """Return the bucket of a ready task, and the task's key there."""
+        # One integer of priority and number compares faster than a tuple, and takes less memory.
         return self._lanes[self._lane[task]], self._priority[task] << _BITS | task
 
     def _lanes_for(self, worker: QueueWorker, time_left: float = math.inf) -> list[_ReadyBucket]:
-        """Return the lanes with ready tasks that a worker could run if it were idle."""
+        """Return the buckets with ready tasks that a worker could run when idle."""
         lanes = [
             lane
             for lane in self._lanes_at[_ANYWHERE]
@@ -939,18 +992,18 @@ class TaskQueue:
         return lanes
 
     def _longest_of(self, lane: _ReadyBucket) -> float:
-        """Seconds that the longest ready task of a lane should take at speed 1."""
+        """Return seconds that the longest ready task of a bucket should take at speed 1."""
         return self._insist.expect(math.inf if lane.shortest == math.inf else lane.longest)
 
     def _time_left(self, who: QueueWorker, now: float) -> float:
-        """Seconds of work at speed 1 that one of its processors can do before it is taken away."""
+        """Return seconds of work at speed 1 that a processor of a worker can do until the end."""
         if who.place not in self._ends:
             return math.inf
         until, speed = self._ends[who.place]
         return (until - now) * speed
 
     def _is_in_time(self, who: QueueWorker, task: int, time_left: float) -> bool:
-        """Whether a task should end before the worker's time is over; yes where only it has it."""
+        """Whether a task should end before a worker's lease; always for tasks bound to a lease."""
         if self._lanes[self._lane[task]].place != _ANYWHERE:
             return True
         expect = self._insist.expect
@@ -969,16 +1022,22 @@ class TaskQueue:
         """
         free = who.processors - who.used
         shadow = -math.inf
+        # All tasks that end at the same moment make room together: processors to spare are counted
+        # when the last of them has ended.
         for end, width in sorted((end, self._processors[t]) for t, end in who.claimed.items()):
             if math.isinf(end) or (free >= processors and end > shadow):
                 break
             free += width
             shadow = end
+        # Some end is unknown, and without it there is no room: any task that overtakes could delay
+        # the start.
         if free < processors:
             return -math.inf, 0
         return max(shadow, now), free - processors
 
     def _set_children(self, parents: Sequence[Sequence[int]]) -> None:
+        # Compressed sparse rows, by a counting sort: children of a task lie side by side in one
+        # array, 4 bytes for each edge.
         count = array("I", [0]) * (len(parents) + 1)
         for row in parents:
             for parent in row:
@@ -1021,6 +1080,7 @@ class TaskQueue:
         if sequence is not None:
             if task in self._had_turn:
                 self._had_turn.discard(task)
+                # It had its turn before those that wait now.
                 sequence.appendleft(task)
             return
         lane, key = self._key_of(task)
@@ -1028,6 +1088,8 @@ class TaskQueue:
 
     def _release(self, worker: str, task: int, attempt: int) -> bool:
         who = self._workers.get(worker)
+        # A report may come late, twice, or from a worker that was taken to be gone: only who has
+        # the very attempt may end it.
         if who is None or task not in who.claimed or self._attempts[task] != attempt:
             return False
         del who.claimed[task]
@@ -1046,9 +1108,11 @@ class TaskQueue:
         self._skip_children(task)
 
     def _skip_children(self, task: int) -> None:
+        # A stack of our own: a chain of tasks may be longer than Python recurses.
         stack = list(self._children(task))
         while stack:
             child = stack.pop()
+            # Reached over several parents a child is skipped once.
             if self._state[child] == DispatchState.WAITING:
                 self._move(child, DispatchState.SKIPPED)
                 stack.extend(self._children(child))
@@ -1059,7 +1123,7 @@ _MASK = (1 << _BITS) - 1
 
 
 def _shortest_like(seconds: float) -> float:
-    """The least that counts as about as long: by eighths of what the next power of 2 adds."""
+    """Round seconds down to an eighth of the step to the next power of 2: the bucket's shortest."""
     if seconds == 0 or seconds == math.inf:
         return seconds
     mantissa, exponent = math.frexp(seconds)

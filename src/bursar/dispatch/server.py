@@ -70,16 +70,16 @@ _UNAUTHENTICATED_FRAME = 4096  # bytes; no unauthenticated peer may make us buff
 _AUTHENTICATION_TIMEOUT = 10.0  # seconds in which a connection must have said who it is
 _BATCH = 2048  # tasks at most claimed at a time
 _ROUNDS = 3
-"""Of the loop, more than it takes until a connection that was just accepted is made."""
+"""Turns of the loop, more than enough for a connection that was just accepted to be made."""
 
 _PARTING = 1.0  # seconds for what was written last to be read
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
 
 STUBBORN = 10.0
-"""Seconds after its tasks were to be killed in which a worker from elsewhere must have said so.
+"""Seconds for a worker on another machine to report that its tasks were killed.
 
-Later it is taken to be gone. A scheduler may suspend a job: then its worker stands still for as
-long as one likes, with its connection as it was.
+After that the worker is taken to be gone. A scheduler may suspend a job: then the worker stands
+still for any time, and the connection remains.
 """
 
 
@@ -155,7 +155,7 @@ class _LeaseAttendance:
 
 @dataclass(slots=True)
 class _PendingTransaction:
-    """The content of the next transaction, and what is sent or resolved once it is durable."""
+    """The content of the next transaction, and what is sent or resolved after the transaction."""
 
     records: list[AttemptRecord] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
@@ -170,7 +170,7 @@ class _PendingTransaction:
 
 
 DataAt = Callable[[int, str], Mapping[str, str]]
-"""Of a task and a site: paths of the files there that it reads, by name."""
+"""Function of a task and a site: paths of the task's input files there, by name."""
 
 
 class Dispatcher:
@@ -277,6 +277,8 @@ class Dispatcher:
         self._unauthenticated: set[_WorkerSession] = set()
         self._pending = _PendingTransaction()
         self._committing = False
+        # One thread: transactions and heartbeats reach SQLite in the order in which they were
+        # handed in.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bursar-journal")
         self._changed = asyncio.Event()
         self._fault: BursarError | None = None
@@ -297,6 +299,7 @@ class Dispatcher:
             self._break,
             silence,
         )
+        # Every user of this machine can connect to a port of the loopback interface.
         self.token = secrets.token_urlsafe(32)
         self.address = ("127.0.0.1", 0)
 
@@ -310,6 +313,8 @@ class Dispatcher:
         tasks will run again.
         """
         self._loop = asyncio.get_running_loop()
+        # Before anything is given out: the same task would else run twice at a time and write the
+        # same files.
         await asyncio.to_thread(kill_leftovers, self._run)
         self._epoch = epoch_of(self._loop, self._last_seen)
         self._server = await self._loop.create_server(
@@ -326,21 +331,23 @@ class Dispatcher:
         return self._epoch + self._loop.time()
 
     def submit(self, task: Task) -> int:
-        """Adds a task without parents; its number."""
+        """Add a task without parents; return the number of the task."""
         (number,) = self._queue.extend([task])
         self._tasks.append(task)
+        # Stays so: earlier tasks of several processors may still be in the queue.
         self._rigid = self._rigid or task.processors > 1
         self._schedule_fill()
         return number
 
     def cancel(self, task: int) -> bool:
         """
-        A task is not wanted any more; what runs is killed.
+        Cancel a task, and kill the attempt that runs.
 
         Returns
         -------
         bool
-            True when it will not start.
+            True when no worker has the task, which will not start any more; False when a worker
+            was told to stop the attempt.
         """
         worker = self._queue.cancel(task)
         if worker is None:
@@ -350,7 +357,7 @@ class Dispatcher:
         return False
 
     def note(self, kind: str, text: str, transfers: Sequence[Transfer] = ()) -> None:
-        """Journal an event of now, with movements of money that belong to it."""
+        """Journal an event of now, with the movements of money that belong to the event."""
         self._pending.events.append(RunEvent(self.now(), kind, text))
         self._pending.transfers.extend(transfers)
         self._commit_soon()
@@ -362,7 +369,7 @@ class Dispatcher:
 
     async def written(self) -> None:
         """
-        Returns when all that was noted and posted so far is durable.
+        Wait until all that was noted and posted so far is durable.
 
         Raises
         ------
@@ -374,12 +381,14 @@ class Dispatcher:
         if self._is_written_out or not (self._committing or self._pending):
             return
         durable = self._loop.create_future()
+        # Even if a commit is under way: what was noted last goes with the next one.
         self._pending.waiting.append(durable)
         self._commit_soon()
         await durable
 
     def beat(self) -> None:
         """Write a heartbeat to the journal."""
+        # After close() the writer's thread has ended.
         if not self._closed:
             beat = self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
             beat.add_done_callback(self._beaten)
@@ -390,7 +399,7 @@ class Dispatcher:
             self._break(error)
 
     async def change(self) -> None:
-        """Returns when something may have changed."""
+        """Wait until something may have changed."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -405,26 +414,28 @@ class Dispatcher:
         return self._queue.idle
 
     def drain(self) -> None:
-        """Starts nothing more; what runs goes on."""
+        """Start nothing more, and let running tasks go on."""
         self._queue.drain()
         for connection in self._connections.values():
+            # Jobs that wait at workers have not started either.
             self._send(connection, JobRecall(len(connection.claimed)))
         self._changed.set()
 
     async def stop(self, reason: str, *, grace: float = 5.0) -> None:
         """
-        Starts nothing more and stops what runs.
+        Start nothing more and stop the running tasks.
 
         Parameters
         ----------
         reason
-            Goes into the outcomes.
+            Text for the outcomes.
         grace
-            Seconds between asking and killing.
+            Seconds between SIGTERM and SIGKILL.
         """
         self.drain()
         for connection in self._connections.values():
             self._send(connection, CancelTasks([], grace, reason))
+        # A worker that stands still, as a suspended job's does, must not keep the run from its end.
         late = self._loop.call_later(grace + STUBBORN, self._cut_off)
         try:
             await self.wait()
@@ -438,7 +449,7 @@ class Dispatcher:
         in_order: Collection[str] = (),
     ) -> None:
         """
-        Tasks that have not started get another lease and priority.
+        Give tasks that have not started another lease and priority.
 
         See :meth:`bursar.dispatch.queue.TaskQueue.assign`.
         """
@@ -447,6 +458,7 @@ class Dispatcher:
 
     async def vacate(self, lease: str, reason: str) -> None:
         """End a lease: stop the tasks on its processors, which may run again elsewhere."""
+        # First, so that tasks which are cancelled here are not given to the same lease again.
         self._vacated.add(lease)
         for connection in self._connections.values():
             if connection.lease == lease and connection.claimed:
@@ -459,7 +471,7 @@ class Dispatcher:
             late.cancel()
 
     def dismiss(self, lease: str) -> None:
-        """Lets a lease's workers go; they take nothing more."""
+        """Dismiss the workers of a lease, and give the lease no more tasks."""
         self._vacated.add(lease)
         self._forget_absent(lease)
         for connection in self._connections.values():
@@ -484,12 +496,12 @@ class Dispatcher:
         self._schedule_fill()
 
     def demand(self) -> ProcessorDemand:
-        """The tasks that processors are wanted for, in numbers; without those bound to a lease."""
+        """Return the demand for processors of all tasks that are bound to no lease."""
         return self._queue.demand()
 
     @property
     def misfits(self) -> UnplaceableTasks:
-        """Ready tasks that no worker that is there could take, for the time or the width it has."""
+        """Ready tasks that are too long or too wide for every connected worker."""
         return self._queue.misfits(
             self.now(),
             [name for name, connection in self._connections.items() if self._is_open(connection)],
@@ -523,6 +535,7 @@ class Dispatcher:
                 )
                 continue
             if idle_since is not None and before.idle_since is not None:
+                # A lease is idle from when its last worker became so.
                 idle_since = max(idle_since, before.idle_since)
             else:
                 idle_since = None
@@ -535,7 +548,7 @@ class Dispatcher:
         return found
 
     def _forget_absent(self, lease: str) -> None:
-        """Counts the workers of a lease no more that takes nothing more and has none left."""
+        """Stop counting the workers of a lease that takes no more tasks and has no worker left."""
         seen = self._attendance.get(lease)
         if seen is not None and not seen.ready:
             del self._attendance[lease]
@@ -545,12 +558,12 @@ class Dispatcher:
         return {c.lease for c in self._connections.values() if c.claimed}
 
     def left(self, lease: str) -> int:
-        """Tasks that only a lease's processors run, and that are not at an end."""
+        """Return how many tasks bound to a lease are not at an end."""
         return self._queue.left(lease)
 
     async def wait(self) -> None:
         """
-        Returns when every task is at its end, or nothing more will run.
+        Wait until every task is at an end, or no further task will run.
 
         Raises
         ------
@@ -565,13 +578,15 @@ class Dispatcher:
             raise self._fault
 
     async def close(self) -> None:
-        """Lets the workers go and writes what is left."""
+        """Dismiss the workers, and write the rest to the journal."""
         for connection in list(self._connections.values()):
             self._send(connection, LeaveOrder())
         if self._waker is not None:
             self._waker.cancel()
+        # Listeners first: a worker that joined later would not be seen off.
         await self._stop_listening()
         await self._write_out()
+        # Connections after that: their outcomes are part of what was just written.
         await self._hang_up()
         if self._server is not None:
             await self._server.wait_closed()
@@ -598,12 +613,12 @@ class Dispatcher:
         self._server.close()
 
     async def _write_out(self) -> None:
-        """Returns when nothing is left to be journalled, or nothing more can be."""
+        """Wait until nothing is left to be journalled, or the journal cannot be written."""
         while (self._pending or self._committing) and self._fault is None:
             await self.change()
 
     async def _hang_up(self) -> None:
-        """Ends every connection, also one that is just being made, and sees them gone."""
+        """End all connections, also one that is just being made, and wait until all are gone."""
         self._closed = True
         for connection in [*self._connections.values(), *self._unauthenticated]:
             connection.hang_up()
@@ -616,7 +631,7 @@ class Dispatcher:
 
     @property
     def counts(self) -> TaskCounts:
-        """Tasks by where they stand; those prefetched by a worker count as waiting."""
+        """Number of tasks in each state; tasks prefetched by a worker count as waiting."""
         counts = self._queue.counts
         running = sum(self.running().values())
         waiting = counts.waiting + counts.running - running
@@ -654,6 +669,8 @@ class Dispatcher:
 
     def _joined(self, connection: "_WorkerSession", hello: Hello) -> bool:
         if connection.from_elsewhere and self.pilot_listener.is_turned_out(hello):
+            # Told to go and not just refused: a pilot that is only hung up on would try again until
+            # its patience ends.
             connection.write(frame(LeaveOrder()))
             connection.hang_up()
             return True
@@ -686,24 +703,29 @@ class Dispatcher:
         return True
 
     def _is_let_in(self, connection: "_WorkerSession", hello: Hello) -> bool:
+        # Two of one name would share claims. A worker that comes back before its former connection
+        # is seen to have ended tries again.
         if hello.worker in self._connections or hello.processors < 1:
             return False
         if connection.from_elsewhere:
             return self.pilot_listener.lets_in(hello)
+        # In constant time, so that nobody guesses the token byte by byte.
         return hmac.compare_digest(hello.token.encode(), self.token.encode())
 
     def _turn_out(self, lease: str) -> None:
-        """A lease's credential is good no more: its workers stop, and go."""
+        """Cancel the tasks of a lease whose credential was revoked, and dismiss the workers."""
         self._vacated.add(lease)
         for connection in list(self._connections.values()):
             if connection.lease == lease and connection.from_elsewhere:
                 if connection.claimed:
                     self._send(connection, CancelTasks([], 0.0, "its processors go back"))
                 self._send(connection, LeaveOrder())
+                # Its pilot may be suspended, or not follow orders: the lease has been given back in
+                # any case.
                 self._loop.call_later(_PARTING, connection.hang_up)
 
     def _cut_off(self, lease: str | None = None) -> None:
-        """Workers from elsewhere, of a lease or any, that still have tasks are gone to us."""
+        """Abort connections of pilots' workers that still have tasks, of one lease or of all."""
         for connection in list(self._connections.values()):
             if (
                 connection.from_elsewhere
@@ -721,13 +743,14 @@ class Dispatcher:
         return not connection.leaving and connection.lease not in self._vacated
 
     def _let_go(self, connection: "_WorkerSession") -> None:
-        """A worker that would like to leave may, if it has nothing; it gets nothing then."""
+        """Dismiss a worker that asked to leave, if the worker has no tasks."""
         if not connection.claimed:
             connection.leaving = True
             self._send(connection, LeaveOrder())
 
     def _left(self, connection: "_WorkerSession") -> None:
         self._unauthenticated.discard(connection)
+        # A connection that never joined has no worker and no tasks.
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
@@ -738,6 +761,7 @@ class Dispatcher:
             self._forget_absent(connection.lease)
         if connection.from_elsewhere:
             self.pilot_listener.left(connection.lease, connection.worker)
+        # Its tasks are not lost but were stopped, and nothing more is journalled.
         if self._closed:
             return
         lost = self._queue.lose(connection.worker)
@@ -756,6 +780,7 @@ class Dispatcher:
                 for task, attempt in lost
             ],
         )
+        # Last: the queue takes the outcomes above under this worker's name only.
         self._queue.leave(connection.worker)
         self._changed.set()
 
@@ -768,6 +793,8 @@ class Dispatcher:
                 connection.prefetch.returned(len(jobs))
                 for task, attempt in jobs:
                     if self._queue.give_back(connection.worker, task, attempt):
+                        # The hold goes back at once: another task may be waiting for just this
+                        # money.
                         self._guard.withdraw(task, self.now())
                         if self._keeps_starts:
                             self._pending.starts.append(AttemptStart.given_back(task, attempt))
@@ -785,7 +812,7 @@ class Dispatcher:
                 raise ProtocolError("a second hello")
 
     def _rested(self, connection: "_WorkerSession") -> None:
-        """A worker has given something out of its hands; maybe it has nothing now."""
+        """Note that a worker has given up tasks, and since when that worker is idle."""
         if not connection.claimed:
             connection.idle_since = self.now()
             if connection.leaving:
@@ -799,14 +826,19 @@ class Dispatcher:
         counted: list[Outcome] = []
         for reported in outcomes:
             outcome = placed(reported, connection.joined_at, now)
+            # Held: no child starts before its parent's success is durable, or a kill could leave a
+            # child's result without its parent's.
             verdict = finish(worker, outcome, now, hold=True)
             if verdict is None:
                 continue
             if verdict.final:
+                # Steps and environments of tasks at their end would fill memory in long campaigns.
                 self._tasks[outcome.task] = None
             counted.append(outcome)
             records.append(AttemptRecord(outcome, verdict.final, site, lease))
         if counted:
+            # In one transaction with the outcomes: after a kill either both are there or neither
+            # is.
             self._pending.transfers.extend(self._guard.settle(counted, now))
             self._commit_soon()
             self._rested(connection)
@@ -815,9 +847,10 @@ class Dispatcher:
     # Giving out work.
 
     def _schedule_fill(self) -> None:
-        """Fills the workers once the present burst of events is taken in."""
+        """Have the workers filled once the present burst of events is taken in."""
         if not self._fill_scheduled:
             self._fill_scheduled = True
+            # Once for all reports that the loop has read in this turn.
             self._loop.call_soon(self._fill)
 
     def _fill(self) -> None:
@@ -832,17 +865,22 @@ class Dispatcher:
                 self._fill_workers(now)
             self._take_back(now)
         except Exception as error:
+            # In a callback of the loop the error would only be logged, and the run would wait for
+            # ever.
             self._break(error)
         self._set_waker(now)
         self._changed.set()
 
     def _fill_workers(self, now: float) -> None:
         started: list[int] = []
+        # The least loaded first: a few tasks are spread over all workers.
         for connection in sorted(self._connections.values(), key=_load):
             worker = self._queue.workers[connection.worker]
             if not self._is_open(connection):
                 continue
             room = connection.processors - worker.used
+            # Wide tasks are never claimed ahead: a worker starts jobs in order, so that one which
+            # waits for several processors there would keep others idle.
             if not self._rigid:
                 room += self._share(connection)
             while room > 0 and self._queue.ready:
@@ -882,11 +920,12 @@ class Dispatcher:
         """Return how many tasks a worker may have waiting: a fair part of what is left, at most."""
         if not self._prefetch:
             return 0
+        # Half of a fair part stays in the queue, where any worker that becomes idle can have it.
         fair = self._queue.ready // (2 * len(self._connections))
         return min(connection.prefetch.depth(connection.processors), fair)
 
     def _take_back(self, now: float) -> None:
-        """Asks for tasks that wait at one worker while another worker could begin them."""
+        """Recall tasks that wait at one worker while another worker could begin these tasks."""
         workers = self._queue.workers
         takers = [
             name
@@ -924,9 +963,12 @@ class Dispatcher:
         size = 0
         for claim in claims:
             job = self._encode(claim, connection.site)
+            # Looked at for each job: a frame above the limit ends the connection, and with it all
+            # that the worker runs.
             if len(job) > MAX_PIECE:
                 self._refuse_job(connection, claim, len(job))
                 continue
+            # Small frames, so that a worker begins while the rest is on its way.
             if jobs and size + len(job) > BATCH_SIZE:
                 self._send(connection, JobAssignment(jobs), withhold=bool(transfers))
                 jobs, size = [], 0
@@ -954,6 +996,8 @@ class Dispatcher:
                 claim.task,
                 claim.attempt,
                 task.processors,
+                # 0 means no limit to a worker: an allowance that is all but used up must not become
+                # one.
                 0.0 if math.isinf(claim.seconds) else max(claim.seconds, 1e-3),
                 folder_name(claim.task, task.id),
                 task.steps,
@@ -967,8 +1011,10 @@ class Dispatcher:
     def _send(
         self, connection: "_WorkerSession", message: FromServer, *, withhold: bool = False
     ) -> None:
-        """Sends now, or after the next transaction where that, or something before it, must."""
+        """Send a message now or after the next transaction, never before an earlier message."""
         data = frame(message)
+        # Whatever follows a withheld message waits, too: a cancellation could else overtake the job
+        # that it is meant for.
         if withhold or connection.withheld:
             connection.withheld += 1
             self._pending.sends.append((connection, data))
@@ -979,6 +1025,7 @@ class Dispatcher:
     def _set_waker(self, now: float) -> None:
         due = self._queue.next_wake()
         if self._refused_for_now:
+            # The guard does not say when money comes free, so it is asked again.
             due = min(now + _ASK_AGAIN, math.inf if due is None else due)
         if self._waker is not None:
             self._waker.cancel()
@@ -995,6 +1042,8 @@ class Dispatcher:
             pending, self._pending = self._pending, _PendingTransaction()
             self._journal.commit(pending.records, pending.transfers, pending.events, pending.starts)
             return
+        # One transaction at a time: what comes meanwhile gathers for the next, so that a slow disk
+        # makes transactions larger and not a queue of them.
         self._committing = True
         self._loop.call_soon(self._commit)
 
@@ -1034,7 +1083,9 @@ class Dispatcher:
         self._changed.set()
 
     def _follow_commit(self, pending: _PendingTransaction) -> None:
-        """Acknowledge what is durable now, and go on from it."""
+        """Send, release and report what a durable transaction was waited for."""
+        # All of this only now: whoever hears of an outcome, or begins what was paid for, has its
+        # cause in the journal.
         for told in pending.waiting:
             if not told.done():
                 told.set_result(None)
@@ -1055,7 +1106,7 @@ class Dispatcher:
                 self._on_outcome(record)
 
     def _release(self, outcome: Outcome) -> None:
-        """Let the children of a task start, now or when its data have arrived."""
+        """Let the children of a task start, now or when the data that they read have arrived."""
         task, delay = outcome.task, self._delay
         if delay is None:
             self._queue.release(task)
@@ -1103,6 +1154,7 @@ class _WorkerSession(AcceptedConnection):
         """Mark the connection as authenticated, by a worker's hello."""
         self._known = True
         self.settled.set()
+        # Small until here, so that strangers cannot make the dispatcher set memory aside.
         self._frames.limit = MAX_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         self.lease = hello.lease
@@ -1110,35 +1162,38 @@ class _WorkerSession(AcceptedConnection):
             self._patience.cancel()
 
     def write(self, data: bytes) -> None:
-        """Sends, unless the connection is gone."""
+        """Send bytes, unless the connection has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def hang_up(self) -> None:
-        """Ends the connection once what was written is sent."""
+        """End the connection once all written data are sent."""
         if self._patience is not None:
             self._patience.cancel()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends the connection; what was written may be lost."""
+        """End the connection at once; written data may be lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection as unauthenticated, with a limit of time."""
         assert isinstance(transport, asyncio.Transport)
+        # Accepted before the listener closed, made after: nobody would wait for its end.
         if self._dispatcher._closed:
             transport.abort()
             return
         self._transport = transport
         self._dispatcher._unauthenticated.add(self)
         loop = asyncio.get_running_loop()
+        # A connection that says nothing takes a file descriptor; see worker_listener for many of
+        # them.
         self._patience = loop.call_later(_AUTHENTICATION_TIMEOUT, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Decode frames; abort the connection when they are malformed or the token is wrong."""
+        """Decode frames; abort the connection when a frame is malformed or the token is wrong."""
         try:
             for body in self._frames.feed(data):
                 message = self._decoder.decode(body)
@@ -1153,7 +1208,8 @@ class _WorkerSession(AcceptedConnection):
             self._dispatcher._break(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The worker is gone."""
+        """Have the tasks of the worker run again."""
+        # The listener counts it as unauthenticated until then.
         self.settled.set()
         if self._patience is not None:
             self._patience.cancel()

@@ -71,9 +71,10 @@ class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 class ReturnedJobs(msgspec.Struct, frozen=True, tag=2, array_like=True):
     """
-    The worker returns jobs that it has not started, and will not.
+    The worker returns jobs that have not started, and will not run them.
 
-    It answers each :class:`JobRecall` with one, and sends one unasked when what it runs takes long.
+    A worker answers each :class:`JobRecall` so, and returns jobs unasked when those that run
+    take long.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class ReturnedJobs(msgspec.Struct, frozen=True, tag=2, array_like=True):
 
 class LeaveRequest(msgspec.Struct, frozen=True, tag=3, array_like=True):
     """
-    A worker's request to leave; it disconnects when it gets a :class:`LeaveOrder`.
+    A worker's request to leave, which the dispatcher grants by a :class:`LeaveOrder`.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ class LeaveRequest(msgspec.Struct, frozen=True, tag=3, array_like=True):
 
 class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """
-    One attempt, as the worker needs it.
+    One attempt of a task, with all that a worker needs for running the task.
 
     Parameters
     ----------
@@ -245,8 +246,10 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: FromWorker | FromServer) -> bytes:
-    """The message as it goes over the wire."""
+    """Return the frame of a message: the length and the encoded message."""
     buffer = bytearray(4)
+    # Behind the room for the length: a frame of megabytes is not copied to put four bytes before
+    # it.
     _encoder.encode_into(message, buffer, 4)
     size = len(buffer) - 4
     if size > MAX_FRAME:
@@ -271,7 +274,7 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """
-        Takes bytes as they come; yields the body of each frame completed.
+        Take received bytes; yield the body of each frame that is complete.
 
         Raises
         ------
@@ -283,6 +286,7 @@ class FrameDecoder:
         try:
             while len(self._buffer) - start >= 4:
                 (size,) = _LENGTH.unpack_from(self._buffer, start)
+                # Before the body has arrived: nothing is buffered for a frame that is not taken.
                 if size > self.limit:
                     raise ProtocolError(f"a frame of {size} bytes is larger than {self.limit}")
                 if len(self._buffer) - start - 4 < size:
@@ -291,4 +295,6 @@ class FrameDecoder:
                 start += 4 + size
                 yield body
         finally:
+            # Once for all frames, as each deletion moves what is left; also when the caller stops
+            # between two frames.
             del self._buffer[:start]
