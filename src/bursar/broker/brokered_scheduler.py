@@ -74,7 +74,7 @@ class BrokeredScheduler:
         Name of the choice rule, for the journal.
     moment
         Clock of broker and elements; stands still while jobs are matched.
-    haulage
+    staging
         Moves the jobs' files; None: no task reads files of the sites' storages, or registers any.
     retry
         Rules for retrying a job that failed; None: the default number of attempts, without a wait.

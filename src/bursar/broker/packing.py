@@ -123,7 +123,7 @@ class JobPacking:
 
     Parameters
     ----------
-    bays
+    pools
         Bays that take jobs.
     sizes
         Jobs to pack.

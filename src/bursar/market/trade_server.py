@@ -156,7 +156,7 @@ class TradeServer:
         Of each customer; it is the owner that says who belongs where.
     customers
         Whom it deals with; None: everyone.
-    clerk
+    registrar
         Who names and enters its agreements; None: they are counted.
     """
 

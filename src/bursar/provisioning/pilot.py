@@ -70,7 +70,7 @@ def processors_here(credential: Credential, text: str) -> int:
 
     Parameters
     ----------
-    said
+    text
         What the job says; empty: nothing, and the pilot is alone.
 
     Raises

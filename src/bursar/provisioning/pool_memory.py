@@ -61,7 +61,7 @@ class PoolMemory:
         History of the user's queue waits.
     wake
         When a decision may be due though nothing has happened, on the pool's clock.
-    standings, sights
+    health_by_site, observations
         Health and observation of each site, by name.
     known
         Pending requests, by name.

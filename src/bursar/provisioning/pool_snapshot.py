@@ -109,7 +109,7 @@ class PoolSite:
         without a limit of time.
     free
         Processors that the scheduler says are free now; None: it does not say.
-    holes
+    backfill_windows
         Backfill windows now and later, by the scheduler's queue; empty: unknown.
     probed
         Seconds until one processor would be available, by the scheduler's estimate; None: no

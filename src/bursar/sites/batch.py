@@ -178,7 +178,7 @@ class BatchSite:
         ----------
         endpoints
             Where their workers report, by the names of the pilots.
-        say
+        notify
             Told, in one line for people, of what becomes of them.
         """
         self._on_event = notify

@@ -27,7 +27,7 @@ class BatchPilot:
         The pilot as the run asked for it.
     begin
         Called when the pilot has its processors, with those that differ from what was asked.
-    say
+    notify
         Called with a line for people.
     together
         Whether the pilot is of no use with fewer processors than it asks for.

@@ -27,7 +27,7 @@ class JobEndings:
         Journal of what was asked of the scheduler.
     start
         Starts a task that goes on by itself.
-    say
+    notify
         Called with a line for people.
     """
 

@@ -43,7 +43,7 @@ SUBMITTERS = frozenset({"sbatch", "qsub", "bsub", "flux"})
 """Names of the commands that carry requests."""
 
 UNRECORDED = 10.0
-"""Seconds for which a job is in no list and no record before it is taken to be in none for good:
+"""Seconds for which a job is in no list and no record before it counts as unrecorded for good:
 accounting may lag behind the queue."""
 
 _SOONEST, _SLOWER, _LATEST = 0.2, 1.3, 2.0  # seconds between two questions, and their growth
@@ -82,7 +82,7 @@ class JobSettlement:
         the scheduler cannot be asked.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
-    say
+    notify
         Called with a line for people when the scheduler cannot be asked.
     """
 
@@ -110,14 +110,14 @@ class JobSettlement:
         self._unknown: dict[str, float] = {}  # since when jobs are, loop time
         self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
         self._under_way: set[str] = set()  # names of this process's requests
-        self._unanswered: set[str] = set()  # of these, such as failed
+        self._unanswered: set[str] = set()  # of these, the ones whose submission failed without a clear answer
         self.notified: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
         self.is_owed = False
         """Whether a caller stopped waiting before a lease was settled."""
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
-        """Returns when it is known; see :class:`bursar.sites.protocol.MeteringSite`."""
+        """Wait until a lease's held time is known; see :class:`bursar.sites.protocol.MeteringSite`."""
         owed = self._owed[lease.id] = _UnsettledLease(lease, watched)
         self._pause = _SOONEST
         if not self._tasks:
@@ -131,13 +131,15 @@ class JobSettlement:
             self._owed.pop(lease.id, None)
 
     def record_report(self, report: JobReport) -> None:
-        """Keeps when a job began, which its scheduler may forget."""
+        """Journal when a job began, which its scheduler may forget."""
         known = self._began.get(report.id)
         if report.state == "running" and report.began is not None and report.began != known:
             self._began[report.id] = report.began
             self._record.began(report.id, report.began, report.until)
         elif report.state in ("pending", "held") and known is not None:
             del self._began[report.id]
+            # Some schedulers record only the last time that a job ran: earlier ones are known only
+            # here.
             self._record.requeued(report.id, self._clock())
 
     def asks(self, name: str) -> None:
@@ -173,13 +175,18 @@ class JobSettlement:
             return jobs
         for name, handed in left.requests.items():
             found = [job for job in await self._manager.named(name) if job not in left.jobs]
+            # Job names recur when a folder is used again; only jobs that ended after the request
+            # can be its own. The skew allows for the scheduler's clock.
             if found and handed.at:
                 reports = await self._manager.poll(found)
                 oldest = handed.at - _SKEW
                 found = [job for job in found if (reports[job].ended or oldest) >= oldest]
             if not found:
                 continue
+            # Requests of lasting sites name no pilots: their jobs are only ended, never billed.
             pilots = handed.pilots or ("",) * len(found)
+            # Schedulers number jobs in the order of submission, the order in which pilots were
+            # written down.
             mine = dict(zip(sorted(found, key=_number), pilots, strict=False))
             jobs |= mine
             if handed.pilots:
@@ -197,6 +204,7 @@ class JobSettlement:
                 notified = False
             except SiteError as error:
                 if not notified:
+                    # Once per outage, not once per attempt.
                     self._notify(f"{error}; asked again until its jobs are settled")
                 notified = True
             await asyncio.sleep(self._pause)
@@ -220,6 +228,8 @@ class JobSettlement:
                 name for name, handed in left.requests.items() if not self._may_arrive(handed)
             }
             found = await self.adopt(left)
+            # Judged only now, after the jobs were looked for: a request that arrived meanwhile has
+            # its job recorded and is no longer in doubt.
             jobs |= {pilot: job for job, pilot in found.items()}
             self._judge_requests(left, never_arriving)
         known = [owed for owed in waiting if owed.lease.id in jobs]
@@ -235,7 +245,9 @@ class JobSettlement:
         there = [job for job in ids if reports[job].state in _THERE]
         await self._cancel(there)
         over = [job for job in ids if reports[job].state == "ended"]
+        # Only of ended jobs: the usage of a job that still runs is not final.
         usage = await self._manager.usage(over) if over else {}
+        # Read again: the reports just taken may have added times at which jobs ran.
         left = self._record.read()
         for owed in known:
             job = jobs[owed.lease.id]
@@ -243,12 +255,15 @@ class JobSettlement:
 
     def _may_arrive(self, handed: SubmittedRequest) -> bool:
         """Whether a request of a killed process may still become a job."""
+        # Bounds the wait where the submitting host cannot be looked into.
         if handed.at and self._clock() - handed.at > LATE:
             return False
+        # A submission command survives the kill of its parent and may still reach the scheduler.
         return handed.host != socket.gethostname() or is_submitting(handed.at)
 
     def _judge_requests(self, left: RecoveredJobs, never_arriving: Collection[str]) -> None:
         """Requests that have not become jobs, and will not any more, are written off."""
+        # A request that this process is just submitting is in the journal, too, and must not go.
         written_off = (self._unanswered | set(never_arriving)) - self._under_way
         for name in self._record.read().requests:
             if name in left.requests and name in written_off:
@@ -260,6 +275,7 @@ class JobSettlement:
         due = [job for job in jobs if now >= self._cancel_at.get(job, now)]
         if due:
             await self._manager.cancel(due)
+            # A cancellation can be lost with the controller; repeated, but not at every question.
             self._cancel_at.update(dict.fromkeys(due, now + _CANCEL_AGAIN))
 
     def _settle(
@@ -276,6 +292,7 @@ class JobSettlement:
             usage = self._stopping(job, report, now)
             if usage is None:
                 return
+        # Times before the job was put back: paid unless the scheduler's figure includes them.
         before = sum(s.requeued - s.began for s in stints if s.requeued is not None)
         if usage is not None and usage.is_whole:
             before = 0.0
@@ -287,25 +304,30 @@ class JobSettlement:
             self._keep(owed, job, usage, seconds)
             self._find(owed, MeteredTime(began=began, seconds=seconds if has_run else None))
             return
+        # Neither listed nor recorded: accounting may lag, so the worst case waits a little.
         since = self._unknown.setdefault(job, now)
         if now - since >= UNRECORDED:
             self._find(owed, self._worst(owed, stints))
 
     def _stopping(self, job: str, report: JobReport, now: float) -> JobUsage | None:
-        """Held time of a job that has stopped though its nodes may not answer for minutes."""
+        """Return the held time of a stopped job, though its nodes may not answer for minutes."""
         began, ended = report.began, report.ended
+        # Slurm gives a completing job an end time at once; a crashed node would keep it completing,
+        # and the run's end waiting, until the node is declared down.
         if began is None or ended is None or report.processors is None:
             return None
+        # A moment of grace: the controller may still correct the end while epilogs run.
         if now - self._stopped.setdefault(job, now) < _STOPPED:
             return None
         seconds = max(0.0, ended - began)
         return JobUsage(id=job, processors=report.processors, seconds=seconds, how="unknown")
 
     def _worst(self, owed: _UnsettledLease, stints: Sequence[HoldingInterval]) -> MeteredTime:
-        """The most that a job may have held of which there is no record."""
+        """Return the longest time that a job without a record may have held its processors."""
         lease, now = owed.lease, self._clock()
         ends = [now]
         if owed.watched is not None:
+            # A pilot ends itself when its run has been silent for `unwatched` seconds.
             ends.append(owed.watched + lease.unwatched)
         if lease.until is not None:
             ends.append(lease.until + lease.unwatched)
@@ -331,7 +353,7 @@ class JobSettlement:
         row = PilotUsage(
             pilot=owed.lease.id,
             job=job,
-            # None are left of a job that was cancelled after it had been put back.
+            # Schedulers report no processors for a job cancelled after it was put back.
             processors=usage.processors or (owed.lease.processors if seconds else 0),
             seconds=seconds,
             how=usage.how or "unknown",
@@ -391,6 +413,8 @@ def is_submitting(asked: float) -> bool:
                 continue
             name, _, fields = (process / "stat").read_text().partition("(")[2].rpartition(")")
             started = booted + int(fields.split()[19]) / ticks
+            # Commands of the user's other runs, started at other times, once kept a resumed run
+            # waiting for two minutes.
             is_near = not asked or -_EARLIER <= started - asked <= _LATER
             if name in SUBMITTERS and is_near:
                 return True
@@ -398,9 +422,10 @@ def is_submitting(asked: float) -> bool:
 
 
 def _seen(owed: _UnsettledLease) -> float:
-    """Seconds for which a lease was seen to be held, by the journal's time alone."""
+    """Return for how many seconds a lease was seen to be held, by the journal's clock alone."""
     lease = owed.lease
     moments = [moment for moment in (owed.watched, lease.until) if moment is not None]
+    # A lease only asked for has a planned start, not one that anybody saw.
     if lease.asked or not moments:
         return 0.0
     return max(0.0, min(moments) - lease.start)
@@ -412,7 +437,7 @@ def _is_awaited(pilot: str, left: RecoveredJobs) -> bool:
 
 
 def _number(job: str) -> tuple[int, int]:
-    """Jobs in the order in which they were handed in, elements of an array as they count."""
+    """Return a key that sorts jobs by submission, elements of an array by index."""
     head, _, element = job.partition("_")
     digits = "".join(c for c in head if c.isdigit())
     return int(digits or 0), int(element) if element.isdigit() else 0

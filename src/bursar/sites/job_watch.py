@@ -11,10 +11,10 @@ SOONEST = 0.2
 """Seconds between two looks right after something has changed."""
 
 LATEST = 10.0
-"""Seconds between two looks when nothing has for long: a login node is not ours alone."""
+"""Seconds between two looks when nothing has changed for long: a login node is not ours alone."""
 
 _SLOWER = 1.3
-_SHARE = 9  # times as long as a look takes it is waited before the next
+_SHARE = 9  # pause before the next look, in durations of the last: a tenth of the time is asking
 _MOST = 60.0  # seconds, so that a scheduler that hangs is asked again
 
 URGENT = 0.5
@@ -24,10 +24,10 @@ _URGENT_LOOKS = 3  # after a loss: a job that is being cancelled is said to run 
 _MOST_OWED = 60.0  # seconds of pauses that were cut short and not yet made up for
 
 FORGOTTEN = 120.0
-"""Seconds for which nobody knows of a job before it is taken to be gone."""
+"""Seconds for which the scheduler does not know a job before the job counts as gone."""
 
 JobReportListener = Callable[[JobReport], None]
-"""Told what is known of a job, when that has changed."""
+"""Called with the report on a job when the report has changed."""
 
 
 class JobWatch:
@@ -38,7 +38,7 @@ class JobWatch:
     ----------
     manager
         Adapter to the scheduler.
-    say
+    notify
         Called with a line for people when the scheduler cannot be asked, and when it can again.
     """
 
@@ -61,7 +61,7 @@ class JobWatch:
         return tuple(self._listeners)
 
     def add(self, job: str, listener: JobReportListener) -> None:
-        """Watches a job until it is dropped."""
+        """Watch a job until :meth:`drop`."""
         self._listeners[job] = listener
         self._reports[job] = None
         self.poll_soon()
@@ -74,13 +74,13 @@ class JobWatch:
         self._settle(job)
 
     def poll_soon(self) -> None:
-        """Expects a change soon: the next looks follow each other as closely as courtesy allows."""
+        """Shorten the pauses between looks again, since a change is expected soon."""
         self._pause = SOONEST
         self._changed.set()
 
     def doubt(self, job: str) -> None:
         """
-        Looks at once, since a worker of a job has been lost.
+        Look at once, since a worker of a job has been lost.
 
         A loss does not wait for the pause that a slow scheduler is left in peace for: that time is
         made up for by later pauses, and no more than a minute of it is ever owed.
@@ -96,7 +96,7 @@ class JobWatch:
             self.poll_soon()
 
     async def run(self) -> None:
-        """Looks again and again, for ever."""
+        """Poll the scheduler for ever."""
         loop = asyncio.get_running_loop()
         while True:
             if not self._listeners:
@@ -112,32 +112,37 @@ class JobWatch:
             await self._rest(least, pause)
 
     async def _rest(self, least: float, pause: float) -> None:
-        """Waits for a pause, or for news once its least part is over, or for a loss before that."""
+        """Wait for a pause, cut short by news after its least part, or by a loss at any time."""
         loop = asyncio.get_running_loop()
         courteous = loop.time() + least
+        # Even urgent looks keep this distance: one crashed node loses all its workers in one burst.
         await asyncio.sleep(min(URGENT, least))
+        # Cut pauses are a debt that later pauses pay off. At the limit a loss waits like all else,
+        # so that a flapping node cannot keep a slow controller busy.
         if self._owed < _MOST_OWED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(courteous):
                     await self._urgent.wait()
         else:
             await asyncio.sleep(courteous - loop.time())
+        # A loss cut the pause short.
         if loop.time() < courteous:
             self._owed += courteous - loop.time()
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(courteous + pause - least):
                 await self._changed.wait()
+        # Whatever was rested beyond the courteous part pays off the debt.
         self._owed = max(0.0, self._owed - (loop.time() - courteous))
 
     def _settle(self, job: str) -> None:
-        """Ends the urgency of a job that has lost a worker."""
+        """End the urgency of a job that has lost a worker."""
         self._doubtful.pop(job, None)
         if not self._doubtful:
             self._urgent.clear()
 
     async def poll(self) -> None:
-        """Asks once, and tells what has changed."""
+        """Ask the scheduler once and pass on what has changed."""
         jobs = list(self._listeners)
         if not jobs:
             return
@@ -158,6 +163,8 @@ class JobWatch:
             if job in self._listeners:
                 self._take(job, report, now)
         for job, looks in list(self._doubtful.items()):
+            # Several looks each: right after a node is lost the scheduler still says that its job
+            # runs.
             self._doubtful[job] = looks - 1
             if looks <= 1:
                 self._settle(job)
@@ -165,6 +172,8 @@ class JobWatch:
     def _take(self, job: str, report: JobReport, now: float) -> None:
         if report.state == "unknown":
             since = self._unknown_since.setdefault(job, now)
+            # Not listed is not ended: accounting lags, and a restarted controller reads its jobs
+            # back first.
             if now - since < FORGOTTEN:
                 return
             report = JobReport(

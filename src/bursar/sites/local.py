@@ -215,7 +215,7 @@ class LocalSite:
         ----------
         endpoints
             Where their workers report, by the names of the pilots.
-        say
+        notify
             Told, in one line for people, of what becomes of them.
         """
         await asyncio.to_thread(_end_orphans, self._run)

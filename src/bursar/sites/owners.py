@@ -117,11 +117,15 @@ class _HolderProcess:
     mark: str
 
     def is_there(self) -> bool:
-        """Whether it, or anything its workers started, is alive; of another machine: perhaps."""
+        """Whether the process or one that its workers started is alive; elsewhere, presumed so."""
+        # Only this machine's /proc can be read. To call a live run of another machine dead would
+        # sell its processors twice.
         if self.host != socket.gethostname():
             return True
         if self.boot != _boot():
             return False
+        # A pid alone may have been given to another process since. Tasks of a killed run go on for
+        # a moment and still use the processors: their mark in the environment finds them.
         return _started(self.pid) == self.started or bool(self.mark and traces_of(self.mark))
 
 
@@ -184,16 +188,19 @@ class OwnersBook:
 
         Parameters
         ----------
-        say
-            Told, in one line for people, that there is something to wait for.
+        notify
+            Called once, with a line for people, when there is something to wait for.
         """
         notified = False
         try:
+            # Polled: SQLite tells nobody of another process's commit, and a killed holder announces
+            # nothing.
             while not self._took(site, name, processors):
                 if not notified:
                     notified = True
                     notify(self._why_not(site, processors))
                 await asyncio.sleep(_POLL_INTERVAL)
+        # The row in the queue would otherwise age and keep later runs out for as long as we live.
         except asyncio.CancelledError:
             with self._writing() as db:
                 key = (_key(site), self._id, name)
@@ -201,14 +208,14 @@ class OwnersBook:
             raise
 
     def give(self, site: SiteFacts, name: str) -> None:
-        """Hold what is held under a name no more."""
+        """Give back the processors that are held under a name."""
         if self._is_registered:
             with self._writing() as db:
                 key = (_key(site), self._id, name)
                 db.execute("DELETE FROM held WHERE (site, holder, name) = (?,?,?)", key)
 
     def mark(self, run: str) -> None:
-        """Tell by which mark the processes of this run's workers are found."""
+        """Set the mark by which the processes of this run's workers are found."""
         if run != self._mark:
             self._mark = run
             if self._is_registered:
@@ -253,7 +260,7 @@ class OwnersBook:
         """
         Note what the run has paid each owner since its first start, by its own ledger.
 
-        Doing it again changes nothing, so that a payment that was under way when a process was
+        Repeating the call changes nothing, so that a payment that was under way when a process was
         killed counts once.
         """
         with self._writing() as db:
@@ -264,7 +271,7 @@ class OwnersBook:
                 )
 
     def close(self) -> None:
-        """Hold nothing any more. Doing it again does nothing."""
+        """Give back everything that the run holds. A second call does nothing."""
         if self._is_registered:
             with self._writing() as db:
                 _forget(db, self._id)
@@ -277,8 +284,12 @@ class OwnersBook:
 
     def _took(self, site: SiteFacts, name: str, processors: int) -> bool:
         key = _key(site)
+        # Sums since the run's first start, not differences: a repeated note replaces the one
+        # before.
         with self._writing() as db:
             used = self._used(db, key)
+            # An empty site always fits: a pilot wider than the facts say would otherwise wait for
+            # ever.
             fits = used == 0 or used + processors <= site.processors
             if self._insist or (fits and not self._is_behind(db, key, name)):
                 db.execute(
@@ -297,12 +308,14 @@ class OwnersBook:
             return False
 
     def _used(self, db: sqlite3.Connection, key: str) -> int:
-        """Processors in use, ours included; whose processes are gone have been dropped."""
+        """Count processors in use, ours included, after dead holders have been dropped."""
         query = "SELECT coalesce(sum(processors), 0) FROM held WHERE site = ?"
         return int(db.execute(query, (key,)).fetchone()[0])
 
     def _is_behind(self, db: sqlite3.Connection, key: str, name: str) -> bool:
-        """Whether a run that has waited long comes first; not before one that is at work there."""
+        """Whether a run that has waited long comes before this one, unless this one holds some there."""
+        # A run at work there may have to finish with more processors before it gives any back: to
+        # queue it behind those that wait for it could block both.
         mine = "SELECT count(*) FROM held WHERE (site, holder) = (?,?)"
         if db.execute(mine, (key, self._id)).fetchone()[0]:
             return False
@@ -324,11 +337,12 @@ class OwnersBook:
     def _held_by_others(
         self, db: sqlite3.Connection, site: SiteFacts
     ) -> list[tuple[_HolderProcess, int, float]]:
-        """Each other process that is there, what it holds, and since when."""
+        """List each other living process, how many processors it holds, and since when."""
         query = """SELECT holders.*, sum(processors), min(since) FROM held
             JOIN holders ON id = holder WHERE site = ? AND id != ? GROUP BY id"""
         rows = db.execute(query, (_key(site), self._id)).fetchall()
         found = [(_HolderProcess(*row[:-2]), row[-2], row[-1]) for row in rows]
+        # Readers write nothing, so dead holders are only filtered here; the next writer drops them.
         return [entry for entry in found if entry[0].is_there()]
 
     def _state(self, db: sqlite3.Connection, site: SiteFacts) -> OwnerState:
@@ -345,12 +359,14 @@ class OwnersBook:
         there: dict[str, bool] = {self._id: True}
         for *process, agreement, processors, start, end in db.execute(query, (key,)):
             holder = _HolderProcess(*process)
+            # Whether a process lives costs a walk through /proc when it is gone: once per holder.
             if holder.id not in there:
                 there[holder.id] = holder.is_there()
             if holder.id == self._id:
                 ours[agreement] = Commitment(processors, start, end)
             elif there[holder.id]:
                 others.append(Commitment(processors, start, end))
+                # Only agreements of this moment explain what is held now.
                 if start <= now < end:
                     agreed[holder.id] = agreed.get(holder.id, 0) + processors
         for holder, count, since in self._held_by_others(db, site):
@@ -375,6 +391,8 @@ class OwnersBook:
                 DO UPDATE SET amount = amount + excluded.amount""",
                 (key, self._identity, self.customer, more),
             )
+        # Replaced as a whole: a run has few agreements with one owner, and some have been
+        # shortened.
         if dict(after.ours) != dict(before.ours):
             db.execute("DELETE FROM agreements WHERE (site, holder) = (?,?)", (key, self._id))
             db.executemany(
@@ -405,6 +423,8 @@ class OwnersBook:
             if self._db is None:
                 self._db = _open(self._path)
             with transaction(self._db):
+                # In the same transaction as the first row: rows of an unregistered holder would
+                # never be dropped.
                 if not self._is_registered:
                     self._register(self._db)
                 self._drop_dead(self._db)
@@ -420,6 +440,7 @@ class OwnersBook:
         with _speaking_of(self._path):
             if self._db is None:
                 self._db = _open(self._path)
+            # One snapshot for all queries of the block; rolled back, since nothing was written.
             self._db.execute("BEGIN")
             try:
                 yield self._db
@@ -435,7 +456,7 @@ class _OwnerStateUpdate:
 
 
 def _key(site: SiteFacts) -> str:
-    """A site among all: those of one name in one file are one; this machine's are this one's."""
+    """Return a site's key: sites file and name, and the host for a local site."""
     where = f"@{socket.gethostname()}" if site.kind == "local" else ""
     return f"{site.source}#{site.name}{where}"
 
@@ -484,12 +505,12 @@ def _open(path: Path) -> sqlite3.Connection:
 @contextlib.contextmanager
 def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
     """
-    The owners' book to look into; None where nothing is shared or the file cannot be used.
+    Open the owners' book for reading; None where nothing is shared or the file is unusable.
 
     Parameters
     ----------
     customer
-        Who looks, as owners know their customers; None: this user.
+        Name of the customer who looks; None: this user.
     """
     path = owners_file()
     if path is None or not _is_there(path):
@@ -519,6 +540,8 @@ def _boot() -> str:
 def _started(pid: int) -> int:
     """Return when a process began, in clock ticks since boot; -1 if it is gone or a zombie."""
     try:
+        # The command's name in parentheses may hold spaces and parentheses itself: fields follow
+        # the last.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return -1

@@ -118,7 +118,7 @@ class SharedSite(Protocol):
 
         Parameters
         ----------
-        say
+        notify
             Told, in one line for people, who has the processors meanwhile.
         """
 

@@ -61,7 +61,7 @@ class ProxyWorker(asyncio.Protocol):
     ----------
     endpoint
         Address of the dispatcher.
-    carrier
+    executor
         Job executor that runs the jobs.
     name
         Name of the worker, unique in the run.

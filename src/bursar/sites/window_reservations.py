@@ -31,7 +31,7 @@ class WindowReservations:
         Returns the longest time of one allocation, seconds.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
-    say
+    notify
         Called with a line for people.
     """
 

@@ -27,7 +27,7 @@ def validate_status(
 
     Parameters
     ----------
-    said
+    status
         Object of any type.
     site
         Name of the site that was asked.

@@ -179,7 +179,7 @@ class InFlightJobs:
         ----------
         now
             Seconds.
-        said
+        published
             Last published status of each site.
         processors, runtime
             Processors that the job holds; its seconds at speed 1, None when unknown.

@@ -85,7 +85,7 @@ class JobClassCache:
 
     Parameters
     ----------
-    roster
+    registry
         Registry of the sites.
     attributes
         Attributes that all jobs have.

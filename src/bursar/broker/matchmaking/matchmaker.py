@@ -47,11 +47,11 @@ class MatchedSites:
         Numbers of the sites that are left.
     access, transfer
         Seconds that its files take at each of these; None: it has none, or nobody knows.
-    board
+    statuses
         Status of these sites, from the index or from the sites themselves.
     fresh
         Whether the sites themselves were asked.
-    mute
+    silent
         Why sites were left out in the second phase, by their number.
     """
 
@@ -70,7 +70,7 @@ class Matchmaker:
 
     Parameters
     ----------
-    roster
+    registry
         Registry of the sites.
     index
         Information index, whose facts may be old.

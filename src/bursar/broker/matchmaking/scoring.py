@@ -114,7 +114,7 @@ class SiteScorer:
     ----------
     maker
         Matchmaker that knows the sites.
-    flying
+    in_flight
         Our own jobs that have not ended.
     as_published
         Whether :data:`STOCHASTIC` takes ranks as published, and leaves our own jobs out.

@@ -33,7 +33,7 @@ class SiteStatusTable:
 
     Parameters
     ----------
-    roster
+    registry
         The sites.
 
     Attributes

@@ -101,7 +101,7 @@ def expected_waits(
         Seconds.
     own
         Jobs to count.
-    said
+    statuses
         Last published status of the sites.
     width, speed
         Number of processors of each site, and their speed.

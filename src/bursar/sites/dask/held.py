@@ -27,7 +27,7 @@ class HeldThreads:
         As of :class:`bursar.sites.protocol.Site`.
     among
         All pilots of the site; this one is removed when it is released.
-    say
+    notify
         Called with a line for people when workers are gone.
     on_broken
         Called with the address of a worker that broke the protocol.

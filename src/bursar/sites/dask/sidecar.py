@@ -135,7 +135,7 @@ class DaskSidecar:
 
         Parameters
         ----------
-        parcels
+        payloads
             For each job, the files that it reads; empty where files are shared.
 
         Returns

@@ -36,7 +36,7 @@ class HeldInstance:
         Session with the instance.
     siblings
         Index of the run's files that instances of the service have.
-    look
+    check
         Checks whether the processors are still ours.
     release
         Ends the instance, and the agreement that was bought for it.

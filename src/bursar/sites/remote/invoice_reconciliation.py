@@ -30,7 +30,7 @@ class InvoiceReconciler:
         File that records what was delivered.
     currency
         Currency of all amounts.
-    say
+    notify
         Called with a line for people when an invoice is odd.
     """
 

@@ -67,7 +67,7 @@ class RemoteLeases:
         Facts of the site from the sites file.
     remote
         Address and credentials of the service.
-    contact, standing
+    contact, status
         Client of the service, and its last known status.
     refresh
         Asks the service for its status.
