@@ -25,8 +25,8 @@ from run_lives import RunLives
 
 from bursar.runs.folder import RunFolder
 from bursar_devtools.testgrid.slurm import SlurmCluster
-from bursar_devtools.testgrid.slurm_requirements import PACKAGES, missing_programs
 from bursar_devtools.testgrid.slurm_configuration import completions
+from bursar_devtools.testgrid.slurm_requirements import PACKAGES, missing_programs
 
 PRICE = 2.0 / 3600.0
 """Currency units for a processor-second: 2 SU a core-hour."""

@@ -110,7 +110,9 @@ class JobSettlement:
         self._unknown: dict[str, float] = {}  # since when jobs are, loop time
         self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
         self._under_way: set[str] = set()  # names of this process's requests
-        self._unanswered: set[str] = set()  # of these, the ones whose submission failed without a clear answer
+        self._unanswered: set[str] = (
+            set()
+        )  # of these, the ones whose submission failed without a clear answer
         self.notified: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
         self.is_owed = False
