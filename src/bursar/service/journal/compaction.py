@@ -24,7 +24,7 @@ _RECORDS = 500
 
 
 class CompactableJournal(Protocol):
-    """The journal as compaction uses it."""
+    """The interface of the journal that compaction needs."""
 
     @property
     def segments(self) -> Mapping[int, Segment]:
@@ -56,7 +56,7 @@ class CompactableJournal(Protocol):
 
 class SegmentCompaction:
     """
-    Keeps what is on disk within about twice what lives.
+    Keeps the journal on disk within about twice the size of the living records.
 
     Nothing is lost by a crash at any point: a record's new copy and the death of the old one
     are in one batch, and a segment's file goes when the deaths of all its records are durable.
@@ -64,9 +64,9 @@ class SegmentCompaction:
     Parameters
     ----------
     records
-        The journal.
+        The journal to compact.
     disk
-        Its segments' files are removed from here.
+        Disk from which files of empty segments are removed.
     above
         Bytes of all segments up to which only those without a living record are removed.
     spare
@@ -88,7 +88,7 @@ class SegmentCompaction:
         self._tasks.start(self._run(), "journal compaction")
 
     async def stop(self) -> None:
-        """Stop compaction; segments stay as they are."""
+        """Stop compaction; segments that are half emptied stay, which loses nothing."""
         await self._tasks.close()
 
     def on_killed(self, segment: Segment) -> None:
@@ -112,10 +112,15 @@ class SegmentCompaction:
             return False
         if segment.live == 0:
             return True
+        # At most half of a segment is copied, so that the journal stays within twice what lives and
+        # never more is copied than becomes free.
         if 2 * segment.live >= segment.end:
             return False
+        # On a full disk a copy takes room before it gives any back. Little is moved out of what
+        # was reserved; the rest stays for results.
         if self._records.problem and segment.live > self._spare:
             return False
+        # Last, as it is the only test that looks at all segments; the others run at each death.
         return sum(s.end for s in self._records.segments.values()) > self._above
 
     def _worst(self) -> Segment | None:
@@ -131,6 +136,8 @@ class SegmentCompaction:
                 while (segment := self._worst()) is not None:
                     await self._empty(segment)
             except (ServiceError, DiskFull):  # no room now, or never again; the next commit tells
+                # Forgotten, so that the next write, which shows that there is room, wakes it
+                # again.
                 self._was_current = 0
             except DiskBroken as error:
                 self._records.fail(f"the disk failed: {error}")
@@ -140,6 +147,8 @@ class SegmentCompaction:
         await self._records.durable()  # what is read next is in its file
         index = 0
         while (index := segment.next_alive(index)) >= 0:
+            # In portions, each durable before the next: memory and the batch stay small, and
+            # requests have their turn in between.
             index = await self._move_some(segment, index)
             await self._records.durable()
         # Its last records may have died meanwhile, of something that is not yet on disk.
@@ -147,6 +156,7 @@ class SegmentCompaction:
         # Before it is forgotten: while the file may come back, so must who of it is dead.
         await self._disk.remove(segment_name(segment.number))
         self._records.drop(segment)
+        # A reader that looked up its position before the drop still reads from the open file.
         await segment.wait_unread()
         if segment.file is not None:
             await segment.file.close()
@@ -157,6 +167,8 @@ class SegmentCompaction:
         chosen: list[int] = []
         while index >= 0 and len(chosen) < _RECORDS:
             reach = segment.offsets[index] + segment.size_of(index)
+            # One read for neighbours, dead bytes between them included. A record larger than the
+            # chunk is read by itself.
             if chosen and reach - begin > _CHUNK:
                 break
             chosen.append(index)
@@ -180,6 +192,8 @@ class SegmentCompaction:
         if kind != DEAD:
             self._records.move(position, kind, payload)
             return
+        # A list of dead records matters only while the segment that it speaks of exists: with that
+        # one, or when it lies in that one, it is dead itself.
         target = self._records.segments.get(decode_dead(payload)[0])
         if target is None or target is segment:
             segment.kill(offset)

@@ -30,18 +30,18 @@ DEAD = 255
 """Kind of a record that lists dead ones."""
 
 LARGEST = 2**30
-"""Bytes of a payload at the most."""
+"""Bytes of the largest payload."""
 
 _SHIFT = 40
 
 
 def position_of(number: int, offset: int) -> int:
-    """Position of the record at an offset of a segment."""
+    """Return the position of the record at an offset of a segment."""
     return number << _SHIFT | offset
 
 
 def segment_and_offset(position: int) -> tuple[int, int]:
-    """Number of the segment, and offset in it."""
+    """Split a position into the number of the segment and the offset there."""
     return position >> _SHIFT, position & ((1 << _SHIFT) - 1)
 
 
@@ -63,16 +63,18 @@ def segment_head(number: int) -> bytes:
 
 def check_segment_head(data: bytes, number: int) -> bool:
     """
-    Check the first bytes of a segment; False when they are torn or damaged.
+    Check the first bytes of a segment; return False when torn or damaged.
 
     Raises
     ------
     InputError
-        When it is of another version, or another segment.
+        When the head is whole, but of another version or another segment.
     """
     head = data[:SEGMENT_HEAD]
     if len(head) == SEGMENT_HEAD:
         magic, found, check = _SEGMENT.unpack(head)
+        # Checksum first: a torn head is cut off, but a good head of another version must stop the
+        # start before anything is changed.
         if check == zlib.crc32(head[:16]):
             if magic != _MAGIC:
                 raise InputError("is not of a version that can be read here")
@@ -83,12 +85,12 @@ def check_segment_head(data: bytes, number: int) -> bool:
 
 
 def record_head(position: int, kind: int, payload: bytes) -> bytes:
-    """Return the head of a record; its checksum holds only at this position."""
+    """Return the head of a record, with a checksum that is good at this position only."""
     return _RECORD.pack(len(payload), _checksum(position, kind, payload), kind)
 
 
 def parse_record(data: bytes, position: int) -> tuple[int, bytes] | None:
-    """Kind and payload of the record that is all of some bytes; None when it is spoilt."""
+    """Return kind and payload of a record, given all of its bytes; None: the record is damaged."""
     if len(data) < RECORD_HEAD:
         return None
     length, check, kind = _RECORD.unpack_from(data)
@@ -106,9 +108,9 @@ def batch_head(position: int, body: bytes | bytearray | memoryview) -> bytes:
 
 def batch_at(data: memoryview, number: int, offset: int) -> tuple[int, int] | None:
     """
-    Size and checksum of the body of the batch that begins at an offset of a segment.
+    Return size and checksum of the body of the batch that begins at an offset of a segment.
 
-    None when none does; whether the body is whole is another question.
+    None: no batch begins there. Whether the body is whole is not checked.
     """
     head = bytes(data[offset : offset + BATCH_HEAD])
     if len(head) < BATCH_HEAD:
@@ -125,6 +127,8 @@ def next_batch(data: bytes, number: int, offset: int) -> int | None:
     view = memoryview(data)
     at = data.find(_BATCH_MAGIC, offset)
     while at >= 0:
+        # The search for the magic runs at the speed of C; only its hits are checked, since
+        # payloads may hold the same bytes.
         begin = at - RECORD_HEAD
         if begin >= offset and batch_at(view, number, begin) is not None:
             return begin
@@ -134,12 +138,12 @@ def next_batch(data: bytes, number: int, offset: int) -> int | None:
 
 def records_in(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """
-    Offset, whole size and kind of each record of a batch's body that is known to be good.
+    Yield offset, whole size and kind of each record of a batch's body, whose checksum is good.
 
     Raises
     ------
     InputError
-        When they do not fill it: it was written by a program at fault.
+        When the records do not fill the body: a program at fault has written the batch.
     """
     while begin < end:
         if end - begin < RECORD_HEAD:
@@ -166,4 +170,6 @@ def decode_dead(payload: bytes) -> tuple[int, list[int]]:
 
 
 def _checksum(position: int, kind: int, payload: bytes) -> int:
+    # The position is part of it: bytes of a record that lie elsewhere, in a payload or in blocks
+    # that the disk had put there before, are no record.
     return zlib.crc32(payload, zlib.crc32(_PLACE.pack(position, len(payload), kind)))

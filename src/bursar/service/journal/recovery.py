@@ -27,11 +27,11 @@ class SegmentScan:
     Attributes
     ----------
     offsets, sizes
-        Of its records, heads included, bytes.
+        Offset and size in bytes of each record, heads included.
     dead
-        Segment, offsets of its dead records, and offset of the record here that lists them.
+        Lists of dead records: number of a segment, offsets there, and offset of the list here.
     end
-        Where the last whole batch ends; 0 when not even the segment's head is whole.
+        Offset at which the last whole batch ends; 0: the segment never became durable.
     """
 
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -47,12 +47,12 @@ def scan_segment(data: bytes, number: int, *, is_last: bool) -> SegmentScan:
     Parameters
     ----------
     is_last
-        Whether it is the one that was being written: only there may an end be torn.
+        Whether the segment was being written: only there can a crash have torn the end.
 
     Raises
     ------
     InputError
-        When something is wrong that had been durable.
+        When something is damaged that had been durable.
     """
     found = SegmentScan()
     if not check_segment_head(data, number):
@@ -70,6 +70,7 @@ def scan_segment(data: bytes, number: int, *, is_last: bool) -> SegmentScan:
         size, check = batch
         begin = at + BATCH_HEAD
         later = begin + size  # what a payload holds is no batch
+        # One checksum for the whole batch: whatever was torn in it, none of its records counts.
         if begin + size > len(data) or zlib.crc32(view[begin : begin + size]) != check:
             break
         for offset, length, kind in records_in(view, begin, begin + size):
@@ -88,13 +89,16 @@ def scan_segment(data: bytes, number: int, *, is_last: bool) -> SegmentScan:
 
 def _check_torn(data: bytes, number: int, at: int, later: int, *, is_last: bool) -> None:
     """
-    Raises InputError unless what is wrong at an offset can have been torn by a crash.
+    Raise InputError unless the damage at an offset can be the work of a crash.
 
     Parameters
     ----------
     later
-        From where on a good batch shows that all before it had been durable.
+        Offset from which on a good batch shows that everything before had been durable.
     """
+    # A batch is begun only after the one before was synced. So damage before a good batch, or in a
+    # segment that has a successor, befell data that were acknowledged: cutting it off would lose
+    # them in silence.
     if not is_last or next_batch(data, number, later) is not None:
         raise InputError(
             f"the batch at offset {at} is damaged, and it had been durable; "

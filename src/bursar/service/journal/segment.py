@@ -21,18 +21,18 @@ from bursar.service.journal.record_format import (
 
 class Segment:
     """
-    A segment's records: where they are, and which live. Thirteen bytes of memory a record.
+    Index of a segment: where the records are, and which live; thirteen bytes for each record.
 
     Attributes
     ----------
     file
-        None until something of it is written.
+        File of the segment; None until a batch is written.
     end
-        Bytes given out, those not written yet included.
+        Size in bytes, records that are not written yet included.
     live
         Bytes of living records.
     lists
-        Positions of records, in whatever segment, that list dead ones of this.
+        Positions of the records, in any segment, that list dead records of this one.
     """
 
     def __init__(self, number: int) -> None:
@@ -56,13 +56,15 @@ class Segment:
 
     def find(self, offset: int) -> int | None:
         """Return the index of the record at an offset; None: none begins there."""
+        # A sorted array and a search: a dictionary of millions of records takes several times the
+        # memory.
         index = bisect_left(self.offsets, offset)
         if index < len(self.offsets) and self.offsets[index] == offset:
             return index
         return None
 
     def kill(self, offset: int) -> bool:
-        """Mark a record as dead; False when it was already, or there is none."""
+        """Mark a record as dead; return False when no living record is at the offset."""
         index = self.find(offset)
         if index is None or not self._alive[index]:
             return False
@@ -75,7 +77,7 @@ class Segment:
         return bool(self._alive[index])
 
     def size_of(self, index: int) -> int:
-        """Return the bytes of a record, its head included."""
+        """Return the bytes of a record, head included."""
         return self._sizes[index]
 
     def next_alive(self, index: int) -> int:
@@ -108,18 +110,18 @@ class SegmentBatch:
     Parameters
     ----------
     segment
-        Where they go; the whole batch goes there.
+        Segment into which the whole batch is written.
     start
-        Offset of its first byte. At 0 the segment's head comes before it.
+        Offset of the first byte. A batch at 0 is preceded by the segment's head.
 
     Attributes
     ----------
     data
-        All bytes, once it is closed.
+        All bytes, complete once the batch is closed.
     killed
         Offsets of dead records by segment.
     last
-        Number of the last thing it holds, counted over all batches.
+        Number of the last append or kill in the batch, counted over all batches.
     """
 
     segment: Segment
@@ -130,6 +132,7 @@ class SegmentBatch:
 
     def __post_init__(self) -> None:
         head = segment_head(self.segment.number) if self.start == 0 else b""
+        # Room for the batch's head, which needs the checksum of what is still to come.
         self.data = bytearray(head) + bytes(BATCH_HEAD)
         self.segment.end = self.start + len(self.data)
 
@@ -139,7 +142,7 @@ class SegmentBatch:
         return not self.killed and len(self.data) == self._head + BATCH_HEAD
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Add a record, and return its position."""
+        """Add a record, and return the position of the record."""
         offset = self.segment.end
         position = position_of(self.segment.number, offset)
         self.data += record_head(position, kind, payload)
@@ -153,6 +156,7 @@ class SegmentBatch:
         """Add the lists of killed records, and the head of the batch."""
         for number, offsets in self.killed.items():
             segment = segments.get(number)
+            # The segment was dropped after its record was killed: its dead need no list any more.
             if segment is None:
                 continue
             position = self.append(DEAD, encode_dead(number, offsets))
@@ -160,6 +164,7 @@ class SegmentBatch:
                 segment.kill(segment.offsets[-1])  # goes with the segment
             else:
                 segment.lists.append(position)
+        # No copy of a batch of megabytes; released before data changes, which a view would forbid.
         body = memoryview(self.data)[self._head + BATCH_HEAD :]
         head = batch_head(position_of(self.segment.number, self.start + self._head), body)
         body.release()
@@ -170,7 +175,7 @@ class SegmentBatch:
         return segment is self.segment and 0 <= offset - self.start < len(self.data)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes at an offset of the segment."""
+        """Return bytes at an offset of the segment, which must lie in this batch."""
         begin = offset - self.start
         return bytes(self.data[begin : begin + size])
 

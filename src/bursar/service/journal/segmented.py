@@ -1,4 +1,4 @@
-"""The journal: batches into segments, one sync for all who wait."""
+"""The journal: writes batches of records into segments, with one sync for all that wait."""
 
 import asyncio
 from collections import deque
@@ -25,16 +25,16 @@ from bursar.supervisor import TaskSupervisor
 MEBIBYTE = 2**20
 
 ASK_AGAIN = 1.0
-"""Seconds after which a full disk is looked at again, if somebody asks for it."""
+"""Seconds between two checks of a full disk, which are made when somebody asks."""
 
 _LOOK_EVERY = MEBIBYTE
-"""Bytes written between two looks at how much room there is."""
+"""Bytes written between two checks of the free space."""
 
 _PENDING = 4 * MEBIBYTE
-"""Bytes that are written although nobody waits for them."""
+"""Bytes of a batch above which the batch is written although nobody waits."""
 
 _STEP = 2_000
-"""Records restored before others have a turn."""
+"""Records restored between two turns of the event loop."""
 
 
 class SegmentedJournal:
@@ -44,13 +44,13 @@ class SegmentedJournal:
     Parameters
     ----------
     disk
-        Nobody else writes its files ``journal-*.log``.
+        Disk whose files ``journal-*.log`` are written by this object only.
     segment_size
-        Bytes at which a segment is followed by the next.
+        Bytes after which a new segment is begun.
     reserve
-        Bytes kept back for essential records.
+        Bytes of the disk reserved for essential records.
     least_free
-        Bytes of the disk below which new work is refused.
+        Free bytes of the disk below which new work is refused.
     tidy_above
         Bytes of all segments below which half-dead ones are left alone; None: two segments.
     """
@@ -116,20 +116,24 @@ class SegmentedJournal:
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         """
-        Append a record; it is durable once :meth:`durable` has returned.
+        Append a record, which is durable once :meth:`durable` has returned.
 
         Raises
         ------
         ServiceError
-            507, when the disk is full for it; never if it is essential.
+            507, when the disk is full; never for an essential record.
         """
         if len(payload) > LARGEST:
             raise ValueError(f"a record is {len(payload)} bytes, expected at most {LARGEST}")
+        # Submissions are refused on a full disk; results and charges of accepted work never are:
+        # they go to the reserve.
         if not essential:
             self._admit(len(payload))
+        # An estimate between two looks at the disk; heads are small, and _inspect() corrects it.
         self._room -= len(payload)
         position = self._open.append(kind, payload)
         self._count += 1
+        # Bounds the memory of what is appended without being waited for.
         if len(self._open.data) > _PENDING:
             self._commit_soon()
         return position
@@ -141,14 +145,18 @@ class SegmentedJournal:
         Raises
         ------
         ServiceError
-            507, when it cannot be written now: it stays, and is written when there is room.
-            503, when the disk has failed: nothing will be written any more.
+            507, when the disk is full now: the records stay, and are written when there is room.
+            503, when the disk has failed: no record will be written any more.
         """
         wanted = self._count
+        # A commit that was under way when the record was appended does not hold it: the next one
+        # does, and all who wait by then share its sync.
         while self._written < wanted:
             if self._broken:
                 raise self._failing()
+            # One waiter that is cancelled must not cancel the write for the others.
             error = await asyncio.shield(self._commit_soon())
+            # What failed may be a later batch than the one waited for here.
             if error is not None and self._written < wanted:
                 raise error
 
@@ -169,6 +177,7 @@ class SegmentedJournal:
         if segment is None or index is None or not segment.is_alive(index):
             raise KeyError(position)
         size = segment.size_of(index)
+        # Newest records are not in the file yet; a batch that is being written may be torn there.
         for batch in (*self._closed, self._open):
             if batch.holds(segment, offset):
                 data = batch.read(offset, size)
@@ -181,11 +190,12 @@ class SegmentedJournal:
         return found[1]
 
     def kill(self, position: Position) -> None:
-        """Kill a record that is no longer needed; killing it again changes nothing."""
+        """Kill a record that is no longer needed; killing a dead record changes nothing."""
         number, offset = segment_and_offset(position)
         segment = self._segments.get(number)
         if segment is None or not segment.kill(offset):
             return
+        # Deaths count like records: durable() waits for them, too.
         self._count += 1
         self._open.killed.setdefault(number, []).append(offset)
         self._compaction.on_killed(segment)
@@ -212,7 +222,8 @@ class SegmentedJournal:
         return self._broken
 
     async def close(self) -> None:
-        """Writes and syncs what is left; an end that is torn from now on is known as damage."""
+        """Write and sync what is left, and mark the end, so that later damage is recognised."""
+        # First, as it appends; then nothing comes after the batch that marks the end.
         await self._compaction.stop()
         if self._looking is not None:
             self._looking.cancel()
@@ -241,16 +252,19 @@ class SegmentedJournal:
         return self._open.segment
 
     def move(self, position: Position, kind: int, payload: bytes) -> None:
-        """Rewrite a living record as its participant wants it, and kill the old one."""
+        """Append a living record anew, as the participant rewrites it, and kill the old one."""
         participant = self._participants[kind]
         fresh = participant.rewrite(kind, position, payload)
         if fresh is not None:
+            # Appended before the old record is killed, without an await in between: both are in
+            # one batch, so a crash leaves one of the two, never none and never both.
             participant.moved(position, self.append(kind, fresh, essential=True))
         self.kill(position)
 
     def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
-        """Rewrite a list of dead records; it lives as long as the target segment."""
+        """Append a list of dead records anew; the list lives as long as the target segment."""
         fresh = self.append(DEAD, payload, essential=True)
+        # A list in the segment of which it speaks goes with that segment.
         number, offset = segment_and_offset(fresh)
         if number == target.number:
             target.kill(offset)
@@ -260,8 +274,9 @@ class SegmentedJournal:
         self._segments[number].kill(offset)
 
     def drop(self, segment: Segment) -> None:
-        """Forget a segment whose file is gone, and kill the lists of its dead records."""
+        """Forget a segment whose file is gone, and kill the lists of dead records there."""
         del self._segments[segment.number]
+        # What they say is moot: the records are gone with their file.
         for position in segment.lists:
             number, offset = segment_and_offset(position)
             if number in self._segments:
@@ -283,6 +298,8 @@ class SegmentedJournal:
         for number in numbers:
             name, is_last = segment_name(number), number == numbers[-1]
             file = await self._disk.open(name)
+            # Everything is checked before a participant sees anything, so that a damaged journal
+            # is left exactly as it was found.
             data = await file.read(0, file.size)
             try:
                 found = scan_segment(data, number, is_last=is_last)
@@ -293,6 +310,7 @@ class SegmentedJournal:
                     f"{name}: a torn end of {len(data) - found.end} bytes was cut off "
                     f"at offset {found.end}"
                 )
+            # Not even its first batch was durable: nobody was promised anything in it.
             if found.end == 0:
                 await file.close()
                 await self._disk.remove(name)
@@ -308,6 +326,7 @@ class SegmentedJournal:
                 segment.add(offset, size)
             self._segments[number] = segment
             lists += [(n, dead, position_of(number, at)) for n, dead, at in found.dead]
+        # After all segments are known: a list may name a segment before or after its own.
         self._open = self._next_batch()
         for target, offsets, position in lists:
             self._apply_list(target, offsets, position)
@@ -319,6 +338,7 @@ class SegmentedJournal:
         if segment is not None:
             for dead in offsets:
                 segment.kill(dead)
+        # Its segment is gone, or it goes with its own: the list is not needed itself.
         if segment is None or target == number:
             self._segments[number].kill(offset)
         else:
@@ -349,6 +369,7 @@ class SegmentedJournal:
             return
         participant = self._participants.get(kind)
         if participant is None:
+            # Written by a newer version, perhaps: the service must not run on a part of its state.
             raise InputError(f"nobody knows records of kind {kind}", where=where)
         participant.restore(kind, position, payload)
 
@@ -374,17 +395,23 @@ class SegmentedJournal:
 
     def _commit_soon(self) -> "asyncio.Task[ServiceError | None]":
         """Return the commit that is under way, or a new one."""
+        # One commit at a time: batches must reach the file in their order, as the start of each
+        # tells at recovery that those before are durable.
         if self._commit is None or self._commit.done():
             self._commit = self._tasks.start(self._commit_all(), "journal commit")
         return self._commit
 
     async def _commit_all(self) -> ServiceError | None:
-        """Write all batches; return the error if that fails, so that every waiter gets it."""
+        """Write all batches; return an error instead of raising, so that every waiter gets one."""
+        # Closed when the commit begins and not when it was asked for: what is appended until then
+        # shares the sync.
         self._close_batch()
         try:
             while self._closed:
                 batch = self._closed[0]
                 await self._write(batch)
+                # Only now: after a failure the batch is still first, and is written when there is
+                # room.
                 self._closed.popleft()
                 self._written = batch.last
                 self._unseen += len(batch.data)
@@ -403,6 +430,8 @@ class SegmentedJournal:
             await self._put(batch)
         except DiskFull:
             self._problem = _NO_ROOM
+            # The reserve is for just this: what was accepted as essential. It is given up once, as
+            # a whole, and kept back again by _inspect().
             if not self._is_reserved:
                 raise
             self._is_reserved = False
@@ -420,7 +449,7 @@ class SegmentedJournal:
         await file.sync()
 
     def _on_failure(self, error: BaseException) -> None:
-        """Break the journal by a fault of ours: what is on disk is not known any more."""
+        """Break the journal after an internal error: what is on disk is not known any more."""
         self.fail(f"{type(error).__name__}: {error}")
 
     # Room.
@@ -436,6 +465,7 @@ class SegmentedJournal:
 
     def _check_soon(self) -> None:
         now = asyncio.get_running_loop().time()
+        # Every refused request asks; the disk is asked once a second.
         if self._tasks.is_closed or now < self._next_check:
             return
         if self._looking is None or self._looking.done():
@@ -452,6 +482,7 @@ class SegmentedJournal:
         """Check the free room on disk, and whether new work may be written again."""
         self._unseen = 0
         free = await self._disk.free()
+        # The reserve comes before new work: without it, results of that work might find no room.
         if not self._is_reserved and free >= self._least_free + self._reserve:
             self._is_reserved = await self._disk.reserve(self._reserve)
             free = await self._disk.free()
@@ -459,6 +490,7 @@ class SegmentedJournal:
         self._room = free - self._least_free - pending
         if self._room < 0:
             self._problem = _NO_ROOM
+        # Nor while batches wait that found no room: they would have to share it with new work.
         elif self._is_reserved and not self._closed:
             self._problem = ""
 

@@ -1,8 +1,8 @@
 """
 Bounds on worker messages: a worker with a valid token cannot exhaust memory or disk.
 
-Whoever has a lease's secret can say what it likes; that is not to cost the service its memory or
-its disk.
+Whoever has the token of a lease can send any message. No message may cost the service its memory
+or its disk.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from bursar.model.outcome import Outcome
 from bursar.worker.unacknowledged import MOST_OUTCOMES
 
 LARGEST_OUTCOME = 64 * 1024 * 1024
-"""Bytes of one outcome: a call's value and what was printed, or all that a sealed task made."""
+"""Bytes of one outcome: the value of a call and its streams, or the envelope of a sealed task."""
 
 LARGEST_VALUE = LARGEST_OUTCOME - 1024 * 1024
-"""Bytes of a call's value that workers are told to send; streams and reason fit beside it."""
+"""Bytes of the largest value that workers may send; streams and reason fit beside the value."""
 
 WORKER_FRAME = LARGEST_OUTCOME + BATCH_SIZE
 """Bytes of a worker's largest frame: a large outcome travels alone, small ones in batches."""
@@ -26,12 +26,12 @@ WORKER_FRAME = LARGEST_OUTCOME + BATCH_SIZE
 
 def bound_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """
-    Cut the streams and reasons of outcomes to the size that our workers send.
+    Cut the streams and reasons of outcomes to the sizes that our workers send.
 
     Raises
     ------
     ProtocolError
-        When there are more than a worker keeps, or a value that it was told not to send.
+        When there are more outcomes than a worker keeps, or a value is too large.
     """
     if len(outcomes) > MOST_OUTCOMES:
         raise ProtocolError(f"{len(outcomes)} outcomes at once are more than a worker keeps")
@@ -39,6 +39,8 @@ def bound_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _bound_outcome(outcome: Outcome) -> Outcome:
+    # Refused and not cut: half of a value is no value. Our workers are told the limit in the
+    # welcome, so only others send more.
     if len(outcome.value) > LARGEST_VALUE:
         raise ProtocolError(
             f"a value of {len(outcome.value)} bytes is larger than the {LARGEST_VALUE} allowed"

@@ -1,4 +1,4 @@
-"""A worker's connection, unauthenticated until a token was shown."""
+"""A connection of a worker, unauthenticated until the worker shows a valid token."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from bursar.service.workers.bounds import WORKER_FRAME
 from bursar.service.workers.seal_key import Version
 
 UNAUTHENTICATED_FRAME = 1 << 19
-"""Bytes that nobody unknown may make us buffer more of; what a worker holds fits."""
+"""Bytes of the largest frame before authentication; a hello with all held tasks fits."""
 
 PATIENCE = 10.0
-"""Seconds in which a connection must have said whose it is."""
+"""Seconds after which a connection that has not been authenticated is aborted."""
 
 _LONGEST = 255  # characters of a machine's name
 
@@ -35,7 +35,7 @@ class WorkerMessageHandler(Protocol):
     """Handles the events and messages of worker connections."""
 
     def came(self, connection: "WorkerConnection") -> bool:
-        """Register a new connection, and return whether it may stay."""
+        """Register a new connection, and return whether the connection may stay."""
 
     def joined(self, connection: "WorkerConnection", hello: Hello) -> bool:
         """Authenticate a connection by its hello, and return whether the hello was accepted."""
@@ -92,10 +92,12 @@ class WorkerConnection(AcceptedConnection):
         return self._is_introduced
 
     def introduce(self, hello: Hello) -> None:
-        """Mark the connection as authenticated, and take the worker's data from its hello."""
+        """Mark the connection as authenticated, and take the worker's data from the hello."""
         self._is_introduced = True
+        # Only from now on may a frame be as large as the largest outcome.
         self._frames.limit = WORKER_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
+        # The host is shown to users and written to logs: nobody may fill these with it.
         self.lease, self.host = hello.lease, hello.host[:_LONGEST]
         self.has_seal_key = hello.has_seal_key
         self._settle()
@@ -108,9 +110,11 @@ class WorkerConnection(AcceptedConnection):
     def recording(
         self, count: int, then: Callable[["WorkerConnection"], None]
     ) -> Callable[[], None]:
-        """Count received outcomes; return the callback that acknowledges them."""
+        """Count received outcomes; return the callback that acknowledges the outcomes."""
         self.unrecorded += count
 
+        # The worker forgets as many outcomes as are acknowledged, from the first on: outcomes must
+        # be acknowledged in the order in which they came, which the recorder's queue keeps.
         def recorded() -> None:
             self.unrecorded -= count
             if count:
@@ -132,7 +136,7 @@ class WorkerConnection(AcceptedConnection):
     # As the loop has it; see asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection and start the time limit for its authentication."""
+        """Register the connection and start the time limit for the authentication."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if not self._listener.came(self):
@@ -150,9 +154,11 @@ class WorkerConnection(AcceptedConnection):
                 elif not isinstance(message, Hello) or not self._listener.joined(self, message):
                     raise ProtocolError("the token is wrong")
         except NONSENSE as error:
+            # Noise of unknown clients is not worth a line each.
             if self._is_introduced:
                 self._listener.misspoke(self, error)
             self.abort()
+        # A fault of ours: the worker keeps its connection, and the engine ends the service.
         except Exception as error:
             self._listener.failed(error)
 

@@ -19,21 +19,21 @@ class AdmittedLease:
     Parameters
     ----------
     pool
-        Whose tasks they run.
+        Pool whose tasks the workers run.
     site
-        Name of the site.
+        Name of the site that started the workers.
     processors
-        That its workers may have between them.
+        Greatest number of processors of all the lease's workers together.
     token
-        What they show.
+        Token that each worker shows.
     on_join
-        Told when the first of them is there; None: nobody is.
+        Called when the first worker has connected; None: nothing is called.
     on_leave
-        Told when one has gone that was not sent away; None: nobody is.
+        Called when a worker has gone that was not told to leave; None: nothing is called.
     dismissed
-        They get nothing more, and are let go.
+        Whether the workers get no more tasks, and leave when they have none.
     workers
-        That are there: their processors.
+        Processors of each connected worker, by name.
     """
 
     pool: str
@@ -52,11 +52,15 @@ class AdmittedLease:
 
     def has_room(self, hello: Hello) -> bool:
         """Whether a worker with the right token may join without exceeding the processors."""
+        # A worker that comes back before the end of its old connection was noticed is not counted
+        # twice.
         others = self.ready - self.workers.get(hello.worker, 0)
         return (
             hello.site == self.site
             and 1 <= hello.processors <= self.processors - others
             and len(hello.worker) <= LONGEST
+            # The name holds the lease, so that no worker can take the name, and the tasks, of
+            # another lease's worker.
             and hello.worker.startswith(f"{hello.site}-{hello.lease}-")
         )
 
@@ -65,15 +69,12 @@ def lease_token(secret: str, lease: str) -> str:
     """
     Derive the token of a lease's workers from the service's secret (HMAC-SHA-256, RFC 2104).
 
-    The token need not be stored: after a restart the service derives the same.
-
-    It follows from the service's secret, so that another life of the service knows it again
-    without having written it down (HMAC-SHA-256, RFC 2104).
+    The token need not be stored: after a restart the service derives the same one.
     """
     return hmac.new(secret.encode(), f"worker lease {lease}".encode(), hashlib.sha256).hexdigest()
 
 
 def has_lease_token(secret: str, hello: Hello) -> bool:
-    """Check a worker's token in constant time, whether its lease is known or not."""
+    """Check a worker's token in constant time, whether the named lease is known or not."""
     expected = lease_token(secret, hello.lease)
     return hmac.compare_digest(hello.token.encode(), expected.encode())

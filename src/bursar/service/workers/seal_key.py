@@ -1,4 +1,4 @@
-"""The key of sealed tasks as its file currently holds it."""
+"""The current key of sealed tasks, read from a file."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,10 @@ Version = tuple[int, int, int]
 
 class SealKeyFile:
     """
-    Reads the seal key for workers that may not read its file themselves.
+    Reads the seal key for workers that may not read the file themselves.
 
-    A key that is renewed, or a user who is revoked, is in it from one moment to the next. A file
-    that cannot be read changes nothing.
+    The file is replaced when a key is renewed or a user is revoked. A file that cannot be read
+    changes nothing: the last content holds.
 
     Parameters
     ----------
@@ -31,16 +31,19 @@ class SealKeyFile:
 
     def poll(self) -> Version | None:
         """
-        Read the file again if it has changed.
+        Read the file again if the file has changed.
 
         Returns
         -------
         tuple or None
-            Another one each time that it has changed; None: it could never be read.
+            Version of the content, different after each change; None: the file could not be read
+            so far.
         """
         try:
             if _version_of(os.stat(self._path)) != self._version:
                 with open(self._path, encoding="ascii") as file:
+                    # Of the opened file and not of the path, which may be replaced between the two
+                    # calls.
                     version = _version_of(os.fstat(file.fileno()))
                     self._pem, self._version = file.read(), version
         except (OSError, UnicodeDecodeError):

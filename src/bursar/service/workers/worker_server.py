@@ -1,9 +1,9 @@
 """
 The worker server, to which the workers of all pools connect.
 
-A worker that loses its connection goes on with what it has. It is given some time to come back;
-then what it had runs elsewhere, and if it does come back later it is told to end that. It keeps
-each outcome until that is durable, and says it again on its next connection.
+A worker that loses its connection goes on with its tasks. When it stays away for too long its
+tasks run elsewhere, and it is told to end them if it comes back later. A worker keeps each outcome
+until the outcome is durable, and reports it again on the next connection.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ OUTLIVES = 600.0
 """Seconds for which workers go on without the service, and look for it."""
 
 MOST_UNAUTHENTICATED = 256
-"""Connections at a time, over TLS or on this machine, of which nobody knows whose they are."""
+"""Greatest number of unauthenticated connections at a time, over TLS and on this machine."""
 
 ABSENCE = 30.0
-"""Seconds for which a worker may be without connection before what it had runs elsewhere."""
+"""Seconds without a connection after which a worker's tasks run elsewhere."""
 
 _PARTING = 1.0  # seconds for what was written last to be read
 _CLEAR_OUT = 5.0  # seconds for killed tasks to be told of when a lease ends at once
@@ -66,7 +66,7 @@ class WorkerServer:
     Parameters
     ----------
     engine
-        Whose tasks the workers run.
+        Engine whose tasks the workers run.
     clock
         Seconds since the epoch.
     secret
@@ -76,11 +76,11 @@ class WorkerServer:
     outlives
         Seconds for which workers go on without the service, and look for it.
     absence
-        Seconds for which a worker may be without connection before what it had runs elsewhere.
+        Seconds without a connection after which a worker's tasks run elsewhere.
     silence
         Seconds, about, after which a pilot's machine that does not answer is taken to be gone.
     seal_key
-        What workers open sealed tasks with that may not read it themselves; None: there are none.
+        Key of sealed tasks, sent to workers that may not read the file; None: no worker gets one.
     on_change
         Called when workers have come or gone, or have nothing to do.
     """
@@ -130,9 +130,9 @@ class WorkerServer:
         Parameters
         ----------
         host
-            Name or address under which they find this machine.
+            Name or address under which the workers find this machine.
         port
-            0 is any that is free.
+            TCP port; 0: any free one.
         certificate, key
             PEM.
 
@@ -153,12 +153,12 @@ class WorkerServer:
 
     def use_listener(self, listener: WorkerListener, port: int, certificate: str) -> None:
         """
-        Use a listener for workers on other machines; pilots are told its port.
+        Use a listener for workers on other machines; pilots are told the port.
 
         Parameters
         ----------
-        entrance
-            The listener, closed together with this server.
+        listener
+            Closed together with this server.
         certificate
             PEM that pilots expect there.
         """
@@ -196,6 +196,8 @@ class WorkerServer:
         if entry is None:
             entry = AdmittedLease(pool, site, processors, lease_token(self._secret, lease))
             self._leases[lease] = entry
+        # A site may grant fewer processors than were asked for; restored leases are announced
+        # again.
         entry.processors = processors
         return entry.token
 
@@ -205,7 +207,7 @@ class WorkerServer:
         self._check_missing_workers()
 
     def dismiss(self, lease: str) -> None:
-        """Give a lease's workers no more tasks, and let each leave once it has none."""
+        """Give no more tasks to a lease's workers, and let each leave when its tasks have ended."""
         entry = self._leases.get(lease)
         if entry is None or entry.dismissed:
             return
@@ -214,12 +216,13 @@ class WorkerServer:
             self._see_off(connection)
 
     def revoke(self, lease: str) -> None:
-        """Admit a lease's workers no more; those that are connected stop their tasks and leave."""
+        """Admit no more workers of a lease; connected ones stop their tasks and leave."""
         if self._leases.pop(lease, None) is None:
             return
         for connection in self._of(lease):
             self._turn_out(connection)
         for name in [n for n, s in self._dispatching.registered.items() if s.lease == lease]:
+            # Disconnected workers are not waited for any longer: nobody lets them in again.
             if name in self._absent:
                 self._absent.pop(name).cancel()
                 self._dispatching.leave(name)
@@ -251,6 +254,7 @@ class WorkerServer:
             lease=terms.lease,
             processors=terms.processors,
             idle=terms.idle,
+            # A worker that gave up sooner than the service takes to come back would end its tasks.
             patience=max(terms.patience, self._outlives),
             silence=self._silence,
         ).encode()
@@ -267,10 +271,13 @@ class WorkerServer:
             worker = self._dispatching.registered[name]
             before = found.get(connection.lease, LeaseLoad(ready=0, busy=0, idle_since=0.0))
             idle_since = None
+            # A lease is idle since its last worker became idle, and not at all while one has
+            # tasks.
             if not worker.claims and before.idle_since is not None:
                 idle_since = max(worker.idle_since, before.idle_since)
             found[connection.lease] = LeaseLoad(
                 ready=before.ready + connection.processors,
+                # Tasks that wait at the worker hold no processor.
                 busy=before.busy + min(worker.used, connection.processors),
                 idle_since=idle_since,
             )
@@ -283,10 +290,12 @@ class WorkerServer:
         connection = self._connections.get(worker)
         if connection is None:
             return
+        # Before the jobs: they may be sealed to a key that the worker does not have yet.
         self._send_seal_key(connection)
         batch: list[msgspec.Raw] = []
         size = 0
         for job in jobs:
+            # Frames of bounded size: the worker's decoder refuses larger ones.
             if batch and size + len(job) > BATCH_SIZE:
                 connection.send(JobAssignment(batch))
                 batch, size = [], 0
@@ -308,7 +317,7 @@ class WorkerServer:
             connection.send(JobRecall(count))
 
     def workers(self) -> list[WorkerInfo]:
-        """Return all workers, including those that are disconnected for now."""
+        """Return all workers, also disconnected ones that may come back."""
         return [
             WorkerInfo(
                 name=name,
@@ -325,7 +334,7 @@ class WorkerServer:
 
     def came(self, connection: WorkerConnection) -> bool:
         """
-        Register a new connection, and return whether it may stay.
+        Register a new connection, and return whether the connection may stay.
 
         At the limit of unauthenticated connections the oldest of them is aborted: a worker sends
         its hello at once, so that many idle connections cannot keep it out.
@@ -341,12 +350,16 @@ class WorkerServer:
 
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
         """Authenticate a connection by its hello, and return whether the hello was accepted."""
+        # First, and in constant time: without the right token nobody learns which leases there
+        # are.
         if not has_lease_token(self._secret, hello):
             return False
         entry = self._leases.get(hello.lease)
         if entry is None:
             if not self._is_gathered:
                 return False  # it may be expected soon: it will try again
+            # The token is right and the lease is over: told to leave, the worker ends instead of
+            # coming again until its patience is over.
             connection.send(LeaveOrder())
             connection.hang_up()
             return True
@@ -359,6 +372,8 @@ class WorkerServer:
 
     def on_message(self, connection: WorkerConnection, message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
+        # Late frames of a superseded connection could end attempts that the newer one has taken up
+        # again.
         if self._connections.get(connection.worker) is not connection:
             return  # there is a newer one, on which it says so again
         match message:
@@ -372,6 +387,8 @@ class WorkerServer:
             case LeaveRequest(must):
                 if must:
                     self._see_off(connection)
+                # Asked while a task was on its way: the worker gets that one, and asks again
+                # later.
                 elif self._is_done(connection):
                     connection.leaving = True
                     self._let_go(connection)
@@ -390,7 +407,7 @@ class WorkerServer:
         )
 
     def left(self, connection: WorkerConnection) -> None:
-        """Forget a connection that ended; its worker has some time to come back to its tasks."""
+        """Forget a connection that ended; the worker has some time to come back to its tasks."""
         self._unauthenticated.pop(connection, None)
         name = connection.worker
         if self._closed or self._connections.get(name) is not connection:
@@ -399,13 +416,17 @@ class WorkerServer:
         entry = self._leases.get(connection.lease)
         if entry is not None:
             entry.workers.pop(name, None)
+            # The site is asked at once what became of the worker; one that was let go is no news.
             if not entry.dismissed and entry.on_leave is not None:
                 entry.on_leave()
+        # Without tasks there is nothing to come back to; a revoked lease lets nobody come back.
         if entry is None or not self._dispatching.registered[name].claims:
             self._dispatching.leave(name)
         else:
             self._dispatching.pause(name)
             loop = asyncio.get_running_loop()
+            # Not at once: a connection that broke is made again within seconds, and giving the
+            # tasks to others would run them twice.
             self._absent[name] = loop.call_later(self._absence, self._give_up, name)
         self.on_change()
 
@@ -417,6 +438,7 @@ class WorkerServer:
 
     def _take_place(self, connection: WorkerConnection, hello: Hello, entry: AdmittedLease) -> None:
         name = hello.worker
+        # Popped before its end is reported, so that left() does not take the worker for gone.
         before = self._connections.pop(name, None)
         if before is not None:  # whose end nobody has noticed
             before.abort()
@@ -437,6 +459,7 @@ class WorkerServer:
                 largest_value=LARGEST_VALUE,
             )
         )
+        # After the welcome, which every worker expects first.
         self._send_seal_key(connection)
         unwanted = self._dispatching.join(
             name,
@@ -448,6 +471,7 @@ class WorkerServer:
         )
         if unwanted:
             connection.send(CancelTasks(unwanted, 0.0, "it is not wanted any more"))
+        # The lease was dismissed while the worker was away.
         if entry.dismissed:
             self._see_off(connection)
         if is_first and entry.on_join is not None:
@@ -472,9 +496,10 @@ class WorkerServer:
         return [c for c in self._connections.values() if c.lease == lease]
 
     def _see_off(self, connection: WorkerConnection) -> None:
-        """Give a worker no more tasks, and let it leave once it has none."""
+        """Give no more tasks to a worker, and let the worker leave when it has none."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
+        # What waits there unstarted can run elsewhere sooner.
         if not self._is_done(connection):
             connection.send(JobRecall(_ALL))
         self._let_go(connection)
@@ -489,13 +514,13 @@ class WorkerServer:
             connection.send(LeaveOrder())
 
     def _is_done(self, connection: WorkerConnection) -> bool:
-        """Whether a worker has no tasks, and all its outcomes are durable."""
+        """Return whether a worker has no tasks and no outcome that is not durable."""
         return (
             not connection.unrecorded and not self._dispatching.registered[connection.worker].claims
         )
 
     def _turn_out(self, connection: WorkerConnection) -> None:
-        """Stop a worker's tasks at once, and end its connection."""
+        """Stop a worker's tasks at once, and end the connection soon."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         has_tasks = bool(self._dispatching.registered[connection.worker].claims)
@@ -503,6 +528,7 @@ class WorkerServer:
             connection.send(CancelTasks([], 0.0, "its processors go back"))
         self._let_go(connection)
         loop = asyncio.get_running_loop()
+        # Killed tasks are still reported: what they used is to be charged.
         loop.call_later(_CLEAR_OUT if has_tasks else _PARTING, connection.hang_up)
 
     def _give_up(self, name: str) -> None:
@@ -516,6 +542,8 @@ class WorkerServer:
 
     def _check_missing_workers(self) -> None:
         """Let tasks from before a restart be given out once all workers are back."""
+        # When every processor of the restored leases is back no other worker can have a task.
+        # Before all leases are announced the ones known so far say nothing.
         if self._is_gathered and all(
             entry.ready >= entry.processors for entry in self._leases.values()
         ):
