@@ -133,6 +133,7 @@ def remove(
         i += 1
     if i == k[K_HEAP]:
         return
+    # Raised to the top by force, then popped: one way to restore the heap instead of two.
     while i:  # what is above it moves down a step, and it is the first
         above = (i - 1) // 2
         _swap(heap_time, heap_event, heap_order, i, above)
@@ -165,6 +166,8 @@ def _begin(
     if runtime[job] <= estimate[job]:
         finish[job] = now + runtime[job]
         push(k, heap_time, heap_event, heap_order, finish[job], job)
+    # The estimate's end is the event, not the job's: until then nobody may know that the job will
+    # outlive it.
     elif extend:
         finish[job] = now + runtime[job]
         push(k, heap_time, heap_event, heap_order, expected[job], ~job)
@@ -203,6 +206,7 @@ def _start_in_order(
         job = queue[front + first]
         if free[k[K_LOW]] < width[job]:
             break
+        # Processors that are free now may be reserved before the estimate is up.
         if k[K_RESERVATIONS] and (
             least_free(k, times, free, now, now + estimate[job]) < width[job]
         ):
@@ -239,6 +243,7 @@ def _start_in_order(
             end = now + estimate[job]
             if simple:
                 fits = end <= shadow or width[job] <= spare
+                # It runs on beside the head, so the next ones find less to spare.
                 if fits and end > shadow:
                     spare -= width[job]
             else:
@@ -251,6 +256,7 @@ def _start_in_order(
             )  # fmt: skip
             started += 1
         elif started:
+            # Those that stay close the ranks in place, in their order.
             queue[front + i - started] = job
     k[K_QUEUE] = count - started
     if not simple:
@@ -284,9 +290,12 @@ def compress(
     """Each waiting job, in order, goes to the earliest start there is; never a later one."""
     for i in range(k[K_QUEUE]):
         old = reserved[i]
+        # Due now: it starts at this moment in any case.
         if old <= now:
             continue
         job = queue[i]
+        # The job's own promise is still in the profile: `old` tells where that room is its own,
+        # so that it need not be taken out and put back for the many jobs that cannot move.
         new = earliest(k, times, free, width[job], estimate[job], now, old)
         if new < old:
             change(k, times, free, old, old + estimate[job], width[job])
@@ -428,6 +437,7 @@ def advance(
     if policy == CONSERVATIVE:
         for i in range(k[K_QUEUE]):
             upcoming = min(upcoming, reserved[i])
+    # Reservations that have ended at or before now have woken the policy already.
     wake = 0
     while extra[wake] <= now:
         wake += 1
@@ -448,8 +458,11 @@ def advance(
             wake += 1
         early = False
         overrun = False
+        # More than there can be events at a moment: no limit.
         left = len(submit) + 1
         if singly:
+            # As in pyss: one event, then the policy. A submission of this moment comes before an
+            # end of it.
             left = 0 if k[K_NEXT] < jobs and submit[k[K_NEXT]] <= now else 1
         while k[K_HEAP] and heap_time[0] <= now and left:
             left -= 1
@@ -460,6 +473,9 @@ def advance(
                     early = True
                 continue
             job = ~event
+            # A job that runs on cannot be moved, waiting ones can: all promises leave the
+            # profile, the job takes its processors, then promises are made anew. Once for all
+            # that outlive their estimates at this moment.
             if policy == CONSERVATIVE and not overrun:
                 withdraw_promises(k, width, estimate, queue, reserved, times, free)
             overrun = True
@@ -487,6 +503,7 @@ def advance(
             reserved[waiting] = math.nan
             if policy == CONSERVATIVE:
                 reserved[waiting] = promise_earliest(k, times, free, width[job], estimate[job], now)
+                # The first promise; later ones change `reserved` only.
                 promise[job] = reserved[waiting]
             k[K_QUEUE] += 1
             if singly:

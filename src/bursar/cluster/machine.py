@@ -202,6 +202,8 @@ class Machine:
             self.jobs.count,
             np.array([*ends, math.inf]),
         )
+        # A run to the end stops the clock at the last event, so that jobs may still be submitted
+        # after it.
         self.now = max(self.now, last) if math.isinf(until) else until
         profile_kernels.trim(self._k, self._times, self._free, self.now)
         self._forget_past_reservations()
@@ -268,6 +270,9 @@ class Machine:
             raise InputError(f"processors must be at least 1, got {processors}")
         end = start + duration
         self._ensure(0)
+        # EASY keeps its promise to the first job outside of the profile: it is put in while
+        # looking. The moment is handed over when it is taken out, since a search would then find
+        # another one.
         head = self._hold_for_head(-1)
         least = profile_kernels.least_free(self._k, self._times, self._free, start, end)
         if head is not None:
@@ -479,6 +484,8 @@ class Machine:
     def _ensure(self, more: int) -> None:
         """Make room for more jobs, and for the profile of all there are."""
         needed = self.jobs.count + more + len(self._reservations) + 2
+        # Doubling, so that a live machine that grows job by job copies each array a few times
+        # only.
         if needed > self._capacity:
             self._allocate(max(2 * self._capacity, needed))
 
@@ -532,6 +539,8 @@ class Machine:
                 self._k, self.now, self.jobs.width, self.jobs.estimate, self._queue, self._reserved,
                 self._times, self._free,
             )  # fmt: skip
+        # Nothing ends or is submitted now that would wake the policy, so it is told to look once
+        # more.
         self._k[K_AGAIN] = 1
         self.advance(self.now)
 
@@ -548,6 +557,8 @@ class Machine:
         Each will run as long as estimated, and nobody submits any more.
         """
         running, waiting = self.running, self.waiting
+        # Events of one moment happen in the order in which they were added: jobs that end
+        # together do so in the order of their starts, as on the machine itself.
         running = running[np.argsort(self.jobs.start[running], kind="stable")]
         jobs = np.concatenate((running, waiting))
         count, first = len(jobs), len(running)

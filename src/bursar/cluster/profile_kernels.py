@@ -26,6 +26,7 @@ def trim(k: IntArray, times: FloatArray, free: IntArray, now: float) -> None:
     low, high = k[K_LOW], k[K_HIGH]
     while low + 1 < high and times[low + 1] <= now:
         low += 1
+    # The first step is made to begin now, so that `free[low]` is what is free at this moment.
     if times[low] < now:
         times[low] = now
     k[K_LOW] = low
@@ -143,6 +144,8 @@ def earliest(
         i += 1
     start = max(begin, float(times[i]))
     while start < guaranteed:
+        # What lies behind the guaranteed start is room of the job's own, which the profile shows
+        # as taken.
         end = min(start + length, guaranteed)
         clear = True
         while i < high and times[i] < end:

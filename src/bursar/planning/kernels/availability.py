@@ -273,6 +273,8 @@ def earliest_start(
     for i in range(step_at(times, low, end, ready), end):
         if start + duration > give_up:
             break
+        # A window that meets a step with too little free can begin after that step at the
+        # earliest: so one pass over the steps is enough.
         if free[i] < width:
             if i + 1 == end:
                 break
@@ -298,6 +300,7 @@ def least_free(
     at = i
     while i + 1 < end and times[i + 1] < finish:
         i += 1
+        # The last of several equal ones: until it is over, a later start finds no more.
         if free[i] <= least:
             least = free[i]
             at = i
@@ -347,6 +350,8 @@ def occupy(board: AvailabilityProfile, row: int, start: float, finish: float, wi
 
     Answers the fewest that are left at once.
     """
+    # Two splits make at most two steps more. The row moves to the end of the arrays; its old
+    # place stays unused, which `empty_profile` has allowed for.
     if board.steps[row] + 2 > board.room[row]:
         base, at, steps = board.base[row], board.tail[0], board.steps[row]
         for k in range(steps):
@@ -356,6 +361,7 @@ def occupy(board: AvailabilityProfile, row: int, start: float, finish: float, wi
         board.room[row] *= 2
         board.tail[0] += board.room[row]
     first = split_at(board, row, start)
+    # In this order: a step made at the finish lies behind `first` and does not move it.
     last = split_at(board, row, finish)
     least = board.free[first]
     for i in range(first, last):
@@ -374,6 +380,7 @@ def put(board: AvailabilityProfile, slot: int, start: float, finish: float, widt
     board.area[slot] += width * (finish - start)
     board.until[slot] = max(board.until[slot], finish)
     board.peak[slot] = max(board.peak[slot], board.caps[slot] - least, width)
+    # What begins later leaves the first open step as it is.
     if start <= board.open_from[slot]:
         i = board.base[slot] + board.open_step[slot]
         end = board.base[slot] + board.steps[slot]

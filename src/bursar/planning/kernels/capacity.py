@@ -217,6 +217,8 @@ def is_overfull(
        resources. CPAIOR, LNCS 5547: 294-308, section 3: a tree over the heads
        keeps the greatest of done_by_head + work of the tasks from there on.
     """
+    # A complete binary tree in an array: children of node `i` are `2 * i` and `2 * i + 1`, so
+    # that each task changes only the nodes above its leaf.
     leaves = 1
     while leaves < len(work):
         leaves *= 2
@@ -233,7 +235,10 @@ def is_overfull(
             node //= 2
             left, right = 2 * node, 2 * node + 1
             total[node] = total[left] + total[right]
+            # Greatest over all heads of what is done by that head and the tasks from there on:
+            # either the head lies on the right, or on the left with all of the right added.
             envelope[node] = max(envelope[right], envelope[left] + total[right])
+        # In the tree are the tasks with deadlines up to this one, which must all be done by then.
         if envelope[1] > done_by_deadline[task] * (1 + tolerance):
             return True
     return False
@@ -279,6 +284,8 @@ def window_demands(
                 for s in range(n_sites):
                     if possible[task, s]:
                         runtime = runtimes[task, s]
+                        # Least overlap with the window (energetic reasoning): the task is pushed
+                        # as early, then as late, as it may run.
                         inside = min(
                             min(runtime, closes[j] - opens[i]),
                             min(
@@ -344,6 +351,8 @@ def window_supplies(
                 if part > 0 and paid[slot] > 0:
                     share = 1.0
                     if part_from[slot] > -np.inf:
+                        # A rectangle that is paid since `part_from` does only the later part of
+                        # its work within the window.
                         share = part / (close - part_from[slot])
                     supplies[i, j] += min(share * paid[slot], bought[slot] * rates[slot] * part)
     return supplies

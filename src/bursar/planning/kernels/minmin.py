@@ -75,6 +75,8 @@ def minmin_total(
     while n_ready > 0:
         for k in range(n_ready):
             task = ready[k]
+            # Tasks that have become ready stand behind all others; they have no row of figures
+            # yet.
             fresh = k >= fresh_from
             if fresh:
                 if n_free > 0:
@@ -103,6 +105,8 @@ def minmin_total(
                 ends = finish[row, column]
                 if ends == np.inf:
                     continue
+                # Kept are price and finish, not the total: the makespan in it grows with each
+                # step.
                 total = weight * price[row, column] + (1 - weight) * worth * max(makespan, ends)
                 if total > best_total:
                     continue
@@ -128,8 +132,11 @@ def minmin_total(
                 changed[slot] = slots.leased[slot]
         changed_site = place.site
         makespan = max(makespan, best_finish)
+        # Rows are used again, so that memory follows the tasks that are ready at once, not all
+        # tasks.
         free_rows[n_free] = row_of[task]
         n_free += 1
+        # Not by moving the last one into the gap: `fresh_from` relies on the order.
         for k in range(best_k, n_ready - 1):
             ready[k] = ready[k + 1]
         n_ready -= 1

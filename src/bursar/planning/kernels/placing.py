@@ -119,6 +119,8 @@ def new_draft(tasks: TaskArrays, slots: SlotArrays, caps: IntArray) -> ScheduleD
     holdings = 0
     wide = 0
     for task in range(n_tasks):
+        # A task takes from each slot at least one processor, and from one site only: so many
+        # holdings at most, and the arrays need never grow.
         holdings += min(tasks.widths[task], most)
         wide += tasks.widths[task] > 1 and most > 1
     open_sites = np.zeros(n_sites, dtype=np.int64)
@@ -170,6 +172,8 @@ def earliest_in(
     if start + duration > give_up:
         return np.inf
     end = board.base[slot] + board.steps[slot]
+    # Steps before the first with something free cannot hold the task, and a full slot may have
+    # many of them.
     low = board.base[slot] + board.open_step[slot]
     return earliest_start(board.times, board.free, low, end, start, duration, width, give_up)
 
@@ -197,6 +201,9 @@ def earliest_together(
     row_end = base[row] + steps[row]
     start = ready
     while True:
+        # The site's row is necessary, not sufficient: a processor that becomes free in one slot
+        # when another slot's is taken counts in the sum, but a task cannot move between them. So
+        # the slots are counted one by one at the moment found.
         start = earliest_start(times, free, base[row], row_end, start, duration, width, give_up)
         if start + duration >= give_up:
             return np.inf
@@ -206,6 +213,7 @@ def earliest_together(
             if caps[slot] == 0:
                 continue
             if begin[slot] > start:
+                # Slots lie by start: all that follow begin later still.
                 later = min(later, begin[slot])
                 break
             if last[slot] >= start + duration:
@@ -213,6 +221,7 @@ def earliest_together(
                     times, free, base[slot], base[slot] + steps[slot], start, start + duration
                 )
                 found += least
+                # A slot with nothing in it gives no more later, so it is no reason to try again.
                 if least < caps[slot]:
                     later = min(later, over)
         if found >= width:
@@ -237,12 +246,16 @@ def price_in(
     price = slots.fixed_price[slot] if fresh else 0.0
     if slots.leased[slot]:
         least = least_in(board, slot, start, finish)
+        # A lease is paid as one rectangle from the slot's start: a wider peak or a later end pays
+        # for all the time before as well, less what is paid already.
         peak = max(board.peak[slot], board.caps[slot] - least + width)
         until = max(board.until[slot], finish)
         before = board.peak[slot] * (board.until[slot] - slots.start[slot])
         return float(price + unit * (peak * (until - slots.start[slot]) - before))
     if slots.divisible[slot]:
         return float(price + unit * width * (finish - start))
+    # The first task pays for the whole slot; later ones only for an extension beyond what is
+    # paid.
     paid = slots.start[slot] if fresh else max(slots.end[slot], board.until[slot])
     end = max(slots.end[slot], finish)
     return float(price + unit * slots.processors[slot] * max(0.0, end - paid))
@@ -274,6 +287,7 @@ def shares_of(
         for k in range(high - low):
             if free[k] > 0 and (
                 best < 0
+                # A slot in use has its fixed price paid already.
                 or (board.uses[low + k] > 0) > (board.uses[low + best] > 0)
                 or (
                     (board.uses[low + k] > 0) == (board.uses[low + best] > 0)
@@ -335,11 +349,14 @@ def soonest(
             slot = by_last[k]
             from_ = max(ready, open_from[slot])
             finish = from_ + duration
+            # From `open_from` on is the earliest there could be; most slots are ruled out by it
+            # without a look at their steps.
             if finish > ends or caps[slot] < width or last[slot] < finish:
                 continue
             used = uses[slot] > 0
             if finish == ends and site == s and (in_use, -best) >= (used, -slot):
                 continue
+            # Sites come in their order, so an equal finish stays with the site named first.
             if finish == ends and site != s:
                 continue
             step, end = base[slot] + open_step[slot], base[slot] + steps[slot]
@@ -435,6 +452,8 @@ def cheapest(
                 if better(total, ready, best, due):
                     best = CandidatePlacement(s, IDLE, ready, ready, total)
             continue
+        # A place that meets `due` is beaten only by another that does: from then on the search
+        # may stop at `due`.
         latest = np.inf if best.finish > due else due
         for slot in range(first[s], first[s + 1]):
             if begin[slot] + duration > latest:
@@ -505,6 +524,8 @@ def commit(
     else:
         hold(draft, task, place.slot, width, place.start, place.finish)
     if draft.wide[0] > 0:
+        # Rows of sites serve wide tasks only. When the last of these is placed, the rows are no
+        # longer kept, which saves the second of two updates for each task after it.
         draft.wide[0] -= width > 1
         if place.finish > place.start:
             occupy(board, len(board.caps) + place.site, place.start, place.finish, width)

@@ -190,6 +190,8 @@ def gap_for(
     here = block_at(gaps, s, ready)
     first, over = gaps.span[s, 0], gaps.span[s, 0] + gaps.span[s, 1]
     place = here
+    # Backwards from the arrival of the inputs: the gap that began last of those open wastes the
+    # least time before the task.
     while place >= first:
         if group[place // GROUP]["latest"] < finish:
             place = place // GROUP * GROUP - 1
@@ -201,6 +203,7 @@ def gap_for(
                     return place, at
         place -= 1
     place = here
+    # No gap is open: forwards, to the first that begins later and is long enough.
     while place < over and block[place]["lower"] + duration < give_up:
         if group[place // GROUP]["longest"] + ROUNDING < duration:
             place = (place // GROUP + 1) * GROUP
@@ -229,6 +232,8 @@ def take(gaps: IdleGaps, s: int, place: int, at: int, begins: float, finish: flo
             gap[k]["start"] = gap[k + 1]["start"]
             gap[k]["end"] = gap[k + 1]["end"]
             gap[k]["slot"] = gap[k + 1]["slot"]
+    # Only the gap with the latest end or the greatest length can have lowered the block's
+    # figures; otherwise they still hold, and up to `FULL` gaps need no second look.
     if greatest:
         sum_up(gaps, place)
         sum_up_group(gaps, place // GROUP)
@@ -256,6 +261,7 @@ def insert(gaps: IdleGaps, s: int, begins: float, over: float, slot: int) -> Non
     gap[at]["end"] = over
     gap[at]["slot"] = slot
     block[place]["count"] += 1
+    # `lower` stays as it is: `block_at` gave a block whose bound is no later than this gap.
     block[place]["latest"] = max(block[place]["latest"], over)
     block[place]["longest"] = max(block[place]["longest"], over - begins)
     group = gaps.group[place // GROUP]
@@ -269,6 +275,7 @@ def split(gaps: IdleGaps, s: int, place: int) -> None:
     gap, block = gaps.gap, gaps.block
     new = gaps.span[s, 0] + gaps.span[s, 1]
     fresh = block[new]["base"]
+    # Only the records of blocks move; gaps stay where they are, and `base` leads to them.
     for k in range(new, place, -1):
         block[k] = block[k - 1]
     half = FULL // 2
@@ -282,6 +289,7 @@ def split(gaps: IdleGaps, s: int, place: int) -> None:
     gaps.span[s, 1] += 1
     sum_up(gaps, place)
     sum_up(gaps, place + 1)
+    # Each block behind has moved by one, and some of them over a group's border.
     for group in range(place // GROUP, new // GROUP + 1):
         sum_up_group(gaps, group)
 
@@ -321,6 +329,7 @@ def in_order(
                 if origin != s:
                     arrival += latency[origin, s] + bytes_[edge] * pace[origin, s]
                 ready = max(ready, arrival)
+            # A task without duration needs no processor, so it takes no gap and is not paid.
             if duration == 0.0:
                 if ready < ends:
                     best, begins, ends, place = s, ready, ready, -1
