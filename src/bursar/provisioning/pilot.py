@@ -66,22 +66,24 @@ def read_credential(path: str) -> Credential:
 
 def processors_here(credential: Credential, text: str) -> int:
     """
-    Processors of this node that the pilot has.
+    Return how many processors of this node the pilot has.
 
     Parameters
     ----------
     text
-        What the job says; empty: nothing, and the pilot is alone.
+        Number of processors, as the job's environment states it; empty: the pilot is alone.
 
     Raises
     ------
     InputError
-        When that is no number of processors.
+        When the text is no number of processors.
     """
     if not text:
         return credential.processors
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f'expected a number of processors, got "{text}"', where=PROCESSORS)
+    # The scheduler may round a request up to whole nodes; the dispatcher knows of no more than
+    # these.
     return min(int(text), credential.processors)
 
 

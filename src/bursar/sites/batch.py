@@ -116,7 +116,7 @@ class BatchSite:
         self._watch = JobWatch(self._manager, self._notify)
         self._pilots: dict[str, BatchPilot] = {}  # by name
         self._bundles: SubmissionBundles[BatchPilot] = SubmissionBundles(self._hand_in)
-        self._jobs: dict[str, str] = {}  # to their pilots, of all that there were
+        self._jobs: dict[str, str] = {}  # to their pilots, every job of this process
         self._queue = QueueObserver(facts, self._manager, held=self._held_processors, clock=clock)
         self._is_ready = False
         self._has_adopted = not lasting  # until then, nobody knows which jobs are left over
@@ -130,7 +130,7 @@ class BatchSite:
             clock=clock,
             notify=self._notify,
         )
-        self._tasks = TaskSupervisor(self._on_failure)  # of those that end by themselves
+        self._tasks = TaskSupervisor(self._on_failure)  # tasks that end by themselves
         self._endings = JobEndings(
             self._manager, self._record, start=self._tasks.start, notify=self._notify
         )
@@ -177,9 +177,9 @@ class BatchSite:
         Parameters
         ----------
         endpoints
-            Where their workers report, by the names of the pilots.
+            Where the workers of each pilot report, by pilot name.
         notify
-            Told, in one line for people, of what becomes of them.
+            Called with a line for people on what becomes of a pilot.
         """
         self._on_event = notify
         jobs = {pilot: job for job, pilot in self._record.read().jobs.items()}
@@ -198,6 +198,7 @@ class BatchSite:
 
     async def end_others(self, pilots: Collection[str]) -> None:
         """End jobs of an earlier process that belong to no pilot of this one."""
+        # Only from now on: before, a job of a pilot still to be adopted would look left over.
         self._has_adopted = True
         with contextlib.suppress(SiteError):  # tried again when the queue is asked for next
             await self._make_ready()
@@ -212,6 +213,7 @@ class BatchSite:
 
     def _on_unwatched(self, error: BaseException) -> None:
         """Fail the pilots: what becomes of their jobs is not seen any more."""
+        # Without a watch nobody would hear that a job ended: the run would wait for ever.
         failure = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
         self._notify(f"is not watched any more: {type(error).__name__}: {error}")
         for entry in list(self._pilots.values()):
@@ -223,9 +225,11 @@ class BatchSite:
             return
         if self._readying is None or self._readying.done():
             self._readying = self._tasks.start(self._become_ready())
+        # Shielded: one caller that gives up must not abort what the others wait for.
         await asyncio.shield(self._readying)
 
     async def _become_ready(self) -> None:
+        # Before the queue is read, so that leftovers are not counted as somebody else's load.
         await self._end_leftovers()
         await self.refresh()
         self._is_ready = True
@@ -234,7 +238,7 @@ class BatchSite:
         """Ask for the queue as it is now; raise SiteError when the scheduler does not answer."""
         await self._queue.refresh()
 
-    # What it says of itself.
+    # What the site says of itself.
 
     def offers(self) -> tuple[Slot, ...]:
         """Slots that our model of the queue leaves free; starts are seconds from now."""
@@ -257,6 +261,8 @@ class BatchSite:
         every = self._facts.acquiring.probe_every
         while True:
             with contextlib.suppress(TimeoutError):
+                # A change of our own jobs cuts the wait short; the next sleep keeps questions FRESH
+                # apart.
                 async with asyncio.timeout_at(self._queue.asked + every):
                     await self._wanted.wait()
             await asyncio.sleep(max(0.0, self._queue.asked + min(FRESH, every) - loop.time()))
@@ -269,6 +275,7 @@ class BatchSite:
                 self._queue.asked = loop.time()  # the watch says so when it matters
                 continue
             await self._queue.probe(self._job_name("probe"), self._folder)
+            # The scheduler has just answered, so what it could not be told before has a chance now.
             self._endings.end_again()
             await self._endings.end_unanswered()
             if self._endings.is_searching:
@@ -352,6 +359,8 @@ class BatchSite:
                 on_join=lambda: self._joined(entry),
                 on_leave=lambda: self._watch.doubt(entry.job),
             )
+            # The credential has to lie at the site before the job is in the queue: it may start at
+            # once.
             secret = await admission.credential(terms)
             await self._shell.make_folder(self._folder)
             await self._shell.write(entry.credential, secret)
@@ -381,6 +390,7 @@ class BatchSite:
             self._notify(f"{type(error).__name__}: {error}")
 
     async def _submit(self, entries: Sequence[BatchPilot]) -> None:
+        # Pilots given up while their bundle was gathered are cancelled futures: no job for them.
         wanted = [entry for entry in entries if not entry.submitted.done()]
         if not wanted:
             return
@@ -396,6 +406,8 @@ class BatchSite:
                 begin=self._windows.start_of(name),
                 reservation=self._windows.name_for(name),
             )
+            # On disk before the command runs, so that after a kill in between the next process
+            # looks for the job by its name.
             pilots = [entry.pilot.name for entry in wanted]
             if self._lasts:
                 self._record.asks(request.name)
@@ -408,6 +420,7 @@ class BatchSite:
                 jobs = await self._manager.submit(request)
                 is_answered = True
             except SiteError as error:
+                # A clear refusal: no job can come of the request, and nobody needs to look for one.
                 if not error.transient:
                     self._record.refused(request.name)
                     is_answered = True
@@ -417,6 +430,8 @@ class BatchSite:
                 raise
             finally:
                 self._settlement.answered(request.name, clearly=is_answered)
+            # Recorded before anybody is told: a pilot that began must never be unknown to the next
+            # process.
             self._jobs.update(zip(jobs, pilots, strict=True))
             self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
             if self._lasts and self._record.lines > MOST_LINES:
@@ -433,6 +448,7 @@ class BatchSite:
             return
         for job, entry in zip(jobs, wanted, strict=True):
             entry.job = job
+            # The pilot was given up while the command ran: its job is there and has to end.
             if entry.submitted.cancelled():
                 self._endings.end_soon([job])
                 continue
@@ -466,6 +482,7 @@ class BatchSite:
                 loss: AllocationLoss = "ended" if report.how in ("completed", "timeout") else "lost"
                 reason = f", {report.reason}" if report.reason else ""
                 message = f"{what} has ended: {report.how}{reason}"
+                # Only then is there a complaint to read, by one more command at the site.
                 if report.how == "failed":
                     self._tasks.start(self._lose_with_reason(entry, loss, message))
                 else:
@@ -474,6 +491,7 @@ class BatchSite:
     def _joined(self, entry: BatchPilot) -> None:
         """Note that a worker has reported, maybe before the scheduler says that the job runs."""
         pilot = entry.pilot
+        # A fixed size is known without the scheduler, whose answer may be seconds away.
         if pilot.least_processors is None and pilot.least_duration is None:
             self._began(entry, None)
         else:
@@ -481,11 +499,14 @@ class BatchSite:
 
     def _began(self, entry: BatchPilot, report: JobReport | None) -> None:
         """Note that the pilot has its processors."""
+        # Worker and scheduler both announce the begin, in any order: the first one counts.
         if entry.has_begun or entry.begun.done():
             return
         entry.has_begun = True
         processors, seconds = entry.granted(report, self._clock())
         try:
+            # The guard may refuse here for want of money: then the processors go back before any
+            # task.
             entry.begin(processors, seconds)
         except Exception as error:
             entry.fail(error)
@@ -522,7 +543,9 @@ class BatchSite:
                 ending = self._endings.end_soon([entry.job])
         self._wanted.set()
         if ending is not None:
+            # A cancelled caller must not leave a job in the queue.
             await asyncio.shield(ending)
+        # After the job has ended: Slurm refuses to delete a reservation with jobs in it.
         reservation = self._windows.name_for(entry.pilot.name)
         if reservation is not None:
             await self._windows.release(reservation)
@@ -554,16 +577,19 @@ class BatchSite:
 
     def _tidy(self) -> None:
         """Drop jobs that are gone from the record on disk and from memory."""
+        # Jobs that are to end stay on record until the scheduler has been told.
         there = {entry.job for entry in self._pilots.values()} | self._endings.pending
         self._record.forget(lambda job: job not in there)
         self._jobs = {job: pilot for job, pilot in self._jobs.items() if job in there}
 
     async def _close(self) -> None:
         """End all jobs and give back all windows; wait until they are seen to be gone."""
+        # First: it would go on asking about jobs that are cancelled here.
         await self._settlement.close()
         for entry in list(self._pilots.values()):
             await self._give_up(entry)
         while self._tasks:
+            # Submissions under way still record their jobs, which are then ended below.
             done, _ = await asyncio.wait(self._tasks, timeout=PARTING)
             if not done:  # what they ask for is written down for the next process
                 self._tasks.cancel()
@@ -574,6 +600,7 @@ class BatchSite:
         left = await self._endings.wait_until_ended(list(self._jobs))
         if left:
             self._notify(f"jobs {', '.join(left)} may still be there")
+        # The journal is emptied only if no doubt is left: no job, request, window or unpaid lease.
         elif (
             all_found
             and not self._windows
@@ -581,6 +608,7 @@ class BatchSite:
             and (self._is_ready or not self._record.read())
         ):
             self._record.clear()
+        # After the jobs have gone: only then are the scheduler's figures final.
         await self._settlement.keep_usage(self._jobs)
         with contextlib.suppress(SiteError):
             await self._shell.remove(self._folder)

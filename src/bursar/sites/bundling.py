@@ -14,7 +14,7 @@ class _SubmissionBundle(Generic[T]):
     def __init__(self, copies: int) -> None:
         self.copies = copies
         self.arrived = 0  # so far
-        self.on_way = 0  # of these, not ready yet
+        self.on_way = 0  # arrived, but not ready yet
         self.ready: list[T] = []
         self.is_late = False
 
@@ -40,11 +40,13 @@ class SubmissionBundles(Generic[T]):
         Parameters
         ----------
         copies
-            How many there should be. Who has not come soon after the first is not waited for.
+            Number of pilots expected; those later than 0.05 s after the first are not awaited.
         """
         bundle = self._bundles.get(name)
         if bundle is None:
             bundle = self._bundles[name] = _SubmissionBundle(copies)
+            # A member may never come (its money was refused): the others go without it after a
+            # moment.
             asyncio.get_running_loop().call_later(TOGETHER, self._waited, name, bundle)
         bundle.arrived += 1
         bundle.on_way += 1
@@ -69,8 +71,10 @@ class SubmissionBundles(Generic[T]):
             self._submit_if_complete(name, bundle)
 
     def _submit_if_complete(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
+        # One that has arrived is waited for however long its credential takes to write.
         if bundle.on_way or not (bundle.is_late or bundle.arrived >= bundle.copies):
             return
+        # Before the call, so that a pilot that arrives during it begins a new bundle.
         del self._bundles[name]
         if bundle.ready:
             self._hand_in(bundle.ready)

@@ -17,7 +17,7 @@ _GATHERED = 0.02  # seconds in which jobs are gathered that are to be ended by o
 
 class JobEndings:
     """
-    Ends jobs, and knows which of them the scheduler could not be told of yet.
+    Ends jobs, and remembers those whose cancellation has not reached the scheduler.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class JobEndings:
     record
         Journal of what was asked of the scheduler.
     start
-        Starts a task that goes on by itself.
+        Starts a coroutine as a task that nobody awaits.
     notify
         Called with a line for people.
     """
@@ -44,7 +44,7 @@ class JobEndings:
         self._start = start
         self._notify = notify
         self._to_end: set[str] = set()  # jobs
-        self._not_ended: set[str] = set()  # jobs of which the scheduler could not be told
+        self._not_ended: set[str] = set()  # jobs whose cancellation did not reach the scheduler
         self._ending: asyncio.Task[None] | None = None
         # Names of requests whose answer was lost, of this process or an earlier one, and until
         # when they may still become jobs, loop time.
@@ -62,7 +62,7 @@ class JobEndings:
 
     def end_soon(self, jobs: Iterable[str]) -> "asyncio.Task[None] | None":
         """
-        End jobs; those that go at about the same time go by one command.
+        End jobs; jobs named within 0.02 s of each other share one command.
 
         Returns
         -------
@@ -80,7 +80,9 @@ class JobEndings:
             self.end_soon(self._not_ended)
 
     async def _end_gathered(self) -> None:
+        # A stopped run gives up all pilots at once: one command for hundreds of jobs, not hundreds.
         await asyncio.sleep(_GATHERED)
+        # Jobs that came while the command ran are taken up by the same task.
         while self._to_end:
             jobs = sorted(self._to_end)
             self._to_end.clear()
@@ -96,7 +98,7 @@ class JobEndings:
     # Requests whose answer was lost: they may have become jobs, or become them yet.
 
     def note_unanswered(self, names: Iterable[str]) -> None:
-        """Have jobs ended that requests of these names became, or become while that may be."""
+        """Have the jobs ended that requests of these names have become or still become."""
         until = asyncio.get_running_loop().time() + LATE
         self._unanswered.update(dict.fromkeys(names, until))
 
@@ -108,6 +110,8 @@ class JobEndings:
         with contextlib.suppress(SiteError):  # asked again soon
             for name, until in list(self._unanswered.items()):
                 self.end_soon(await self._manager.named(name))
+                # Written off only after the search: a job that appears at the last moment is still
+                # ended.
                 if now >= until:
                     self._record.refused(name)
                     del self._unanswered[name]
@@ -119,7 +123,7 @@ class JobEndings:
         Returns
         -------
         jobs : list of str
-            Those that were found.
+            Ids of the jobs that were found.
         complete : bool
             Whether there are no others; otherwise the next process looks for them.
         """
@@ -150,6 +154,8 @@ class JobEndings:
                 reports = await self._manager.poll(left)
                 left = [job for job in left if reports[job].state in ("pending", "held", "running")]
                 if left:
+                    # Again each time: a job that was just being started may have missed the first
+                    # one.
                     await self._manager.cancel(left)
             except SiteError as error:
                 if not error.transient:

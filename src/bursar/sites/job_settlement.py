@@ -110,16 +110,14 @@ class JobSettlement:
         self._unknown: dict[str, float] = {}  # since when jobs are, loop time
         self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
         self._under_way: set[str] = set()  # names of this process's requests
-        self._unanswered: set[str] = (
-            set()
-        )  # of these, the ones whose submission failed without a clear answer
+        self._unanswered: set[str] = set()  # submissions without a clear answer
         self.notified: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
         self.is_owed = False
         """Whether a caller stopped waiting before a lease was settled."""
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
-        """Wait until a lease's held time is known; see :class:`bursar.sites.protocol.MeteringSite`."""
+        """Wait for a lease's held time; see :class:`bursar.sites.protocol.MeteringSite`."""
         owed = self._owed[lease.id] = _UnsettledLease(lease, watched)
         self._pause = _SOONEST
         if not self._tasks:

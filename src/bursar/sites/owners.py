@@ -313,7 +313,7 @@ class OwnersBook:
         return int(db.execute(query, (key,)).fetchone()[0])
 
     def _is_behind(self, db: sqlite3.Connection, key: str, name: str) -> bool:
-        """Whether a run that has waited long comes before this one, unless this one holds some there."""
+        """Whether a run that has waited long comes first, unless this one holds some there."""
         # A run at work there may have to finish with more processors before it gives any back: to
         # queue it behind those that wait for it could block both.
         mine = "SELECT count(*) FROM held WHERE (site, holder) = (?,?)"

@@ -40,7 +40,7 @@ class JobFinder(Protocol):
     """A resource manager that finds jobs by name."""
 
     async def named(self, name: str) -> list[str]:
-        """Ids of this user's jobs of a name that are listed, where possible ended ones, too."""
+        """Return ids of this user's listed jobs with a name, where possible ended ones, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class SubmittedRequest:
     at
         Time of the submission, seconds since the epoch.
     host
-        Machine that ran the submission command; empty: it ran elsewhere.
+        Machine that ran the submission command; empty: over SSH.
     """
 
     pilots: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class HoldingInterval:
     until
         End of its wall-clock limit, seconds since the epoch; None where unknown.
     requeued
-        When it was seen to be back in the queue, seconds since the epoch; None: it was not.
+        When the job was seen back in the queue, seconds since the epoch; None: never.
     """
 
     began: float
@@ -160,6 +160,8 @@ class PilotJobJournal:
     def clear(self) -> None:
         """Empty the file, since nothing is left at the scheduler."""
         with contextlib.suppress(FileNotFoundError):
+            # Emptied, not removed: a lost write of the emptiness only makes the next process ask
+            # once more.
             self._path.write_bytes(b"")
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
@@ -169,7 +171,7 @@ class PilotJobJournal:
         Raises
         ------
         BursarError
-            When it cannot be written; it is as it was then.
+            When the file cannot be written; the old one stays.
         """
         left = self.read()
         lines = [
@@ -182,6 +184,8 @@ class PilotJobJournal:
             if not is_gone(job)
         ]
         lines += [_PilotJobLine("window", window) for window in left.windows]
+        # In the place of the old file as a whole: a kill leaves either all lines or the tidied
+        # ones.
         write_atomically(self._path, encode_lines(lines))
         self.lines = len(lines)
 
@@ -205,6 +209,8 @@ class PilotJobJournal:
                         HoldingInterval(line.at, line.until)
                     )
                 case "requeued":
+                    # Only the last: a job may be put back several times, each ends the time before
+                    # it.
                     for stint in found.stints.get(line.job, [])[-1:]:
                         stint.requeued = line.at
                 case "window":

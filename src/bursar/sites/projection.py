@@ -1,4 +1,4 @@
-"""A real queue as our own model of a batch-scheduled cluster: what will be free, and when."""
+"""Projects a real queue onto our model of a batch-scheduled cluster to see what will be free."""
 
 import math
 
@@ -18,7 +18,7 @@ SHORTEST = 60.0
 
 def project_queue(state: QueueState) -> Machine:
     """
-    The queue on a machine whose clock reads 0 now.
+    Return the queue on a simulated machine whose clock reads 0 now.
 
     Running jobs last to their limits, waiting ones start by EASY backfilling, which is what
     Slurm and its like do with the default priorities; held ones do not. Reservations are
@@ -40,6 +40,7 @@ def project_queue(state: QueueState) -> Machine:
             machine.submit(width, _remaining(job.began, job.seconds, state.at))
     # Held by jobs that this user does not see.
     held = sum(min(node.allocated, node.processors) for node in state.nodes if node.up)
+    # Sites may hide other users' jobs, but their nodes show that processors are taken.
     hidden = min(held - (machine.processors - left), left)
     if hidden > 0:
         machine.submit(hidden, UNLIMITED)
@@ -48,6 +49,7 @@ def project_queue(state: QueueState) -> Machine:
         start = max(0.0, window.start - state.at)
         _keep(machine, start, window.start + window.seconds - state.at, window.processors)
     for job in state.jobs:
+        # Wider ones than the nodes that are up can never start, and the model would refuse them.
         if not job.running and not job.held and 1 <= job.processors <= machine.processors:
             machine.submit(job.processors, _asked(job.seconds))
     machine.advance(machine.now)
@@ -55,19 +57,21 @@ def project_queue(state: QueueState) -> Machine:
 
 
 def _on_nodes_that_are_up(job: QueuedJob, state: QueueState) -> int:
-    """Processors of a running job; what it has on nodes that drain is not ours to count."""
+    """Count processors of a running job on nodes that are up; draining nodes offer nothing."""
     if not job.nodes:
         return job.processors
     up = {node.name for node in state.nodes if node.up}
     there = sum(name in up for name in job.nodes)
+    # Schedulers list nodes, not processors on each: an even share, rounded up to promise too
+    # little.
     return -(-job.processors * there // len(job.nodes))
 
 
 def _keep(machine: Machine, start: float, end: float, processors: int) -> None:
     """
-    Keeps processors from jobs for a window, as many of them at each time as are free then.
+    Keep processors from jobs for a window, as many at each time as are free then.
 
-    Those that are not free are held by jobs: such as run in it, or run too long for it.
+    Jobs hold the others: jobs of the reservation itself, or jobs that overrun its start.
     """
     if not end > start:
         return
@@ -90,16 +94,17 @@ def slots_of(
     fixed_price: float | None,
 ) -> tuple[Slot, ...]:
     """
-    Slots that a projected queue leaves free; starts are seconds from now.
+    Return slots that a projected queue leaves free; starts are seconds from now.
 
     Parameters
     ----------
     most
         Processors that may be held at a time.
     longest
-        Seconds of one slot.
+        Longest duration of one slot, seconds.
     """
     offers: list[Slot] = []
+    # Early and long first, since these take their share of the processors that may be held at all.
     for free in sorted(offered_slots(machine), key=lambda free: (free.start, -free.duration)):
         duration = min(free.duration, longest)
         taken = sum(
@@ -126,7 +131,7 @@ def slots_of(
 
 
 def backfill_windows_of(machine: Machine) -> tuple[BackfillWindow, ...]:
-    """The same for a pool, as it is; starts are seconds from the machine's now."""
+    """Return the free slots as a pool's backfill windows; starts are seconds from now."""
     return tuple(
         BackfillWindow(
             start=free.start - machine.now, seconds=free.duration, processors=free.processors
@@ -138,6 +143,7 @@ def backfill_windows_of(machine: Machine) -> tuple[BackfillWindow, ...]:
 def _remaining(began: float | None, seconds: float | None, now: float) -> float:
     if began is None:
         return _asked(seconds)
+    # A job past its limit is being killed: it holds its processors a little longer, never less.
     return max(began + _asked(seconds) - now, 1.0)
 
 

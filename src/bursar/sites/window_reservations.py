@@ -14,7 +14,7 @@ _SLACK = 60.0  # seconds of a reservation beyond its pilot: limits are in whole 
 
 class WindowReservations:
     """
-    Knows which pilots begin later, and for which the scheduler keeps a window.
+    Tracks which pilots begin later, and which of these the scheduler keeps a window for.
 
     A reservation is on disk before the scheduler is asked for it, so that a later process of
     the run gives back what this one could not.
@@ -96,6 +96,8 @@ class WindowReservations:
         self._due = {
             pilot.name: now + pilot.start
             for pilot in pilots
+            # A pilot due now asks for its processors directly: a reservation would begin too late
+            # for it.
             if pilot.works and pilot.start is not None and pilot.start > _AT_ONCE
         }
         if not self._due:
@@ -109,10 +111,13 @@ class WindowReservations:
                         await self._reserve(pilot)
                 return 0.0
             except SiteError as error:
+                # All or none: half of a plan's windows would cost processors and help no task.
                 for name in made:
                     await self.release(name)
                 if error.transient:
                     raise
+                # Most users may not reserve; asked once per process, then jobs with a begin time do
+                # instead.
                 self._may_reserve = False
                 self._notify(f"no reservations ({error}): pilots are handed in ahead")
         return math.inf if self._manager.abilities.begin else 0.0

@@ -39,7 +39,7 @@ class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
         Bytes of a stream that travel with an outcome; the rest stays in a file.
     patience
         Seconds without a heartbeat after which the run counts as gone.
-    bench
+    sidecar
         Sidecar that still has jobs of earlier orders; empty: none.
     jobs
         Jobs in the order in which they run; empty: the sidecar goes on with those it has.
@@ -87,7 +87,7 @@ class DaskReply(msgspec.Struct, frozen=True, array_like=True):
         Jobs that have ended.
     returned
         Task and attempt of jobs that have not begun; the sidecar has given them up.
-    bench
+    sidecar
         Sidecar that still has jobs, for a later order to ask; empty: none.
     is_other
         Whether the order was meant for another process; nothing was done then.

@@ -1,4 +1,4 @@
-"""The last status of a service, and what follows from it."""
+"""The last known status of a service: its prices and its free processors."""
 
 import asyncio
 import math
@@ -15,11 +15,11 @@ from bursar.remote.messages import SiteInfo
 
 class RemoteSiteStatus:
     """
-    Prices and processors of a service, by its last answer.
+    Reports the prices and processors of a service by the service's last answer.
 
     Parameters
     ----------
-    said
+    published
         Facts of the site from the sites file.
     """
 
