@@ -229,8 +229,8 @@ class RunJournal:
         """Write starts alone, without waiting for the disk."""
         with _complaining(self._path):
             if self._durable:
-                # A start that is lost in a power cut means an attempt that is not billed; to wait
-                # for the disk at each start would slow every task down.
+                # A start that is lost in a power cut does no harm; to wait for the disk at each
+                # start would slow every task down.
                 self._db.execute("PRAGMA synchronous=NORMAL")
             try:
                 self._write([[], [], [], loose], None)

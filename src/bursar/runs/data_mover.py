@@ -1,4 +1,4 @@
-"""The files of a run's jobs on their way between the storages of its sites."""
+"""Moving the files of a run's jobs between the storages of sites."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ class StagedDataMover:
         return self._catalogue.locate(name)
 
     def paths(self, task: int, site: str) -> Mapping[str, str]:
-        """Return the paths, at its site, of the files that a task reads, by name."""
+        """Return the paths at a site of the files that a task reads, by name."""
         brought = self._brought.get(task)
         return brought.paths if brought is not None and brought.site == site else {}
 
@@ -91,7 +91,7 @@ class StagedDataMover:
         brought.work = self._start(work, done)
 
     def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """Put the files that a task registers into its site's storage, or else the nearest."""
+        """Put the files that a task registers into the storage of a site, or of the nearest one."""
 
         async def work() -> None:
             for output, name in self._tasks[task].registers.items():
@@ -100,7 +100,7 @@ class StagedDataMover:
         self._start(work, done)
 
     def release(self, task: int) -> None:
-        """Unpin a task's staged files, or stop staging them."""
+        """Unpin the staged files of a task, or stop the staging."""
         brought = self._brought.pop(task, None)
         if brought is None or brought.work is None:
             return
@@ -138,6 +138,7 @@ class StagedDataMover:
         """Keep a file, unless an earlier incarnation or another run has kept the same one."""
         here = [copy for copy in self._catalogue.locate(name) if copy.site == site]
         if any(os.path.exists(copy.url) for copy in here):
+            # In a thread, as it reads the whole file.
             made = await asyncio.to_thread(_content, path)
             if made == content_of(here[0]):
                 return
@@ -156,7 +157,7 @@ class StagedDataMover:
     def _start(
         self, work: Callable[[], Awaitable[None]], done: Callable[[str], None]
     ) -> asyncio.Task[None]:
-        """Work under way; whatever it ends with is told, unless nobody waits for it any more."""
+        """Start work in the background, and report the end, with the problem if there was one."""
 
         async def tell() -> None:
             problem = ""

@@ -52,16 +52,16 @@ if TYPE_CHECKING:
     from bursar.runs.pool_controller import PoolController
 
 TICK = 0.2
-"""Seconds between looks at the money."""
+"""Seconds between checks of the budget, at most."""
 
 FORSAKEN = 2.0
-"""Seconds without any worker after which a run ends: a site tells of its loss sooner than that."""
+"""Seconds without any worker after which a run ends; sites report lost processors sooner."""
 
 BEAT = 5.0
 """Seconds between signs of life in the journal."""
 
 _UNSENT = "unsent"
-"""Lease of tasks that have not been sent to a queue: none."""
+"""Name in place of a lease for tasks that have not been sent to any queue."""
 
 StopCause = Literal["user", "budget", "goal", "fault"]
 """Who ended a run before its tasks were done."""
@@ -70,7 +70,7 @@ StopCause = Literal["user", "budget", "goal", "fault"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
     """
-    State of a run when what is left of it is planned again.
+    State of a run when the remaining tasks are planned again.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class RunSnapshot:
 
 
 Delay = Callable[[int, str, int, str], float]
-"""Of a task, its site, one that follows and its site: seconds until the data are there."""
+"""Function of a task, a site, a child and the child's site: seconds until the data are there."""
 
 Replan = Callable[[RunSnapshot], Awaitable[Plan]]
 """Plans what is left."""
@@ -106,9 +106,9 @@ class RunExecution:
     """
     Carries out tasks on leased processors, from the first worker to the last transfer.
 
-    Use it as an asynchronous context: entering opens the journal, starts the
+    An execution is an asynchronous context: entering opens the journal, starts the
     dispatcher and agrees with the sites on the processors of the plan, which come and go
-    as it says; leaving gives back what is left and settles what is owed, whatever
+    as the plan says; leaving gives back what is left and settles what is owed, whatever
     happened in between.
 
     Parameters
@@ -286,7 +286,7 @@ class RunExecution:
 
     async def finish(self) -> None:
         """
-        Returns when every task is at its end, or the run was stopped.
+        Wait until every task is at an end, or the run was stopped.
 
         Raises
         ------
@@ -301,6 +301,8 @@ class RunExecution:
                     self._woken.clear()
                     woken = self._background.start(self._woken.wait())
                 now = self.dispatcher.now()
+                # The guard knows when a threshold of the budget is reached by what accrues: to look
+                # later would spend beyond it.
                 pause = min(self._tick, self.guard.next_tick(now) - now, self._until_wake)
                 await asyncio.wait(
                     {waiting, woken},
@@ -318,7 +320,7 @@ class RunExecution:
             self.cause, self.reason = "budget", self.dispatcher.refusal
 
     def tick(self) -> None:
-        """Looks at the money and at the workers; to be called a few times a second."""
+        """Check the budget and the workers; to be called a few times a second."""
         now = self.dispatcher.now()
         for effect in self.guard.tick(now):
             self._apply(effect)
@@ -336,7 +338,7 @@ class RunExecution:
 
     def _check_workers(self, now: float) -> None:
         """
-        Stop the run when it has been without a worker for some time, and none will come.
+        Stop the run when there has been no worker for some time, and none will come.
 
         A site's workers are gone some turns of the loop before the run hears of it and asks for
         others, so that a single look proves nothing.
@@ -349,7 +351,8 @@ class RunExecution:
             self.stop("fault", "no worker is left", grace=0.0)
 
     def stop(self, cause: StopCause, reason: str, *, grace: float = 5.0) -> None:
-        """Starts nothing more, and stops what runs; a second call with less grace hurries it."""
+        """Start nothing more and stop running tasks; a second call may shorten the grace."""
+        # The first cause stays: whatever goes wrong while a run stops is not why it stopped.
         if self.cause is None:
             self.cause, self.reason = cause, reason
             self.notify(reason)
@@ -362,7 +365,7 @@ class RunExecution:
             self._stopping = stopping
 
     def fail(self, error: BaseException) -> None:
-        """Stop the run by an error of something that goes on beside it."""
+        """Stop the run because background work has failed."""
         if not isinstance(error, BursarError):
             error = BursarError(f"{type(error).__name__}: {error}")
         self._fault(error)
@@ -380,12 +383,12 @@ class RunExecution:
 
     def amend(self, goal: Goal, keep: Callable[[], None]) -> Refusal | None:
         """
-        The goal changes while the run goes on.
+        Change the goal while the run goes on.
 
         Parameters
         ----------
         keep
-            Makes it durable, before anything follows from it.
+            Called to make the new goal durable, before the goal has any effect.
 
         Returns
         -------
@@ -395,6 +398,8 @@ class RunExecution:
         refusal = self.guard.amend(budget_amount(goal.budget), self.dispatcher.now())
         if refusal is not None:
             return refusal
+        # After the guard has agreed, and before money moves: after a kill the run resumes with
+        # limits that its ledger fits.
         keep()
         self._goal = goal
         self.dispatcher.post(self.guard.transfers())
@@ -411,7 +416,7 @@ class RunExecution:
 
     @property
     def is_planning(self) -> bool:
-        """Whether what is left is being planned again."""
+        """Whether the remaining tasks are being planned again."""
         return self._replanning is not None
 
     @property
@@ -425,7 +430,7 @@ class RunExecution:
         return self.guard.rate(self.dispatcher.now())
 
     async def sketch(self, stretch: float) -> Plan | None:
-        """Make a plan of what is left, without carrying it out; None where there can be none."""
+        """Make a plan of the remaining tasks for information; None where there can be none."""
         if self._replan is None:
             return None
         return await self._replan(self._snapshot(stretch))
@@ -445,6 +450,7 @@ class RunExecution:
             return
         self.notify(reason)
         self._stretch = stretch
+        # Bound to a lease that nobody has, so that nothing new begins while the plan is made.
         left = [i for i in range(len(self._tasks)) if i not in self.dispatcher.ended]
         self._bind(dict.fromkeys(left, _UNSENT), {task: task for task in left})
         self._replanning = self._background.start(
@@ -456,20 +462,20 @@ class RunExecution:
         self.dispatcher.note(kind, text)
 
     def submit(self, task: Task) -> int:
-        """Adds a task without parents; its number."""
+        """Add a task without parents; return the number of the task."""
         self._tasks.append(replace(task, steps=()))  # for its limits; a call may be large
         self._succeeded.append(False)
         return self.dispatcher.submit(task)
 
     def _notify_from_thread(self, message: str) -> None:
-        """Tells a message of the journal's: in its writer's thread, or while the loop waits."""
+        """Pass on a message of the journal, from the writer's thread or while the loop waits."""
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.notify, message)
         elif self._on_event is not None:  # to journal it would wait for the same lock
             self._on_event(message)
 
     def notify(self, message: str) -> None:
-        """Journals a message, unless all has ended or nothing has begun, and tells it."""
+        """Journal a message while the dispatcher runs, and pass the message to the caller."""
         if hasattr(self, "dispatcher") and not self._has_ended:
             self.dispatcher.note("message", message)
         if self._on_event is not None:
@@ -482,7 +488,7 @@ class RunExecution:
 
     @property
     def counts(self) -> TaskCounts:
-        """Tasks by where they stand."""
+        """Number of tasks in each state."""
         return self.dispatcher.counts
 
     @property
@@ -530,6 +536,8 @@ class RunExecution:
         )
         await self.dispatcher.start()
         now = self.dispatcher.now()
+        # The guard's clock begins with the dispatcher's, which goes on after the last moment in the
+        # journal.
         self.guard.begin(now)
         incarnations = incarnations_of(past.events)
         self._first = incarnations[0][0] if incarnations else now
@@ -548,6 +556,8 @@ class RunExecution:
         await self._settle_what_was_left(left, past.last_seen, missed)
         self.dispatcher.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
+        # Numbers go on, as leases are known by their names in journal, ledger and book for all
+        # incarnations.
         self._pilots = max((int(name.rpartition("-")[2]) for name in named), default=0)
         if self._pool is not None:
             self.pooling = self._pooling_of(self._pool, past.events)
@@ -567,6 +577,7 @@ class RunExecution:
             settlements=self.settlements,
         )
         if self._tasks and self.dispatcher.is_done:
+            # A resumed run without anything to do leases nothing.
             self._give_back_bookings(leases)
             return
         if self.pooling is not None:
@@ -582,6 +593,7 @@ class RunExecution:
         """Give back an earlier incarnation's bookings that are not used and not begun."""
         for name in self._bookings:
             if name in leases and not self.provision.has_pilot(name):
+                # Closed just before the paid time began, so that nothing is owed.
                 before = math.nextafter(leases[name].start, -math.inf)
                 ended = self.guard.close_lost(leases[name], before)
                 self._note("lease", msgspec.json.encode(ended).decode(), self.guard.transfers())
@@ -590,7 +602,7 @@ class RunExecution:
         self, leases: Iterable[Lease], last_seen: float, missed: Mapping[str, float]
     ) -> None:
         """
-        Pay leases that a killed incarnation had open, by the provider's count where it keeps one.
+        Pay leases that a killed incarnation had open, by the provider's count if there is one.
 
         Parameters
         ----------
@@ -630,7 +642,7 @@ class RunExecution:
         )
 
     async def _sign(self, plan: Plan) -> None:
-        """Agree with the sites on a plan's purchases, and bind its tasks to them."""
+        """Agree with the sites on the purchases of a plan, and bind the tasks to the purchases."""
         pilots = plan_pilots(plan, self._tasks, self._pilots)
         self._pilots += len(pilots)
         order = {placement.task: i for i, placement in enumerate(plan.placements)}
@@ -644,18 +656,20 @@ class RunExecution:
         timed = [pilot.name for pilot in pilots] if ends else []
         self._site_of.update((pilot.name, pilot.site) for pilot in pilots)
         self._bind(placed, order, timed)
+        # Before any processor is paid for: such a task would wait until the money is gone.
         self._check_widths(placed, {pilot.site for pilot in pilots})
         left = self.dispatcher.left
+        # Without pilots all of whose tasks were done in an earlier incarnation.
         await self.provision.sign([p for p in pilots if p.whole or not p.tasks or left(p.name)])
 
     def _check_widths(self, placed: dict[int, str], sites: set[str]) -> None:
         """
-        Each task has room where it is placed, or somewhere if it is not.
+        Check that each task has room at the site of its placement, or at some site.
 
         Raises
         ------
         SiteError
-            When one would wait for ever.
+            When a task would wait for ever.
         """
         ended = set(self.dispatcher.ended)
         widest = {site: self._widest(site) for site in sorted(sites) if site}
@@ -695,13 +709,15 @@ class RunExecution:
         )
 
     def _supply(self, supply: DynamicScheduler, pilots: Sequence[Pilot]) -> None:
-        """Tasks go to their sites' queues, or to processors that are there already."""
+        """Send tasks to the queues of sites, or to processors that are there already."""
         for kind, text in supply.take_events():
             if kind == "message":
                 self.notify(text)
             else:
                 self.dispatcher.note(kind, text)
         for pilot in pilots:
+            # Between the decision and now a pilot may have begun to leave: its tasks need another
+            # one.
             there = self.provision.has_pilot(pilot.name)
             if not there and self.provision.is_leaving(pilot.name):
                 self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
@@ -743,11 +759,13 @@ class RunExecution:
         self.dispatcher.note(kind, text, transfers)
 
     async def _end(self) -> None:
-        """Gives everything back; every step is tried, whatever became of the others."""
+        """Give everything back; each step is tried, also after errors in earlier ones."""
         self._leaving = True
         if self._replanning is not None:
             self._replanning.cancel()
         async with AsyncExitStack() as steps:  # the last one first
+            # In the end the order is: no new requests, workers dismissed, background work ended,
+            # processors given back and paid, journal closed. Workers go before their processors do.
             steps.callback(self._close)
             if hasattr(self, "provision"):
                 steps.push_async_callback(self._give_back)
@@ -765,6 +783,7 @@ class RunExecution:
         await self.provision.end()
         await self.settlements.wait()
         self.unsettled = await self.settlements.close()
+        # Last: an incarnation without this event is taken to have been killed.
         self._note(END, "", self.guard.transfers())
         await asyncio.to_thread(self._clear_work)
 
@@ -782,6 +801,7 @@ class RunExecution:
                     number = int(task)
                     if number >= len(self._succeeded) or not self._succeeded[number]:
                         continue  # not made by this run, or its task has had no success
+                # By name and not by age: an earlier incarnation may have made it.
                 if entry.name not in self._failed:
                     remove_tree(entry.path)
 
@@ -801,9 +821,12 @@ class RunExecution:
         ran_on = self._of_task.get(outcome.task)
         if not final and outcome.status is Status.CANCELLED:
             done = (outcome.end - outcome.start) * self._speed_at(ran_on or "")
+            # The most of all attempts, not their sum: each began anew.
             self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
         if self._just_in_time is not None:
             if not self._ended:
+                # Once for all outcomes of a transaction: the scheduler decides better when it sees
+                # them together, and asks each site once.
                 asyncio.get_running_loop().call_soon(self._follow_up, self._just_in_time)
             self._ended.append((outcome, final))
         elif final:
@@ -824,6 +847,7 @@ class RunExecution:
         with self._faults_end_run():
             for lease in ran_on:
                 if lease is not None and not supply.holds(lease):
+                    # After the scheduler's answer, which may have given this pilot its next jobs.
                     self.provision.finished(lease)
 
     def _delay_between(self, task: int, child: int) -> float:
@@ -854,7 +878,7 @@ class RunExecution:
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
 
     def _is_replaced(self, supply: DynamicScheduler, pilot: Pilot, reason: str) -> bool:
-        """Whether the tasks of a pilot that came to nothing go elsewhere."""
+        """Send the tasks of a lost pilot elsewhere; return whether that was possible."""
         instead = None
         with self._faults_end_run():
             instead = supply.lost(pilot, reason)
@@ -865,7 +889,7 @@ class RunExecution:
 
     @contextmanager
     def _faults_end_run(self) -> Iterator[None]:
-        """End the run on an error in a callback, where it would otherwise be lost."""
+        """End the run on an error in a callback, where the error would otherwise be lost."""
         try:
             yield
         except BursarError as error:
@@ -888,11 +912,14 @@ class RunExecution:
             )
 
     async def _plan_again(self, replan: Replan) -> None:
-        """Lets what runs end, gives the rest back, and agrees on a plan for what is left."""
+        """Wait for running tasks, give the processors back, and sign a plan for the other tasks."""
+        # Busy pilots stay until their tasks have ended: what is paid for by now is not thrown away.
         while not await self.provision.give_back():
             await self.dispatcher.change()
         self.notify("what is left is planned again")
         plan = await replan(self._snapshot())
+        # Before signing, so that a pilot which ends too early from now on can ask for yet another
+        # plan.
         self._replanning = None
         self._plan = plan
         await self._sign(plan)

@@ -1,5 +1,5 @@
 """
-A run and the account that pays for it: held in the book before work starts, settled after.
+Payment of a run from an account: money is held in the book before work starts, and settled after.
 
 The book gets three kinds of agreements from a run:
 
@@ -42,7 +42,7 @@ WAIT = 10.0
 """Seconds to wait for another process that writes the book."""
 
 EVERY = 5.0
-"""Seconds between two looks whether something new is to be booked."""
+"""Seconds between checks for new payments to book."""
 
 _BRIEFLY = 2.0
 """Seconds to wait for the book where a running campaign waits too."""
@@ -69,7 +69,7 @@ class AccountAllowance:
 
 def allowance_of(payer: Payer) -> AccountAllowance:
     """
-    Return what an account has left, by its allocation and its quota.
+    Return the amount that an account has left, by allocation and quota.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def allowance_of(payer: Payer) -> AccountAllowance:
 
 class RunPayments:
     """
-    Keeps the account of a run in step with the run's own ledger, while a process carries it out.
+    Keeps the account that pays for a run in step with the run's ledger, while the run goes on.
 
-    Use it as a context: entering sets the budget aside and claims the right to carry the run
+    The payments are a context: entering sets the budget aside and claims the right to carry the run
     out; leaving books what was paid and gives the rest back.
 
     Parameters
@@ -126,6 +126,8 @@ class RunPayments:
 
     def __enter__(self) -> "RunPayments":
         with contextlib.ExitStack() as stack:
+            # Before money is set aside: two processes that resume one run would hold its budget
+            # twice.
             stack.enter_context(lock_account(self._folder))
             with _about(self._payer):
                 self._set_aside()
@@ -177,7 +179,7 @@ class RunPayments:
 
     async def follow(self, spent: Callable[[], Micros], notify: Callable[[str], None]) -> None:
         """
-        Book each lease soon after it was paid, for as long as the run goes on.
+        Book each lease soon after the payment, for as long as the run goes on.
 
         Parameters
         ----------
@@ -190,6 +192,7 @@ class RunPayments:
         while True:
             await asyncio.sleep(EVERY)
             now = spent()
+            # Nothing new: the book is shared, and its lock is left to others.
             if now == self._booked:
                 continue
             try:
@@ -208,11 +211,13 @@ class RunPayments:
         with Book(self._book, wait=WAIT) as book, book.together():
             book.known(account, "user")
             self.currency = book.currency
+            # First: what a killed incarnation paid and did not book is not available any more.
             book_leases(book, record, account)
             paid, held = _standing(book, self._folder.name)
             most = paid + held + book.available(account, time.time())
             stated = self._payer.budget
             total = most if stated is None else min(to_micros(stated), most)
+            # A stated budget of 0 is no lack of money: the run uses what costs nothing.
             if (total <= paid and stated != 0) or total < to_micros(self._needed):
                 raise BudgetStop(_too_little(book, account, total - paid, self._needed))
             if total > paid + held:
@@ -224,7 +229,7 @@ class RunPayments:
             book_leases(book, read_run(self._folder), self._payer.account)
 
     def _hold(self, book: Book, record: RunRecord, amount: Micros) -> LedgerRow | Refusal:
-        """Sets more aside: in the run's last budget, or in a new one in a new period."""
+        """Set more money aside: in the run's last budget, or in a new one in a new period."""
         run, account, now = self._folder.name, self._payer.account, time.time()
         budgets = _budgets_of(book, run)
         agreement = budgets[-1] if budgets else f"{run}/budget"
@@ -243,7 +248,7 @@ class RunPayments:
 
 def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
     """
-    Book what a run has paid, and give back what it set aside and does not need any more.
+    Book the payments of a run, and release money that the run set aside and does not need.
 
     Doing it again changes nothing.
 
@@ -274,7 +279,7 @@ def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
 
 def book_leases(book: Book, record: RunRecord, user: str) -> list[LedgerRow]:
     """
-    Book what each lease of a run has paid its site, as far as the book does not have it.
+    Book the payments of each lease to the site, without those that the book has already.
 
     Money that the run has set aside is used first, then the user's.
 
@@ -299,6 +304,8 @@ def book_leases(book: Book, record: RunRecord, user: str) -> list[LedgerRow]:
         names = _names_of(book, f"{run}/{lease_id}")
         if any(book.agreements[name].user != user for name in names):
             raise InputError(f'run "{run}" was charged to {book.agreements[names[0]].user}')
+        # The difference to what the book has: after a kill between two postings only the rest is
+        # posted.
         missing = amount - sum(book.agreements[name].paid for name in names)
         if missing > 0:
             _book_lease(book, record, lease, missing, user)
@@ -311,7 +318,7 @@ def book_leases(book: Book, record: RunRecord, user: str) -> list[LedgerRow]:
 @contextlib.contextmanager
 def lock_account(folder: RunFolder) -> Iterator[None]:
     """
-    Hold the right to keep a run's account; it ends with this process at the latest.
+    Hold the right to keep a run's account, until the end of this process at the latest.
 
     The journal's lock would not do: money is set aside before the journal is opened, and
     given back after it is closed.
@@ -343,7 +350,7 @@ _PART = "~"
 
 
 def _book_lease(book: Book, record: RunRecord, lease: Lease, amount: Micros, user: str) -> None:
-    """One payment: out of the run's budgets, in turn, and the rest out of what the user has."""
+    """Book one payment, first out of the run's budgets in turn, then out of the user's account."""
     run = record.folder.name
     if lease.currency != book.currency:
         raise InputError(f'run "{run}" paid in {lease.currency}, the book is in {book.currency}')
@@ -353,6 +360,7 @@ def _book_lease(book: Book, record: RunRecord, lease: Lease, amount: Micros, use
     end = lease.start if lease.end is None else lease.end
     for budget in _budgets_of(book, run):
         found = book.agreements[budget]
+        # What was set aside goes first: it is why the run was let start.
         part = min(found.held, amount)
         if part > 0:
             key = _fresh_key(book, record)
@@ -373,13 +381,15 @@ def _pay(
     since: float,
     end: float,
 ) -> None:
-    """Holds and settles an amount at once, in an agreement that counts as of a moment."""
+    """Hold and settle an amount at once, in an agreement of the period that a moment lies in."""
     whole = f"{record.folder.name}/{lease.id}"
     names = _names_of(book, whole)
     agreement = f"{whole}{_PART}{len(names) + 1}" if names else whole
+    # The key follows from what is paid and not from when: the same payment twice is one.
     key = f"{_key_of(record)}/{agreement.partition('/')[2]}"
     for name in names:
         found = book.agreements[name]
+        # Quotas count by period, so that one agreement never spans two.
         if book.is_one_period(user, found.since, since):
             agreement = name
             key = f"{_key_of(record)}/{name.partition('/')[2]} from {found.paid}"
@@ -405,7 +415,7 @@ def _budgets_of(book: Accounts, run: str) -> list[str]:
 
 
 def _standing(book: Accounts, run: str) -> tuple[Micros, Micros]:
-    """Return what the run has paid by the book, and what it holds."""
+    """Return the amounts that a run has paid and holds, by the book."""
     theirs = [p for name, p in book.agreements.items() if name.partition("/")[0] == run]
     return sum(p.paid for p in theirs), sum(p.held for p in theirs)
 
@@ -459,7 +469,7 @@ def _done(answer: _T | Refusal) -> _T:
 
 @contextlib.contextmanager
 def _about(payer: Payer) -> Iterator[None]:
-    """Complaints about the book name the option that chose it."""
+    """Have errors about the book name the option that chose the book."""
     try:
         yield
     except InputError as error:

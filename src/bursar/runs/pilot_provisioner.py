@@ -26,11 +26,11 @@ from bursar.supervisor import TaskSupervisor, heard_by_waiter
 from bursar.worker.launch import Endpoint
 
 GRACE = 1e-3
-"""Seconds past its end that a pilot is left, for what ends with it."""
+"""Seconds for which a pilot stays past the agreed end, for tasks that end at just that time."""
 
 _CLOSE = 1e-9
 _LATE = 0.05
-"""Seconds that processors may come after their time and are taken to be there at it."""
+"""Seconds by which processors may come late and still count as on time."""
 
 EXTENSION = 0.125
 """
@@ -117,7 +117,7 @@ class PilotProvisioner:
 
     async def sign(self, pilots: Sequence[Pilot]) -> None:
         """
-        Agrees on the pilots of a plan, whose clock begins now; those due now begin.
+        Agree on the pilots of a plan, whose clock begins now, and begin the pilots due now.
 
         Raises
         ------
@@ -138,6 +138,7 @@ class PilotProvisioner:
             self._lead[name] = await site.reserve(by_site[name])
         try:
             for pilot in pilots:
+                # All leases before the first pilot: a plan whose end cannot be paid is not begun.
                 self._open(pilot, now + (pilot.start or 0.0))
         except BudgetStop:
             for lease in self._guard.leases:  # before it began: nothing of it is owed
@@ -150,20 +151,22 @@ class PilotProvisioner:
                 lifecycle.awaited = True
                 due.append(lifecycle)
         for lifecycle in due:
+            # A failure of these is the caller's to see, before any task runs; later ones go to
+            # on_fault.
             await lifecycle.begun
 
     def request(self, pilot: Pilot) -> None:
-        """Asks for a pilot that begins when its site lets it."""
+        """Request a pilot, which begins when the site grants the processors."""
         self._start_lifecycle(pilot, self._dispatcher.now())
 
     def book(self, pilot: Pilot, origin: float) -> None:
         """
-        Holds the money for a pilot that was agreed on ahead, which begins at its start.
+        Set aside the money for a booked pilot, and begin the pilot at the agreed start.
 
         Parameters
         ----------
         origin
-            What its start counts from, seconds since the epoch.
+            Time from which the pilot's start is counted, seconds since the epoch.
 
         Raises
         ------
@@ -185,50 +188,54 @@ class PilotProvisioner:
         )
 
     def give_up(self, name: str) -> None:
-        """A pilot goes back, whether it has begun or not; of one that is gone nothing is said."""
+        """Give a pilot back, begun or not; do nothing when the pilot has ended already."""
         lifecycle = self._lifecycles.get(name)
         if lifecycle is not None:
             lifecycle.finish()
 
     def has_pilot(self, name: str) -> bool:
-        """Whether a pilot is there, or on its way."""
+        """Whether a pilot has begun or was requested, and is not being given back."""
         return name in self._lifecycles and not self._lifecycles[name].over.is_set()
 
     def is_leaving(self, name: str) -> bool:
-        """Whether a pilot is on its way out."""
+        """Whether a pilot is being given back."""
         return name in self._lifecycles and self._lifecycles[name].over.is_set()
 
     def prolong(self, pilot: Pilot) -> Refusal | None:
         """
-        A pilot that is there is to last for its duration from now.
+        Move the end of a present pilot to the given duration from now.
 
         Returns
         -------
         Refusal or None
-            Why there is no money for it.
+            Why the budget does not allow that; None when the end was moved.
         """
         lifecycle = self._lifecycles[pilot.name]
+        # A new duration, a new estimate: extensions begin small again.
         lifecycle.more = EXTENSION * pilot.duration
         return self._end_at(lifecycle, self._dispatcher.now() + pilot.duration)
 
     def finished(self, lease: str | None = None) -> None:
-        """Tasks are at their end: a pilot, or any, that has none left goes back."""
+        """Note that tasks have ended; give back the pilot, or every pilot, without tasks left."""
         names = list(self._lifecycles) if lease is None else [lease]
         for name in names:
             lifecycle = self._lifecycles.get(name)
+            # Pilots without tasks of their own serve whatever comes, and stay until the end of the
+            # run.
             if lifecycle is not None and lifecycle.pilot.tasks and not self._dispatcher.left(name):
                 lifecycle.finish()
 
     async def give_back(self) -> bool:
         """
-        Give back pilots that have not begun and those that are idle.
+        Give back idle pilots and pilots that have not begun.
 
         Returns
         -------
         bool
-            Whether that is everything: nothing runs.
+            Whether all pilots were given back, as none was busy.
         """
         busy = self._dispatcher.busy_leases()
+        # Idle ones at once, even while others are busy: each second is paid.
         await self._end([c for c in self._lifecycles.values() if c.pilot.name not in busy])
         if busy:
             return False
@@ -242,6 +249,7 @@ class PilotProvisioner:
 
         A fault of ours with a pilot is raised here; before, it was passed to ``on_fault``.
         """
+        # From now on the end of a pilot asks for no replacement.
         self._leaving = True
         try:
             await self._end(list(self._lifecycles.values()))
@@ -275,7 +283,7 @@ class PilotProvisioner:
     @property
     def is_dead(self) -> bool:
         """
-        Whether there are processors, none of them has a worker, and none will come.
+        Whether the run holds processors, all of these without workers, and waits for no others.
 
         Processors that are being given back do not count: their workers were told to leave.
         """
@@ -324,6 +332,7 @@ class PilotProvisioner:
             if not lifecycle.begun.done():
                 lifecycle.begun.set_result(None)
             del self._lifecycles[pilot.name]
+            # A booked pilot may be waiting in _room for these processors.
             self._crowded.set()
             self._close(lifecycle, origin)
         if failed:
@@ -335,7 +344,7 @@ class PilotProvisioner:
             self._on_left_over(pilot)
 
     async def _room(self, lifecycle: PilotLifecycle) -> None:
-        """Waits while our own pilots that last longer than thought hold what was booked."""
+        """Wait while other pilots of this run are late and hold booked processors."""
         pilot = lifecycle.pilot
         most = self._sites[pilot.site].facts.processors
         while not lifecycle.over.is_set():
@@ -352,7 +361,7 @@ class PilotProvisioner:
                 await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _hold(self, lifecycle: PilotLifecycle, origin: float) -> None:
-        """Holds the processors until their time is over, or their work."""
+        """Acquire the processors of a pilot, and release these when time or work is over."""
         pilot = lifecycle.pilot
         if pilot.works:
             due = origin + (pilot.start or 0.0)
@@ -376,24 +385,29 @@ class PilotProvisioner:
             )
         finally:
             if lifecycle.held is not None:
+                # Workers first, so that no task is given to processors that are about to go.
                 self._dispatcher.dismiss(pilot.name)
                 await lifecycle.held.release()
 
     async def _keep(self, lifecycle: PilotLifecycle, since: float) -> None:
-        """Keep the processors until their time is over, or their work, or they are lost."""
+        """Keep the processors of a pilot until time or work is over, or the site fails."""
         pilot = lifecycle.pilot
         lost: asyncio.Task[tuple[AllocationLoss, str]] | None = None
         try:
             if lifecycle.held is not None:
                 if lifecycle.since > since + _LATE and not lifecycle.is_late:
+                    # The site was late, so that the full duration counts from when it gave the
+                    # processors.
                     since = lifecycle.since
                 lost = self._tasks.start(lifecycle.held.lost(), on_failure=heard_by_waiter)
+                # Ends the wait below, which looks at the pilot's end only.
                 lost.add_done_callback(lambda _: lifecycle.finish())
                 self._watch.began(lifecycle.pilot, since)
             lifecycle.more = EXTENSION * lifecycle.pilot.duration
             self._ends_at(lifecycle, since + lifecycle.pilot.duration)
             while not lifecycle.over.is_set():
                 await self._over_by(lifecycle, lifecycle.until + GRACE)
+                # The end may have moved while it was waited for.
                 if lifecycle.over.is_set() or self._dispatcher.now() < lifecycle.until:
                     continue
                 if not await self._goes_on(lifecycle):
@@ -406,7 +420,7 @@ class PilotProvisioner:
                 lost.cancel()
 
     async def _goes_on(self, lifecycle: PilotLifecycle) -> bool:
-        """Whether an extensible pilot has something to do beyond its end, and the money for it."""
+        """Extend a pilot if work is left and the budget allows; return whether this was done."""
         name, now = lifecycle.pilot.name, self._dispatcher.now()
         if not lifecycle.pilot.extensible:
             return False
@@ -415,6 +429,8 @@ class PilotProvisioner:
             await self._over_by(lifecycle, now + _NEXT)
             return True
         if self._end_at(lifecycle, now + lifecycle.more) is None:
+            # Doubled, so that a job of unknown length needs few extensions, and little money is
+            # held for a short one.
             lifecycle.more *= 2
             return True
         # Not as long, but as far as the money goes.
@@ -422,8 +438,9 @@ class PilotProvisioner:
         return seconds > _NEXT and self._end_at(lifecycle, now + seconds) is None
 
     def _end_at(self, lifecycle: PilotLifecycle, until: float) -> Refusal | None:
-        """Move the end of a pilot and of its lease; return why that is refused, or None."""
+        """Move the end of a pilot and of the lease; return the refusal, or None."""
         if lifecycle.pilot.name in self._guard.leases:
+            # The money first: the pilot's end moves only as far as the lease is paid for.
             lease = self._guard.end_at(lifecycle.pilot.name, until, self._dispatcher.now())
             if isinstance(lease, Refusal):
                 return lease
@@ -433,7 +450,7 @@ class PilotProvisioner:
         return None
 
     def _ends_at(self, lifecycle: PilotLifecycle, until: float) -> None:
-        """A pilot is to end then; it gets no task that would be cut off."""
+        """Set the end of a pilot, and keep tasks away that would be cut off."""
         lifecycle.until = until
         pilot = lifecycle.pilot
         if pilot.works and not pilot.extensible:
@@ -445,6 +462,8 @@ class PilotProvisioner:
             lifecycle.pilot = self._route(lifecycle.pilot)
         pilot = lifecycle.pilot
         lifecycle.is_asked = True
+        # A batch job goes on for a while when the run is killed: its worst case is on disk before
+        # it is asked for.
         if self._settlements.unwatched(pilot.site):
             await self._set_aside(pilot)
         return await self._sites[pilot.site].acquire(
@@ -460,10 +479,11 @@ class PilotProvisioner:
     def _begin(
         self, lifecycle: PilotLifecycle, processors: int | None, seconds: float | None, due: float
     ) -> None:
-        """The processors are there; from now on they are paid."""
+        """Note that a site has granted the processors, and begin to pay for the lease."""
         lifecycle.since = now = self._dispatcher.now()
         pilot = lifecycle.pilot
         if processors is not None and processors != pilot.processors:
+            # What the site gave is what is paid, not what was asked for.
             lifecycle.pilot = pilot = replace(pilot, processors=processors, own=processors)
         if seconds is not None and seconds < pilot.duration:
             lifecycle.pilot = pilot = replace(pilot, duration=seconds)
@@ -476,12 +496,14 @@ class PilotProvisioner:
             self._open(pilot, now)
         if seconds is None or seconds <= pilot.duration or pilot.whole:
             return
+        # More time than was asked for, if there is money for it; else the pilot ends as agreed.
         if self._end_at(lifecycle, now + seconds) is None:
             lifecycle.pilot = replace(pilot, duration=seconds)
 
     async def _over_by(self, lifecycle: PilotLifecycle, moment: float) -> None:
-        """Wait until a pilot's end changes or it is not needed any more, or until a time."""
+        """Wait until a time, or until the pilot's end is changed or the pilot is given up."""
         if not lifecycle.over.is_set():
+            # Never after the end: finish() sets it once, and nobody would set it again.
             lifecycle.changed.clear()
         if math.isinf(moment):
             await lifecycle.changed.wait()
@@ -519,7 +541,7 @@ class PilotProvisioner:
 
     async def _set_aside(self, pilot: Pilot) -> None:
         """
-        Set aside the money that a pilot may cost if the run is killed, before requesting it.
+        Set aside the money that a pilot may cost if the run is killed, before the request.
 
         The lease is on disk before the site gets the request, so that a later incarnation finds
         and pays whatever became of it.
@@ -533,6 +555,7 @@ class PilotProvisioner:
         if pilot.name not in self._guard.leases:
             return
         if pilot.whole:
+            # Bought as a whole: paid to the end, used or not.
             self._write(self._guard.close(pilot.name, origin + pilot.end))
         elif (
             lifecycle.is_asked
@@ -555,7 +578,7 @@ def _loss(error: BursarError) -> AllocationLoss:
 
 
 def leases_of(events: Sequence[RunEvent]) -> dict[str, Lease]:
-    """Leases by id, each as it was last journalled; requests that came to nothing, too."""
+    """Return the last journalled state of each lease by id, with requests that came to nothing."""
     leases: dict[str, Lease] = {}
     for event in events:
         if event.kind == "lease":

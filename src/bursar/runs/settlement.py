@@ -66,7 +66,7 @@ class LeaseSettlements:
         self._site_of: dict[str, str] = {}
 
     def keeps_count(self, site: str) -> bool:
-        """Whether a site's provider counts itself."""
+        """Whether the provider of a site measures how long processors were held."""
         return isinstance(self._sites.get(site), MeteringSite)
 
     def unwatched(self, site: str) -> float:
@@ -75,8 +75,10 @@ class LeaseSettlements:
         return there.unwatched if isinstance(there, MeteringSite) else 0.0
 
     def end(self, lease: str) -> None:
-        """Note that a lease was given back; it is settled when its site reports."""
+        """Note that a lease was given back, and settle the lease when the site reports."""
         now = self._now()
+        # Journalled as given back before the site is asked: after a kill the next incarnation asks
+        # on.
         given_back = self._guard.end(lease, now)
         self._write(given_back)
         self._begin(given_back, None)
@@ -95,12 +97,17 @@ class LeaseSettlements:
 
     async def wait(self, patience: float = SETTLING) -> tuple[str, ...]:
         """
-        Waits for all that is under way; says so when it takes long.
+        Wait for all settlements under way, with a message when that takes long.
+
+        Parameters
+        ----------
+        patience
+            Seconds to wait at most.
 
         Returns
         -------
         tuple of str
-            Leases that are not settled after so many seconds.
+            Leases that are not settled by then.
         """
         if self._settling:
             await asyncio.wait(self._settling.values(), timeout=min(SOON, patience))
@@ -150,8 +157,11 @@ class LeaseSettlements:
         settled_by: SettledBy = ""
         held: tuple[float, float] | None
         if metering is None:
+            # The provider knows nothing of it: our own count, up to the last sign of life of a run
+            # that was killed.
             own = now if watched is None else watched
             end = own if lease.until is None else min(own, lease.until)
+            # A request that was never granted came to nothing.
             held = None if lease.asked or end < lease.start else (lease.start, end)
         elif metering.seconds is None:
             held, settled_by = None, "record" if metering.is_recorded else "bound"
@@ -160,6 +170,7 @@ class LeaseSettlements:
             held = (start, start + metering.seconds)
             settled_by = "record" if metering.is_recorded else "bound"
         self._write(self._guard.pay(lease.id, held, now, settled_by))
+        # The hold was for the worst case: what is left of it may pay for more work.
         self._on_settled()
 
     def _where(self) -> str:
