@@ -1,8 +1,9 @@
 """
-Billing sells the site's processors, keeps its users' accounts, and says which tasks may run.
+Billing: selling the site's processors, keeping users' accounts, deciding which tasks may run.
 
-Deals are made by the trade server of :mod:`bursar.market`, money moves in its accounts, and what
-was delivered is metered in its usage records; here they become durable, and come together.
+Deals are made by the trade server of :mod:`bursar.market`, money moves in the accounts there, and
+deliveries are metered in usage records. This package makes all of these durable, and consistent
+with each other.
 """
 
 from bursar.service.billing.service_billing import ServiceBilling

@@ -1,7 +1,7 @@
 """
-The record of an agreement while it is carried out: when it had how many of its processors.
+Records of agreements under way: how many processors were ready, and from when to when.
 
-Pure functions from a deal, what happened and the moment to a deal.
+All functions are pure: each takes a record, an event and a time, and returns the next record.
 """
 
 import math
@@ -16,7 +16,7 @@ from bursar.market.usage import AgreementRates, UsageRecord, charge
 from bursar.model.money import Micros
 
 HORIZON = 10 * 365 * 86_400.0
-"""Seconds from now on in which an agreement must be over."""
+"""Seconds from now within which an agreement must end."""
 
 AgreementState = Literal["signed", "running", "over", "cancelled"]
 
@@ -76,7 +76,7 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return self.ended is None
 
     def state(self, now: float) -> AgreementState:
-        """Return the state of the agreement at a time, as the API names it."""
+        """Return the state of the agreement at a time, by the name in the API."""
         if self.cancelled:
             return "cancelled"
         if not self.is_open or now >= self.end:
@@ -103,10 +103,14 @@ def on_processors_ready(
     tuple
         The updated record, and the interval to be metered, if there is one.
     """
+    # The clock of this life may be behind that of the last: time that was metered is not metered
+    # again.
     now = max(now, deal.seen)
     interval = _until(deal, now)
+    # A worker may bring more processors than were sold; these are not charged.
     fresh = min(processors, deal.agreement.processors)
     begun = deal.begun
+    # Workers may be ready before the start; the agreement begins at its start all the same.
     if begun is None and fresh == deal.agreement.processors and now < deal.end:
         begun = max(now, deal.start)
     count = deal.intervals + (interval is not None)
@@ -117,6 +121,8 @@ def on_service_restarted(
     deal: AgreementRecord, now: float
 ) -> tuple[AgreementRecord, DeliveredInterval | None]:
     """Close the last known interval: deliveries while the service was down do not count."""
+    # Until the last checkpoint only: what came between that and the crash nobody has written down.
+    # The customer is not charged for what cannot be shown.
     interval = _until(deal, deal.seen)
     now = max(now, deal.seen)
     count = deal.intervals + (interval is not None)
@@ -145,23 +151,23 @@ def on_agreement_ended(deal: AgreementRecord, now: float, charged: Micros) -> Ag
 
 
 def on_agreement_cancelled(deal: AgreementRecord, now: float) -> AgreementRecord:
-    """Mark the agreement as cancelled before it began."""
+    """Mark the agreement as cancelled before the start."""
     return replace(deal, ready=0, ended=now, cancelled=True)
 
 
 def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros:
     """
-    Return the charge for a deal: its processors while they were ready, and its fixed price.
+    Return the charge for a deal: the ready processors by time, and the fixed price.
 
     The charge is at most the agreed amount, and 0 when nothing was delivered.
-
-    Never more than was agreed on; nothing when nothing was delivered.
     """
     delivered = list(records)
+    # Nor the fixed price: where nothing was delivered nothing is owed.
     if not delivered:
         return 0
     terms = deal.agreement.terms
     rates = AgreementRates(unit_price=terms.unit_price, fixed_price=terms.fixed_price)
+    # Rounding of several intervals must not exceed the amount that was set aside.
     return min(charge(delivered, rates), terms.amount)
 
 
@@ -176,6 +182,7 @@ def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> flo
 
 
 def _until(deal: AgreementRecord, moment: float) -> DeliveredInterval | None:
+    # Processors that were ready early, or stayed longer, are the owner's gift.
     begin, end = max(deal.since, deal.start), min(moment, deal.end)
     if deal.ready == 0 or end <= begin:
         return None

@@ -1,4 +1,4 @@
-"""Agreements from signature to settlement, each with its money and its deliveries."""
+"""Agreements from signature to settlement, with money and deliveries."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -28,28 +28,29 @@ from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJ
 DEAL = BILLING_KINDS[1]
 
 CHECKPOINT = 60.0
-"""Seconds of delivery that a crash may lose: they are not charged."""
+"""Seconds between two notes of delivery; a crash loses, and leaves uncharged, this much."""
 
 MOST_OPEN = 1_000
-"""Agreements of one user that are not over."""
+"""Greatest number of agreements of one user that have not ended."""
 
 _DEALS = msgspec.msgpack.Decoder(AgreementRecord)
 
 
 class AgreementRegistry:
     """
-    Keeps all agreements of the service, and signs and cancels them for the trade server.
+    Keeps all agreements of the service, and signs and cancels agreements for the trade server.
 
     Parameters
     ----------
     journal
-        Not yet open.
-    books, meter
-        Where money and deliveries are noted.
+        Journal, not yet open.
+    ledger, meter
+        Where money and deliveries are recorded.
     entropy
-        For agreements' names, which tell nothing and cannot be guessed.
+        Source of the identifiers of agreements, which tell nothing and cannot be guessed.
     on_change
-        Called with the agreement that was signed, ended, or got or lost processors.
+        Called with the identifier of an agreement that was signed, ended, or got or lost
+        processors.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class AgreementRegistry:
                 self._follow(*on_service_restarted(deal, now))
 
     def skip(self, before: float, after: float) -> None:
-        """Meters what was delivered until the clock jumped, and goes on from where it is now."""
+        """Meter deliveries until the clock jumped, and go on from the time after the jump."""
         for deal in self.all_open():
             if deal.ready:
                 self._follow(*on_clock_jumped(deal, before, after))
@@ -130,14 +131,18 @@ class AgreementRegistry:
         return self._entropy(16).hex()
 
     def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
-        """Enters an agreement and sets its money aside; refused when there is not enough."""
+        """Enter an agreement and set the money aside; refuse if the account has too little."""
         user = agreement.customer
+        # The record is essential and would still fit; but a full disk is not to take on new
+        # promises.
         if self._journal.problem:
             return Refusal(self._journal.problem, final=False)
         if agreement.terms.end > now + HORIZON:
             return Refusal("sells no more than ten years ahead", final=True)
         if sum(known.is_open for known in self.of(user)) >= MOST_OPEN:
             return Refusal(f"has {MOST_OPEN} agreements that are not over", final=False)
+        # The hold and the agreement are appended without an await in between, so they are in one
+        # batch: after a crash there is either both or none.
         refusal = self._ledger.hold(user, agreement.id, agreement.terms.amount, now)
         if refusal is not None:
             return refusal
@@ -146,9 +151,10 @@ class AgreementRegistry:
         return None
 
     def take_back(self, agreement: Agreement, now: float) -> None:
-        """Strikes an agreement that has not begun: its money goes back."""
+        """Cancel an agreement that has not begun, and give the money back to the user."""
         deal = self._deals[agreement.id]
         if deal.is_open:
+            # Charged 0: the whole hold goes back.
             self._ledger.settle(agreement.id, 0, now)
             self._keep(on_agreement_cancelled(deal, now))
             self._on_change(agreement.id)
@@ -158,6 +164,8 @@ class AgreementRegistry:
     def ready(self, name: str, processors: int, now: float) -> None:
         """Note how many of an agreement's processors have workers."""
         deal = self._deals[name]
+        # Unchanged numbers are not recorded: they would cut the time into intervals that mean
+        # nothing.
         if deal.is_open and deal.ready != min(processors, deal.agreement.processors):
             self._follow(*on_processors_ready(deal, processors, now))
             self._on_change(name)
@@ -166,10 +174,12 @@ class AgreementRegistry:
         """Note once a minute that delivery goes on."""
         for deal in self.all_open():
             if deal.ready and now >= deal.seen + CHECKPOINT:
+                # One record a minute bounds what a crash loses; the previous one dies with it.
                 self._keep(on_time_passed(deal, now))
 
     def end(self, name: str, now: float) -> Micros:
         """End an agreement: what was delivered is paid, the rest goes back to the user."""
+        # The last interval is metered first: the charge follows from the usage records alone.
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
         charged = amount_owed(deal, self._meter.of(name))
         self._ledger.settle(name, charged, now)
@@ -180,7 +190,7 @@ class AgreementRegistry:
     # Inside.
 
     def _follow(self, deal: AgreementRecord, interval: DeliveredInterval | None) -> AgreementRecord:
-        """Keeps a deal, and meters what it says was delivered."""
+        """Keep a deal, and meter an interval that was delivered."""
         if interval is not None:
             agreement = deal.agreement
             self._meter.note(
@@ -188,6 +198,7 @@ class AgreementRegistry:
                     agreement=agreement.id,
                     provider=agreement.owner,
                     customer=agreement.customer,
+                    # Counted up within the agreement, so that each record has a name of its own.
                     job=str(deal.intervals),
                     start=interval.start,
                     end=interval.end,
@@ -199,6 +210,8 @@ class AgreementRegistry:
 
     def _keep(self, deal: AgreementRecord) -> None:
         name = deal.agreement.id
+        # The whole record each time, and the old one killed in the same batch: state follows from
+        # the living records, in any order.
         position = self._journal.append(DEAL, msgspec.msgpack.encode(deal), essential=True)
         old = self._position.get(name)
         if old is not None:

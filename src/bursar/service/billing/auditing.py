@@ -1,4 +1,4 @@
-"""Invariants of agreements, money and deliveries, and a check of them."""
+"""Check of the invariants of agreements, money and deliveries."""
 
 from collections.abc import Iterator
 
@@ -46,6 +46,7 @@ def _deal_faults(
             yield f"{name}: {promise.user} pays for {deal.agreement.customer}"
         delivered = sum(record.delivered for record in meter.of(name))
         most = deal.agreement.processors * deal.agreement.seconds
+        # Sums of float seconds; a millisecond is no delivery beyond the agreement.
         if delivered > most * (1 + 1e-9) + 1e-3:
             yield f"{name}: delivered {delivered}, agreed on {most}"
         if deal.charged and not delivered:

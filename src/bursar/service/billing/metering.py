@@ -22,14 +22,15 @@ class UsageRecordLog:
     """
     Keeps the usage records: one signed chain for each customer.
 
-    A chain for each customer, not one for all: how long it is tells how much there was.
+    Each customer has a separate chain: the length of a common one would tell each customer how
+    much the others use.
 
     Parameters
     ----------
     journal
-        Not yet open.
+        Journal, not yet open.
     entropy
-        Makes the key, once; it lies in the journal.
+        Source of the signing key, which is made once and kept in the journal.
     """
 
     def __init__(self, journal: ServiceJournal, entropy: Entropy) -> None:
@@ -58,12 +59,13 @@ class UsageRecordLog:
         """Do nothing: positions of usage records are not needed."""
 
     def open(self) -> None:
-        """All records are there."""
+        """Take up the restored records: make the key if there is none, and sort the chains."""
         if not self._seed:
             self._seed = self._entropy(_SEED_SIZE)
             self._journal.append(SEED, self._seed, essential=True)
         self._key = Ed25519PrivateKey.from_private_bytes(self._seed)
         for chain in self._chains.values():
+            # The journal restores records in any order; each signature covers the one before.
             chain.sort(key=lambda signed: signed.number)
 
     # What it says.
@@ -87,7 +89,7 @@ class UsageRecordLog:
         return self._chains
 
     def note(self, record: UsageRecord) -> None:
-        """Signs a record; it is in the journal on return."""
+        """Sign a usage record and append the signed record to the journal."""
         chain = self._chains.get(record.customer)
         signed = sign(record, self._key, chain[-1] if chain else None)
         self._journal.append(USAGE, msgspec.msgpack.encode(signed), essential=True)

@@ -5,17 +5,17 @@ import math
 from bursar.service.interfaces import ServiceError
 
 MOST = 50
-"""Conversations of one user; with one more, the one that has been silent longest is forgotten."""
+"""Negotiations of one user; with one more, the one that was silent for longest is forgotten."""
 
 LONGEST = 500
-"""Messages of a user in one of them."""
+"""Greatest number of messages of a user in one negotiation."""
 
 SILENCE = 3_600.0
-"""Seconds without a message after which it is forgotten."""
+"""Seconds without a message after which a negotiation is forgotten."""
 
 
 class Negotiations:
-    """Open negotiations of each user, those that were silent for longest first."""
+    """Open negotiations of each user, the one that was silent for longest first."""
 
     def __init__(self) -> None:
         self._last_messages: dict[str, dict[str, tuple[float, int]]] = {}
@@ -27,15 +27,19 @@ class Negotiations:
         Returns
         -------
         str or None
-            A conversation of the user's that is to be forgotten for it.
+            The user's negotiation that is to be forgotten, as there are too many; None: none.
 
         Raises
         ------
         ServiceError
-            429, when it is too long.
+            429, when the negotiation has too many messages.
         """
         mine = self._last_messages.setdefault(user, {})
+        # Popped and put back at the end: a dictionary keeps its order, so the first is always the
+        # one that was silent for longest.
         _, count = mine.pop(deal, (now, 0))
+        # Before the refusal: who goes on about a deal that is too long does not have it forgotten,
+        # and begin again at 0.
         mine[deal] = now, min(count + 1, LONGEST)
         if count >= LONGEST:
             raise ServiceError(

@@ -1,4 +1,4 @@
-"""The owner's prices: those of the configuration, or a later change of them."""
+"""The owner's prices: those of the configuration, or a later change."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ CHANGED = BILLING_KINDS[6]
 
 
 class _PriceChange(msgspec.Struct, frozen=True):
-    """A policy, and the configuration's that it took the place of."""
+    """A pricing policy, and the one of the configuration that was replaced."""
 
     instead_of: Pricing
     pricing: Pricing
@@ -20,14 +20,14 @@ _CHANGES = msgspec.msgpack.Decoder(_PriceChange)
 
 class PriceList:
     """
-    The owner's policy; a change of it holds until the configuration is changed.
+    The owner's pricing policy; a change holds until the configuration is changed.
 
     Parameters
     ----------
     journal
-        Not yet open.
+        Journal, not yet open.
     configured
-        By the configuration.
+        Policy of the configuration.
     """
 
     def __init__(self, journal: ServiceJournal, configured: Pricing) -> None:
@@ -42,6 +42,8 @@ class PriceList:
         """Take in the record of the last price change."""
         self._position = position
         changed = _CHANGES.decode(payload)
+        # Whichever of the two was changed last counts: a change by the API, as long as the file
+        # still says what it said then; otherwise the file.
         if changed.instead_of == self._configured:
             self.pricing = changed.pricing
         self._is_stale = changed.instead_of != self._configured
@@ -63,13 +65,14 @@ class PriceList:
     def change(self, pricing: Pricing) -> None:
         """Set the prices from now on; the change is in the journal on return."""
         payload = msgspec.msgpack.encode(_PriceChange(self._configured, pricing))
+        # In one batch: a crash leaves either the old price or the new one.
         position = self._journal.append(CHANGED, payload, essential=True)
         self._forget()
         self._position = position
         self.pricing = pricing
 
     def reconfigure(self, configured: Pricing) -> None:
-        """Apply the prices of a configuration that was read again, if they have changed."""
+        """Apply the prices of a configuration that was read again, if the prices differ."""
         if configured == self._configured:
             return
         self._configured = self.pricing = configured

@@ -1,4 +1,4 @@
-"""Billing as users, workers and the owner use it."""
+"""The billing of the service: deals, accounts, invoices, and which tasks may run."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -48,26 +48,26 @@ class ServiceBilling:
     """
     Implements :class:`bursar.service.interfaces.UsageBilling`.
 
-    What it does is in the journal when a method returns, and durable once the journal's
-    ``durable()`` has returned: who answers a client waits for that first. A conversation that
-    has not come to an agreement is lost with the service; an agreement is not.
+    Changes are in the journal when a method returns, and durable once the journal's ``durable()``
+    has returned; whoever answers a client awaits that first. A negotiation that has not come to
+    an agreement is lost with the service; an agreement is not.
 
-    An agreement is paid by the time its processors were ready, up to its end or until its
-    customer ends it; the money for all of it is set aside when it is signed. What was delivered
-    in the last minute before a crash, and while the service was away, is not charged.
+    An agreement is paid by the time for which its processors were ready, up to its end or until
+    its customer ends it; the whole amount is set aside at the signature. Deliveries in the last
+    minute before a crash, and while the service was away, are not charged.
 
     Parameters
     ----------
     journal
-        Not yet open; when it is, :meth:`open` is to be called.
+        Journal, not yet open; once it is open, :meth:`open` must be called.
     site
-        The processors that it has, and their price.
+        Name, processors and prices of the site.
     selling
-        How it deals.
+        Settings of the market: protocols, credit, and whether shared processors cost something.
     users
-        What is known of some.
+        Settings of single users, by name; others have the defaults.
     clock, entropy
-        Where time and identities come from.
+        Sources of time, in seconds since the epoch, and of random identifiers.
     on_change
         Called with the pool whose agreement was signed, ended, or got or lost processors.
     """
@@ -119,7 +119,7 @@ class ServiceBilling:
         Raises
         ------
         InputError
-            When rows of the books are missing or changed.
+            When rows of the ledger are missing or changed.
         """
         now = self._clock()
         self._ledger.open()
@@ -128,14 +128,20 @@ class ServiceBilling:
         self._owner.reprice(self._prices.pricing)
         self._dealings.open(now)
         for deal in self._dealings.deals.values():
+            # Ended ones too: an acceptance whose answer was lost may be repeated much later, and
+            # must not sell once more.
             if deal.talk:
                 self._owner.restore_conclusion(deal.talk, deal.agreement)
             if deal.ended is None:
                 self._owner.restore(deal.agreement)
+            # Offers of starts that have just passed are still valid: the processors must not be
+            # sold again for seconds in which the customer had them.
             elif not deal.cancelled and deal.ended > now - self._owner.validity:
                 self._owner.restore_ended(deal.agreement, deal.ended)
         for user, amount in self._ledger.paid().items():
+            # Prices may depend on how much a customer has paid so far.
             self._owner.note_payment(user, amount)
+        # Agreements that ended while the service was away are settled before anybody asks.
         self.tick(now)
 
     def skipped(self, before: float, after: float) -> None:
@@ -147,15 +153,16 @@ class ServiceBilling:
 
     def pool_of(self, user: str, agreement: str) -> str | Refusal:
         """
-        Pool of the workers that may run an instance's tasks.
+        Return the pool of workers that run an instance's tasks, or why no pool may.
 
         Parameters
         ----------
         agreement
-            Of the instance; empty: shared processors.
+            Agreement of the instance; empty: shared processors.
         """
         if not agreement:
             return self._not_shared() or self._shared_pool(user)
+        # Another user's agreement gives the same answer as none.
         deal = self._deal_of(user, agreement)
         if deal is None:
             return _unknown(agreement)
@@ -164,7 +171,7 @@ class ServiceBilling:
         return agreement
 
     def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
-        """Seconds for which a task may run in a pool; or why none may (unpaid, over, not begun)."""
+        """Return for how many seconds a task may run in a pool, or why no task of the user may."""
         if is_shared(pool):
             return self._may_share(pool, user, now)
         deal = self._deal_of(user, pool)
@@ -178,29 +185,30 @@ class ServiceBilling:
         return deal.end - now
 
     def width(self, pool: str, user: str) -> int | None:
-        """Processors that a task in a pool can hold at the most; None: as many as the site has."""
+        """Return the processors that a task in a pool may hold; None: as many as the site has."""
         deal = None if is_shared(pool) else self._deal_of(user, pool)
         return None if deal is None else deal.agreement.processors
 
     def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
         """
-        Shared processors were used: charged where that costs; in the journal on return.
+        Charge the usage of shared processors, if it costs something; in the journal on return.
 
-        Tasks that run at the same time may together use more than the account has: what is
-        lacking is not charged.
+        Tasks that run at the same time may together use more than the account has: the part that
+        the account lacks is not charged.
         """
         if not is_shared(pool) or not self._selling.price_shared or seconds <= 0:
             return
         now = self._clock()
+        # At the price when the task ends; later changes of the price do not touch it.
         price = self._price(user, now, processors, seconds)
         self._shared_usage.add(user, what, processors * seconds, price, now)
 
     def came_to(self, user: str, what: str) -> int:
-        """Micro-units that something of a user's came to on shared processors so far."""
+        """Return the cost so far of a user's instance on shared processors, in micro-units."""
         return self._shared_usage.spent(user, what)
 
     def pools(self, now: float) -> Mapping[str, WorkerDemand]:
-        """Pools that agreements want workers for now, or soon."""
+        """Return the workers that agreements want now or soon, by pool."""
         return {
             deal.agreement.id: WorkerDemand(
                 user=deal.agreement.customer,
@@ -230,6 +238,8 @@ class ServiceBilling:
         ServiceError
             403, when it speaks for somebody else; 429, when there were too many about one deal.
         """
+        # The sender in the message is what the trade server believes; only the authenticated user
+        # may stand there.
         if message.sender != user:
             raise ServiceError(
                 "forbidden", 403, "a message must come from its sender", where="sender"
@@ -260,7 +270,7 @@ class ServiceBilling:
 
     def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
         """
-        Cancel an agreement free of charge before it begins, or end it now if it has begun.
+        Cancel an agreement free of charge before the start; after the start, end it now.
 
         Cancelling again changes nothing.
 
@@ -277,7 +287,7 @@ class ServiceBilling:
         return self.agreement(user, agreement)
 
     def sales(self) -> dict[str, api.AgreementList]:
-        """All agreements by customer, for the owner."""
+        """Return all agreements by customer, for the owner."""
         customers = dict.fromkeys(d.agreement.customer for d in self._dealings.deals.values())
         return {customer: self.agreements(customer) for customer in customers}
 
@@ -304,7 +314,7 @@ class ServiceBilling:
         )
 
     def posted(self, user: str, now: float) -> float:
-        """Currency units per processor-second that one processor costs a user from now on."""
+        """Return what one processor costs a user now, in currency units per processor-second."""
         return self._price(user, now, 1, _TYPICAL)
 
     def reprice(self, pricing: Pricing) -> None:
@@ -313,7 +323,7 @@ class ServiceBilling:
         self._owner.reprice(pricing)
 
     def reconfigure(self, pricing: Pricing) -> None:
-        """Apply the prices of a configuration that was read again, if they have changed."""
+        """Apply the prices of a configuration that was read again, if the prices differ."""
         self._prices.reconfigure(pricing)
         self._owner.reprice(self._prices.pricing)
 
@@ -402,6 +412,7 @@ class ServiceBilling:
 
     def _credit_of(self, user: str) -> Micros | None:
         known = self._users.get(user)
+        # 0 is a credit, too: only an absent one falls back on the credit of all.
         credit = known.credit if known is not None and known.credit is not None else None
         units = self._selling.credit if credit is None else credit
         return None if units is None else to_micros(units)
@@ -419,6 +430,8 @@ class ServiceBilling:
         refusal = self._not_shared()
         if refusal is not None:
             return refusal
+        # The user's local account was changed while an instance waited: workers of the old account
+        # must not run its tasks.
         if pool != self._shared_pool(user):
             return Refusal("these processors are not for this user", final=True)
         if not self._selling.price_shared or not self._ledger.is_limited(user):
@@ -429,6 +442,8 @@ class ServiceBilling:
         left = self._ledger.available(user)
         if left <= 0:
             return Refusal("the account is empty", final=False)
+        # Tasks are killed when the money would be used up by one processor. Several tasks together
+        # may use it up sooner: the excess is not charged, see used().
         return left / (price * MICROS)
 
     def _price(
@@ -451,6 +466,7 @@ class ServiceBilling:
         charged = self._dealings.end(agreement, now)
         deal = self._dealings.deals[agreement]
         assert deal.ended is not None
+        # Its processors can be sold again from now on, but not for the time that has passed.
         self._owner.forget_agreement(agreement, deal.ended)
         self._paid(deal.agreement.customer, charged)
 

@@ -1,4 +1,4 @@
-"""The users' accounts, every row of which is in the journal."""
+"""The users' accounts, kept row by row in the journal."""
 
 from collections.abc import Callable
 
@@ -17,18 +17,18 @@ _ROWS = msgspec.msgpack.Decoder(LedgerRow)
 
 class ServiceLedger:
     """
-    Accounts that survive; rows are only ever added.
+    Accounts by double entry that survive restarts; rows are added and never changed.
 
     Parameters
     ----------
     journal
-        Not yet open.
+        Journal, not yet open.
     owner
-        Whose processors are paid.
+        Name of the owner of the processors, who is paid.
     currency
-        Of every amount.
+        Currency of every amount.
     credit
-        Micro-units that a user has from the start; None: as much as there is need for.
+        Returns the micro-units that a user has from the start; None: as much as is needed.
     """
 
     def __init__(
@@ -64,13 +64,14 @@ class ServiceLedger:
 
     def open(self) -> None:
         """
-        All rows are there.
+        Build the accounts from the restored rows.
 
         Raises
         ------
         InputError
-            When one could not have been made: some are missing or changed.
+            When a row could not have been made: rows are missing or changed.
         """
+        # Restored in any order; Accounts checks that the numbers leave no gap.
         rows = sorted(self._rows, key=lambda row: row.number)
         users = dict.fromkeys(row.target for row in rows if row.kind == "grant")
         opened = [LedgerAccount(name=user.partition(":")[2]) for user in users]
@@ -85,7 +86,7 @@ class ServiceLedger:
 
     @property
     def accounts(self) -> Accounts:
-        """Accounts of all users; the caller must not change them."""
+        """Accounts of all users, for reading only."""
         return self._accounts
 
     def available(self, user: str) -> Micros:
@@ -94,6 +95,7 @@ class ServiceLedger:
             balance = self._accounts.balance(f"user:{user}")
         else:
             balance = self._credit(user) or 0
+        # Usage that is not posted yet is spent already, else it could be spent once more.
         return balance - self._owed.get(user, 0)
 
     def is_limited(self, user: str) -> bool:
@@ -115,11 +117,11 @@ class ServiceLedger:
     # Operations. Each row is in the journal when they return.
 
     def add_charge(self, user: str, amount: Micros) -> None:
-        """Change the amount set aside for usage to be posted later; negative reduces it."""
+        """Change the amount that a user owes for usage not yet posted; negative: reduce."""
         self._owed[user] = self._owed.get(user, 0) + amount
 
     def hold(self, user: str, agreement: str, amount: Micros, now: float) -> Refusal | None:
-        """Sets money aside for an agreement; refused when there is not enough."""
+        """Set money aside for an agreement; refuse if the account has too little."""
         refusal = self._check_user(user, now)
         if refusal is not None:
             return refusal
@@ -128,6 +130,7 @@ class ServiceLedger:
             left = format_amount(self.available(user), self.currency)
             costs = format_amount(amount, self.currency)
             return Refusal(f"costs {costs}, the account has {left}", final=False)
+        # A user without a limit is granted what is lacking, so that no balance is ever negative.
         if short > 0:
             self._post(
                 self._accounts.grant(now, f"credit:{agreement}", user, short, memo="on account")
@@ -144,6 +147,7 @@ class ServiceLedger:
         if amount > 0:
             key = f"settle:{agreement}"
             self._post(self._accounts.settle(now, key, agreement, self.provider, amount))
+        # Less than was held was charged: the rest goes back in a row of its own.
         if promise.held > 0:
             key = f"release:{agreement}"
             self._post(self._accounts.release(now, key, agreement, promise.held))
@@ -155,7 +159,7 @@ class ServiceLedger:
         Raises
         ------
         ServiceError
-            409, when the key was used for something else; 400, when there can be no such account.
+            409, when the key was used for something else; 400, when no account can have the name.
         """
         refusal = self._check_user(user, now)
         if refusal is not None:
@@ -171,7 +175,7 @@ class ServiceLedger:
     # Inside.
 
     def _check_user(self, user: str, now: float) -> Refusal | None:
-        """Opens a user's account, with its credit."""
+        """Open a user's account with the credit, if there is none; refuse invalid names."""
         if user in self._accounts.accounts:
             is_user = self._accounts.accounts[user].kind == "user"
             return None if is_user else Refusal(f'"{user}" has no account', final=True)
@@ -188,6 +192,8 @@ class ServiceLedger:
     def _post(self, row: LedgerRow | Refusal) -> None:
         if isinstance(row, Refusal):
             raise AssertionError(row.reason)  # it was looked at before
+        # Each movement has a key that follows from what it is for. The ledger returns the old row
+        # when the key is repeated; appending that again would count it twice after a restart.
         if row.number <= self._posted:  # made before, under the same key
             return
         self._posted = row.number

@@ -1,8 +1,9 @@
 """
-Shared processors that cost something: what each instance used is added up, and posted now and then.
+Usage of shared processors that cost something, added up by instance and posted about once an hour.
 
-A row for each task would make books without end; a tally is one record, written anew at each
-task's end in the batch that holds the task's result, so that each is counted once.
+A row for each task would make the ledger grow without end. A tally is one record, written anew
+at the end of each task in the batch that holds the task's result, so that each task is counted
+once.
 """
 
 import math
@@ -18,7 +19,7 @@ from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJ
 SHARED_USAGE, POSTED = BILLING_KINDS[4], BILLING_KINDS[5]
 
 OPEN_FOR = 3_600.0
-"""Seconds of use that are posted as one."""
+"""Seconds after its first use at which a tally is posted."""
 
 
 class SharedUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +57,14 @@ _USAGE_DECODER = msgspec.msgpack.Decoder(SharedUsage)
 
 class SharedUsageMeter:
     """
-    Adds up the usage of shared processors by instance, and posts it about once an hour.
+    Adds up the usage of shared processors by instance, and posts each sum about once an hour.
 
     Parameters
     ----------
     journal
-        Not yet open.
-    books
-        The ledger to which usage is posted.
+        Journal, not yet open.
+    ledger
+        Ledger to which usage is posted.
     entropy
         Source of random identifiers.
     """
@@ -130,16 +131,19 @@ class SharedUsageMeter:
     def add(
         self, user: str, what: str, processor_seconds: float, unit_price: float, now: float
     ) -> None:
-        """Add usage to an instance's open tally; it is in the journal on return."""
+        """Add usage to an instance's open tally; the sum is in the journal on return."""
         usage = self._open.get((user, what))
         if usage is None:
             usage = SharedUsage(
                 id=f"shared-{self._entropy(16).hex()}", user=user, what=what, since=now, until=now
             )
         cost = usage.cost + unit_price * processor_seconds
+        # The sum is rounded, not each use: rounding up task by task would add up to a micro-unit
+        # for each of thousands of short tasks.
         amount = to_micros(cost)
         if self._ledger.is_limited(user):
             most = usage.amount + max(0, self._ledger.available(user))
+            # The cost is cut with the amount, else the next use would bring the rest back.
             if amount > most:  # what is not there is not owed later, either
                 amount, cost = most, from_micros(most)
         fresh = replace(
@@ -149,16 +153,22 @@ class SharedUsageMeter:
             cost=cost,
             amount=amount,
         )
+        # Only the growth: the rest of the tally was set aside before.
         self._ledger.add_charge(user, fresh.amount - usage.amount)
+        # The old record dies and the new one is appended without an await in between: one of the
+        # two is there after a crash, and counts once.
         self._drop((user, what))
         written = self._journal.append(SHARED_USAGE, msgspec.msgpack.encode(fresh), essential=True)
         self._put(fresh, written)
 
     def tick(self, now: float) -> list[SharedUsage]:
-        """Post the tallies that have been open for an hour, and return them."""
+        """Post the tallies that have been open for an hour; return the posted ones."""
         due = [usage for usage in self._open.values() if now >= usage.since + OPEN_FOR]
         for usage in due:
             self._drop((usage.user, usage.what))
+            # What was owed becomes a hold and a payment. No await in between: the rows, the death
+            # of the tally and POSTED are in one batch. The hold cannot be refused, as add() has
+            # left enough.
             self._ledger.add_charge(usage.user, -usage.amount)
             self._ledger.hold(usage.user, usage.id, usage.amount, now)
             self._ledger.settle(usage.id, usage.amount, now)
@@ -180,7 +190,7 @@ class SharedUsageMeter:
         self._at[position] = key
 
     def _drop(self, key: tuple[str, str]) -> None:
-        """Remove an open tally, if there is one, and kill its record."""
+        """Remove an open tally, if there is one, and kill the tally's record."""
         if self._open.pop(key, None) is not None:
             position = self._position.pop(key)
             del self._at[position]
