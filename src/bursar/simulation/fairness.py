@@ -42,6 +42,8 @@ def mark_component(
         if chosen[i]:
             for h in range(depth[i]):
                 touched[hops[i, h]] = True
+    # Until nothing is added: a lane joins by a channel that a lane after it in the table may be
+    # the first to touch.
     growing = True
     while growing:
         growing = False
@@ -251,9 +253,12 @@ def recompute_rates(
     """
     chosen = stale[:lanes].copy()
     stale[:lanes] = False
+    # Lanes that share no channel with what has changed, directly or through others, keep their
+    # paces.
     mark_component(lanes, hops, depth, weight, chosen)
     for i in range(lanes):
         if chosen[i]:
+            # Up to now at the old pace, before there is a new one.
             transferred[i] = min(due[i], transferred[i] + pace[i] * (now - since[i]))
             since[i] = now
     fill_progressively(lanes, hops, depth, weight, ceiling, capacity, chosen, pace)

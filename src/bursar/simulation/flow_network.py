@@ -120,6 +120,8 @@ class FlowNetwork:
         Its ``done`` is not called any more, also if it ended at this very moment. One that
         has ended stays as it is.
         """
+        # First of all: a flow that ended at this very moment may be among those of whom
+        # `_report_ended` has still to tell.
         flow.done = _ignore_cancelled
         transferred = self.transferred(flow)
         if flow.ended is not None:
@@ -211,6 +213,8 @@ class FlowNetwork:
         """Start a flow when its first byte has arrived."""
         flow.begins = None
         if flow.size == 0 or (flow.limit == math.inf and not self._is_finite(route)):
+            # No byte, or no bottleneck: no lane, but `done` is still called in the loop's next
+            # round, as `send` promises.
             self._close(flow, self._now(), flow.size)
             self._unreported.append(flow)
             self._touch()
@@ -224,6 +228,8 @@ class FlowNetwork:
         """The moment has come at which a flow ends, or several on several ways."""
         self._timer = None
         moment, self._next = self._next, math.inf
+        # The loop may call up to its clock's resolution early; the flow ends at the moment that
+        # was worked out.
         self._latest = max(self._latest, moment)
         if self._dirty:  # something else has happened at this very moment, before
             self._settle()
@@ -236,11 +242,14 @@ class FlowNetwork:
 
     def _report_ended(self) -> None:
         """Tells of the flows that have ended; who is told may send more, or cancel."""
+        # Called ahead of the round that was asked for, so that round has nothing left to do.
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
         self._reporting = True
         try:
+            # One at a time: who is told may cancel a flow that is still in this queue. Rates are
+            # found once, after all have been told, for the new flows that they send as well.
             while self._unreported:
                 flow = self._unreported.popleft()
                 flow.done(flow)

@@ -80,6 +80,8 @@ class LaneTable:
     def enter(self, lane: FlowLane, flow: Flow, now: float) -> None:
         """Add a flow to a lane at the flow's first byte."""
         row = lane.row
+        # A flow that joins must begin at what the lane has carried by now, not when rates last
+        # changed.
         if lane.flows:
             self._advance(row, now)
         else:
@@ -111,6 +113,7 @@ class LaneTable:
             reached = lane.queue[0][0]
             self._progress[row] = reached
             self._since[row] = moment
+            # Flows of one lane that are equal and were sent together end together, in one event.
             while lane.queue and lane.queue[0][0] <= reached:
                 flow = heapq.heappop(lane.queue)[2]
                 if flow.lane is lane:
@@ -128,6 +131,8 @@ class LaneTable:
             self._ends,
         )  # fmt: skip
         moment = float(self._ends[first]) if first >= 0 else math.inf
+        # Not at every flow's end: a sweep costs as much as there are lanes, and the same ways are
+        # often used again.
         if len(self._lanes) > 2 * self.busy + _SPARE:
             self._sweep()
         return moment
@@ -143,6 +148,8 @@ class LaneTable:
 
     def pace_of_one_more(self, key: FlowKey, channels: Sequence[int]) -> float:
         """What a lane with one such flow would get beside all others."""
+        # The row below the last one is written but not counted, and paces go to an array of their
+        # own: nothing changes for the lanes that there are.
         row = self._lay_out(key, channels)
         self._weight[row] = key[2]
         pace = np.empty(row + 1)
@@ -167,11 +174,14 @@ class LaneTable:
 
     def _advance(self, row: int, now: float) -> None:
         reached = self._progress[row] + self._pace[row] * (now - self._since[row])
+        # Rounding must not carry the lane past the end of its next flow.
         self._progress[row] = min(reached, self._due[row])
         self._since[row] = now
 
     def _look_ahead(self, lane: FlowLane) -> None:
         """Notes which flow ends next, and that the pace may become another."""
+        # Flows that were cancelled stay in the heap until they come to its top: to take one out
+        # of the middle would cost as much as there are flows.
         while lane.queue and lane.queue[0][2].lane is not lane:
             heapq.heappop(lane.queue)
         self._due[lane.row] = lane.queue[0][0] if lane.queue else math.inf

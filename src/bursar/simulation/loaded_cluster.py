@@ -101,6 +101,8 @@ class LoadedCluster:
         self._estimate = asked[fits]
         self._next = 0
         self._own = np.zeros(0, dtype=np.int64)  # numbers of the trace's jobs on the machine
+        # The machine begins empty with the log and is moved to `at`: by then it is as full as the
+        # log's own history makes it.
         first = min(at, float(self._submit[0])) if len(self._submit) else at
         self.machine = Machine(processors, policy, early=early, now=first)
         self.advance(at)
@@ -113,6 +115,7 @@ class LoadedCluster:
     def copy(self) -> "LoadedCluster":
         """Return an independent cluster in the same state."""
         twin = object.__new__(LoadedCluster)
+        # Arrays are replaced, never changed in place, so that both may share them.
         twin.__dict__.update(self.__dict__)
         twin.machine = self.machine.copy()
         return twin
@@ -257,6 +260,7 @@ class LoadedCluster:
                 continue
             answer = self.machine.reserve(self.now + start, duration - ROUNDING, processors)
             if isinstance(answer, Refusal):
+                # All or none: what was reserved before the refusal must not stay behind.
                 for reservation in made:
                     self.machine.release(reservation)
                 return answer
@@ -304,6 +308,8 @@ class LoadedCluster:
                 added = np.array(submitted, dtype=np.int64)
                 jobs = np.concatenate((jobs, added[:, 0]))
                 tasks = np.concatenate((tasks, added[:, 1]))
+                # Jobs that are sent at one moment are submitted together before the policy acts,
+                # once.
                 self.advance(self.now)
             if not left:
                 break
@@ -315,7 +321,10 @@ class LoadedCluster:
                 _release(task, children, waits_for, ready)
             jobs, tasks = jobs[~over], tasks[~over]
         return WorkflowExecution(
-            submit=submit - began, start=finish - runtimes - began, finish=finish - began
+            # The jobs' estimates are their run times, so that a start follows from the end.
+            submit=submit - began,
+            start=finish - runtimes - began,
+            finish=finish - began,
         )
 
     # The others.
@@ -333,6 +342,8 @@ class LoadedCluster:
             start, *_ = self.machine.jobs.outcome()
             if not np.isnan(start[asked]).any():
                 return np.asarray(start[asked] - self.machine.jobs.submitted[asked])
+            # Day by day: the last of them may wait for long, and the machine should not run
+            # further than needed.
             self.advance(self.now + 86_400.0)
 
 

@@ -62,6 +62,8 @@ class MemoryTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Sends; the other end has it in the loop's next round."""
         if not self._closing and self.peer is not None:
+            # Never called from within `write`, as no real transport does; and a copy, as the
+            # caller may use the buffer again.
             self._loop.call_soon(self.peer._receive, bytes(data))
 
     def is_closing(self) -> bool:
@@ -74,6 +76,7 @@ class MemoryTransport(asyncio.Transport):
             self._closing = True
             self._loop.call_soon(self._protocol.connection_lost, None)
             if self.peer is not None:
+                # Behind what was written, since the loop keeps the order of its calls.
                 self._loop.call_soon(self.peer.close)
 
     def abort(self) -> None:

@@ -170,6 +170,8 @@ class SimulatedSite:
             return 0.0
         machine = cluster.machine
         there = machine.reservations
+        # Windows reserved before are given back first: a plan made anew may need the same
+        # processors. Those that have ended are no longer known to the machine.
         for reservation in self._kept:
             if reservation in there:
                 machine.release(reservation)
@@ -208,6 +210,7 @@ class SimulatedSite:
                 ),
                 endpoint,
             )
+        # Cancelled, too: the processors were handed over already and must be given back.
         except BaseException:
             await held.release()
             raise
@@ -224,9 +227,12 @@ class SimulatedSite:
         try:
             self._check_queue()
             await begun
+        # Who no longer wants the pilot must not leave a job in the queue that would start for
+        # nobody.
         except asyncio.CancelledError:
             self._queued.pop(job, None)
             self._waiting = self._waiting[self._waiting != job]
+            # Only after the job has left both tables: `_cancel` looks at those that wait.
             self._cancel(job)
             raise
         return job
@@ -245,6 +251,7 @@ class SimulatedSite:
             self._timer = None
         if len(self._waiting):
             moment = cluster.next_event - self._began
+            # Nothing will happen by itself, so the simulation would stand still without a word.
             if math.isinf(moment):
                 raise SiteError(f"{self._facts.name}: a job waits for ever")
             self._timer = asyncio.get_running_loop().call_at(moment, self._check_queue)
@@ -322,6 +329,8 @@ class SimulatedAllocation:
                 self._is_stopping = False
             self._worker.leave()
         now = asyncio.get_running_loop().time()
+        # The first release tells until when the processors were held; a second one changes
+        # nothing.
         self._site._spans.setdefault(self._pilot, (self._since, now))
         if self._job is not None:
             self._site._cancel(self._job)

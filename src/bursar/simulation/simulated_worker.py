@@ -114,6 +114,7 @@ class SimulatedWorker(asyncio.Protocol):
                 pass
 
     def _give_back(self, count: int) -> None:
+        # From the end: what was given last would begin last.
         returned = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         if self._done:
             self._flush()  # what ended before goes first
@@ -181,12 +182,15 @@ class SimulatedWorker(asyncio.Protocol):
                 timer.cancel()
                 del self._running[job.task]
                 self._free += job.processors
+                # A task whose files were still on their way has a start that lies ahead.
                 self._report_outcome(_cancelled(job, min(start, now), now, reason))
         self._fill()
 
     def _report_outcome(self, outcome: Outcome) -> None:
         """What ends at one moment goes into one frame."""
         if not self._done:
+            # After all that ends at this moment, so that thousands of outcomes are not as many
+            # frames.
             self._loop.call_soon(self._flush)
         self._done.append(outcome)
 

@@ -52,9 +52,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _jump(self, seconds: float | None) -> None:
         if seconds is None:
             raise BursarError("the simulation waits for something that will never happen")
+        # asyncio hands over the difference to the next timer's moment. Added to the time again it
+        # may miss that moment by the last bit, and two timers of one moment would not be one.
         target = self._now + max(0.0, seconds)
         while self._moments and self._moments[0] <= self._now:
             heapq.heappop(self._moments)
+        # Moments of cancelled timers are kept, too: one that is not near the target is theirs.
         moment = self._moments[0] if self._moments else target
         self._now = moment if abs(moment - target) < _ROUNDING else target
         # A timer is due when its moment lies below now and this, which must not be lost in it.
@@ -94,6 +97,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ConnectionRefusedError
             When nobody does.
         """
+        # An error rather than a wait, as a real network answers for a port without a listener.
         listener = self._listeners.get((str(host), int(port)))
         if listener is None:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")

@@ -170,6 +170,7 @@ class BatchElement:
     def lose(self) -> list[GridJob]:
         """It is gone, and with it these jobs; its own come back with it."""
         lost = [*self._waiting.values(), *self._running.values()]
+        # The machine's own jobs stay and go on: only the grid's are lost.
         for number in [*self._waiting, *self._running]:
             self._cluster.machine.cancel(number)
         self._waiting.clear()

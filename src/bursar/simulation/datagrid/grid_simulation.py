@@ -250,6 +250,8 @@ class DataGridSimulation:
         kind = self._load.kinds[self._load.kind[number]]
         job = GridJob(number, kind, float(self._load.work[number]))
         self._next += 1
+        # One timer at a time, so that the loop's heap is as small as what is under way, not as
+        # the whole load.
         if self._next < len(self._load):
             self._loop.call_at(float(self._load.at[self._next]), self._submit)
         self._note(GridJobEvent.SUBMITTED, job)
@@ -282,6 +284,7 @@ class DataGridSimulation:
         """The job submission service brings a job to its site."""
         site = self._names[job.site]
         facts = self._facts[job.site]
+        # The site may have gone after the broker sent the job there.
         if site in self._information.gone:
             self._fail(job, f'the site "{site}" is gone')
             return
@@ -304,6 +307,7 @@ class DataGridSimulation:
     def _began(self, job: GridJob) -> None:
         storage = self._storages[self._names[job.site]]
         if not all(storage.has(name) or name in job.own for name in job.kind.data):
+            # A contradiction of the simulation itself, so no outcome of the job.
             raise RuntimeError(f"job {job.number} starts before its files are there")
         job.state = GridJobState.RUNNING
         self._broker.began(job.number)
@@ -368,6 +372,7 @@ class DataGridSimulation:
 
     def _stop_when_done(self) -> None:
         if self._record.finished + self._record.failed == len(self._load):
+            # After the calls of this moment, so that the observer sees the last event.
             self._loop.call_soon(self._loop.stop)
 
     def _stop_on(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

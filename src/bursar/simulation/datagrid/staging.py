@@ -77,6 +77,8 @@ class GridStaging:
         lacking = []
         for name in job.kind.data:
             if storage.has(name):
+                # Pinned before anything is sent for: a file that comes meanwhile could push this
+                # one out.
                 storage.pin(name)
                 job.pinned.append(name)
             else:
@@ -111,6 +113,7 @@ class GridStaging:
         self._removed.add(site)
         for delivery in list(self._deliveries.values()):
             if delivery.site == site:
+                # A copy, since giving up takes the job off the list.
                 for job in list(delivery.jobs):
                     self._give_up(job, f'the site "{site}" is gone')
             elif delivery.source == site and self._is_under_way(delivery):
@@ -177,6 +180,8 @@ class GridStaging:
                 self._catalogue.forget(other, site)
             self._catalogue.register(name, site)
         for job in delivery.jobs:
+            # No room, or copies are not kept: the job has the file for itself, and nobody else
+            # may count on it.
             if gone is None:
                 job.own.add(name)
             else:
@@ -184,6 +189,8 @@ class GridStaging:
                 job.pinned.append(name)
             job.missing.discard(name)
         for job in delivery.jobs:
+            # In a second pass: what is told may bring further files here, and by then every job
+            # must have this one pinned.
             if not job.missing and self.jobs.pop(job.number, None) is not None:
                 self._staged(job)
 
@@ -197,6 +204,7 @@ class GridStaging:
             if delivery is None or job not in delivery.jobs:
                 continue
             delivery.jobs.remove(job)
+            # Nobody waits for it any more, so it need not take bandwidth from others.
             if not delivery.jobs:
                 self._stop(delivery)
                 del self._deliveries[key]

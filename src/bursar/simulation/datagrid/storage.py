@@ -71,6 +71,7 @@ class StorageElement:
     def pin(self, name: str) -> None:
         """Pin a file that a job uses, so that it stays."""
         if name in self._copies:
+            # Moved to the end of the dictionary, which thus stays in order of last use.
             self._copies[name] = self._copies.pop(name)
         self._pins[name] = self._pins.get(name, 0) + 1
 
@@ -99,9 +100,12 @@ class StorageElement:
             for other, taken in self._copies.items():
                 if excess <= 0:
                     break
+                # A file in use stays, however long ago it was asked for.
                 if other not in self._pins:
                     going.append(other)
                     excess -= taken
+            # Decided before anything goes: a copy that does not fit must not cost others their
+            # place.
             if excess > 0:
                 return None
         for other in going:
