@@ -129,6 +129,7 @@ class Access:
         context = _trusting(self.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if self.fingerprint and self.ca is None:
+            # In this order: ssl refuses CERT_NONE while names are checked.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE  # its fingerprint says who it is
         if self.certificate is not None:
@@ -234,7 +235,11 @@ def _trusting(ca: Path | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=file)
     except ssl.SSLError:
         raise InputError("expected certificates, PEM", where=f"ca {ca}") from None
+    # Trusts a certificate in the file as it is, though its issuer is not there: the server's own,
+    # for one.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # Only where there is a list: OpenSSL refuses every certificate when it is to check one and has
+    # none.
     if b"-----BEGIN X509 CRL-----" in Path(file).read_bytes():
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context

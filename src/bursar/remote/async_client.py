@@ -174,6 +174,7 @@ class AsyncServiceClient:
         reached = True
         try:
             yield session
+        # Trying to destroy it would wait for as long as patience lasts, only to fail as well.
         except SiteError:
             reached = False
             raise
@@ -220,6 +221,7 @@ class AsyncServiceClient:
                         for data in self._connection.understand(events.feed, piece):
                             info = self._connection.understand(_INFO.decode, data)
                             after = info.results
+                            # Whatever arrives shows that the service lives: patience begins anew.
                             tries = self._connection.tries()
                             yield info
             except ServiceUnreachable as failure:
@@ -250,6 +252,8 @@ class AsyncServiceClient:
         key = key or self.new_key()
         numbers: Sequence[int] = range(0)
         for count, lines in enumerate(split_submission(tasks)):
+            # The same tasks make the same pieces, so that each piece has the same key whenever it
+            # is sent again.
             added = await self.submit_lines(handle, lines, f"{key}.{count}")
             piece = range(added.first, added.first + added.count)
             if not numbers:
@@ -328,6 +332,8 @@ class AsyncServiceClient:
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
+                # Only now: that the caller asks for more shows that this batch was taken. Until
+                # then a crash must find it at the service.
                 taken = batch[-1].cursor
                 if acknowledge and clock() - last >= FORGET_AFTER:
                     await self.forget(handle, taken)

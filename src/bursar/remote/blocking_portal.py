@@ -36,6 +36,8 @@ class BlockingPortal:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        # The coroutine would go on in its thread, and an upload with it, after the caller has given
+        # up.
         except (KeyboardInterrupt, CancelledError):
             future.cancel()
             raise
@@ -52,6 +54,7 @@ class BlockingPortal:
     def close(self) -> None:
         """Ends the thread."""
         if not self._loop.is_closed():
+            # While the loop still runs: threads that read files for uploads report to it.
             self.run(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -59,6 +62,7 @@ class BlockingPortal:
 
 
 async def _next(items: AsyncGenerator[T, None]) -> tuple[T] | None:
+    # In a tuple, as an item could be None, which stands for the end.
     async for item in items:
         return (item,)
     return None

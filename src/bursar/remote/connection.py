@@ -174,6 +174,7 @@ class ServiceConnection:
             pieces = response.pieces()
             while True:
                 try:
+                    # A limit for each piece: a stream of results may last as long as its tasks do.
                     async with asyncio.timeout(self._timeout):
                         piece = await anext(pieces, None)
                 except (TransportError, OSError) as error:
@@ -200,6 +201,7 @@ class ServiceConnection:
         wait = tries.after_failure(now, advised) if failure.transient else None
         if wait is None:
             raise failure
+        # People are told once for each request, not at every try.
         if tries.failures == 1 and self._notice is not None:
             self._notice(f"{failure}; trying again for {self._patience:g} s")
         await asyncio.sleep(wait)
@@ -213,6 +215,9 @@ class ServiceConnection:
             try:
                 response = await self._send(call, whole=whole)
             except (TransportError, OSError) as error:
+                # A service that refuses this client's certificate closes after the handshake
+                # without a word (TLS 1.3), and so does one that is being stopped: only repetition
+                # tells them apart.
                 hung_up_on = hung_up_on + 1 if isinstance(error, ClosedWithoutResponse) else 0
                 if 0 < hung_up_on < _HUNG_UP and self._may_ask_again(call):
                     await asyncio.sleep(FIRST)
@@ -220,11 +225,15 @@ class ServiceConnection:
                 failure = self._broken(error)
                 if hung_up_on >= _HUNG_UP and not self._reached:
                     failure.transient = False
+                # Once a connection was made, the request may have been carried out and only its
+                # answer lost.
                 if not call.repeatable and not isinstance(error, ConnectionFailed):
                     failure.transient = False
             else:
                 self._reached = True
                 status = response.status
+                # A repeated DELETE finds nothing because an earlier try succeeded whose answer was
+                # lost. A 404 to the first try is a wrong name.
                 went = call.ending and tries.failures and status == HTTPStatus.NOT_FOUND
                 if response.is_success or went or status == call.also:
                     return response
@@ -247,6 +256,7 @@ class ServiceConnection:
         )
         async with asyncio.timeout(self._timeout + call.wait + size / SLOWEST_LINE):
             response = await self._transport.send(request)
+            # Unpacking could turn a few bytes into very many; nobody asked for it.
             if response.header("Content-Encoding", "identity") != "identity":
                 await response.aclose()
                 raise _InvalidHttpResponse("answers in an encoding that was not asked for")
@@ -258,6 +268,7 @@ class ServiceConnection:
 
     def _refusal(self, response: ClientResponse) -> RemoteProblem | SiteError:
         status = response.status
+        # Redirects are not followed: the token would be sent to wherever they lead.
         if status < 400:
             return InvalidServiceResponse(
                 f"{self.name}: answers {status}: is this the service's own address?"
@@ -285,6 +296,7 @@ class ServiceConnection:
         if isinstance(error, _InvalidHttpResponse):
             return InvalidServiceResponse(f"{self.name}: {error}")
         for cause in _causes(error):
+            # Before SSLError, of which this is a kind.
             if isinstance(cause, ssl.SSLCertVerificationError):
                 return InvalidServiceResponse(
                     f"{self.name}: {explain_untrusted_server(cause, self._access)}"
@@ -293,6 +305,8 @@ class ServiceConnection:
                 return InvalidServiceResponse(
                     f"{self.name}: {explain_refused_client(cause, self._access)}"
                 )
+            # A name that has been resolved before is no typing mistake: name services fail for a
+            # while, too.
             if isinstance(cause, socket.gaierror) and not self._reached:
                 return InvalidServiceResponse(f"{self.name}: no such host: {cause.strerror}")
         if isinstance(error, UnsendableRequest):
@@ -365,5 +379,6 @@ def _seconds(text: str) -> float | None:
 
 def _plain(text: str) -> str:
     """One line that does nothing to a terminal."""
+    # Escape sequences from a foreign service could rewrite what the terminal shows.
     line = "".join(letter if letter.isprintable() else " " for letter in text)
     return line[:LONGEST_LINE].strip()

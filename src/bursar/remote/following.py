@@ -56,6 +56,8 @@ async def follow_results(
             if not page.results:
                 return
             continue
+        # A service need not hold the request for as long as it was asked to: without a pause, an
+        # idle instance would be asked as fast as the network allows.
         if not fresh and clock() - asked < AGAIN:
             await asyncio.sleep(AGAIN)
         if page.done or not stream:

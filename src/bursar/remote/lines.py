@@ -22,6 +22,8 @@ class LineDecoder:
         """
         end = piece.rfind(b"\n") + 1
         if not end:
+            # Kept apart and joined once: adding each piece to a string of bytes copies it every
+            # time.
             self._rest.append(piece)
             self._size += len(piece)
             if self._size > LONGEST:

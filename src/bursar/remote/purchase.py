@@ -39,6 +39,7 @@ async def purchase(
     quote = _only(await client.trade(RequestQuote(**about, number=1, template=template)))
     if not isinstance(quote, Quote):
         raise InputError(_refusal(quote), where=site.name)
+    # A quote that is not accepted expires and costs nothing.
     if most is not None and quote.terms.amount > most:
         price = format_amount(quote.terms.amount, site.currency)
         raise InputError(f"they cost {price}, more than may be spent", where=site.name)

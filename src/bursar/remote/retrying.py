@@ -20,6 +20,7 @@ Entropy = Callable[[int], bytes]
 
 def random_fraction(entropy: Entropy) -> float:
     """A random number from 0 to 1, 1 excluded."""
+    # 53 bits, as many as a float holds: more would be rounded, and could reach 1.
     return (int.from_bytes(entropy(7), "big") >> 3) / (1 << 53)
 
 
@@ -52,8 +53,11 @@ class RetryBackoff:
         told
             Seconds for which the server asks to wait; None: not stated.
         """
+        # Counted from the first failure: a request that waits long for its answer, or sends much,
+        # has its patience still before it.
         if self._give_up is None:
             self._give_up = now + self._patience
+        # The exponent is limited because a float overflows at 2^1024.
         ceiling = min(LONGEST, FIRST * 2.0 ** min(self.failures, 32))
         self.failures += 1
         # The server's wait plus jitter: clients with the same wait must not return all at once.

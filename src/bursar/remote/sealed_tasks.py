@@ -70,6 +70,8 @@ class InstanceSealer:
             except InputError as error:
                 field = f".{error.where}" if error.where else ""
                 raise InputError(error.message, where=f"tasks[{number}]{field}") from None
+            # Labels and even commands of two tasks may be the same; without the mark the service
+            # could exchange their results.
             label = self._entropy(_MARK // 2).hex() + task.label
             contents = SealedTask(steps=steps, environment=dict(task.environment))
             envelope = self._sealer.seal(encode_contents(contents), self._about(label))
@@ -97,6 +99,8 @@ class InstanceSealer:
         """
         plain = structs.replace(result, label=result.label[_MARK:], value="")
         if not result.sealed:
+            # Success takes an envelope that only workers can make: the service cannot pass off a
+            # failure.
             if result.state == "succeeded":
                 raise SiteError(f"task {result.task}: its result is not sealed")
             return plain

@@ -101,6 +101,7 @@ def find_service(site: str | None, environment: Mapping[str, str] = os.environ) 
     path = services_file(environment)
     tables = _tables(path) if path.exists() else {}
     if site is None:
+        # With two services a guess could submit work, and spend money, at the wrong one.
         if len(tables) != 1:
             raise InputError(
                 "name a service: its URL, or one of a services file",

@@ -45,6 +45,7 @@ class CertificatePinMismatch(ssl.SSLCertVerificationError):
 
 def is_permanent(error: ssl.SSLError) -> bool:
     """Return whether a retry would fail too; a connection that broke off is retried."""
+    # These three are a broken connection, which ssl reports as its own error.
     return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
 
 

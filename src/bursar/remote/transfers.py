@@ -48,6 +48,7 @@ async def upload(
     info = await connection.call(
         calls.put_file(handle, name, body.pieces, body.size, executable=executable)
     )
+    # Of the last try only: a body that was cut short is sent again from its beginning.
     if info.sha256 and info.sha256 != body.digest.hexdigest():
         raise SiteError(f"{connection.name}: {name}: what arrived is not what was sent")
     return info
@@ -100,6 +101,7 @@ async def save(connection: ServiceConnection, call: ApiCall[None], target: Path)
             if incoming.executable:  # for all who may read the file
                 mode = os.fstat(file.fileno()).st_mode
                 os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
+        # One step: whoever reads the target finds the old file or the new one, never a half.
         part.replace(target)
     except BaseException:
         part.unlink()
@@ -181,6 +183,8 @@ class _DownloadTarget:
                     async for piece in pieces:
                         self._target.write(piece)
                         self._received += len(piece)
+                        # Progress earns new patience only where it lasts: without a tag the next
+                        # try begins at zero.
                         if self._tag:
                             tries = connection.tries()
                 return self._received
@@ -197,6 +201,7 @@ class _DownloadTarget:
     def _on_head(self, answer: ClientResponse) -> None:
         self._tag = answer.header("ETag")
         self.executable = answer.header("Bursar-Executable").lower() == "true"
+        # All of the file comes: at the first try, or because it has changed since (If-Range).
         if answer.status != HTTPStatus.PARTIAL_CONTENT:
             self._target.seek(0)
             self._target.truncate()

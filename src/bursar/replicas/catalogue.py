@@ -29,6 +29,8 @@ _STATEMENTS = (
         PRIMARY KEY (file, url)) WITHOUT ROWID""",
     "CREATE INDEX copies_by_site ON copies (site, file)",
 )
+# No row comes back where the name has another size or checksum; what is unknown on either side
+# agrees and is filled in. So one statement checks and writes, and no other process comes between.
 _PUT_FILE = """
 INSERT INTO files (name, size, checksum) VALUES (?1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE
@@ -150,6 +152,8 @@ class Catalogue:
         """
         with self._db.writing() as db:
             query = f"SELECT url, bad FROM {_JOINED} WHERE name = ?"
+            # Read and deleted in one write transaction: two sites that each see the other's copy
+            # cannot both give up theirs.
             copies = dict(db.execute(query, (name,)).fetchall())
             if url not in copies:
                 return True
@@ -171,6 +175,7 @@ class Catalogue:
 
     def locate_all(self, names: Iterable[str]) -> Mapping[str, Sequence[Replica]]:
         """Return the good copies of many names in one query; names without any are left out."""
+        # One value for all names: SQLite limits how many parameters a statement has.
         query = f"""SELECT {_COLUMNS} FROM json_each(?) AS asked
                     JOIN files ON files.name = asked.value
                     JOIN copies ON copies.file = files.number

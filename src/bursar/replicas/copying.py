@@ -124,12 +124,16 @@ def _copied(
             on_bytes(sink.length, in_all)
         size = source.chunk if rate is None else min(source.chunk, rate.grain)
         while data := source.read(size):
+            # Only the catalogue's size makes a copy bad; what a server states of itself may be what
+            # is wrong.
             if in_all is not None and sink.length + len(data) > in_all:
                 raise SourceFailed(f"is longer than {in_all} bytes", bad=content.size is not None)
+            # Waits for the rate of the link, but ends at once when the copy is cancelled.
             stop.wait(0.0 if rate is None else rate.take(len(data)))
             sink.write(data)
             if on_bytes is not None:
                 on_bytes(sink.length, in_all)
+        # A connection that is closed early looks like the end of the file.
         if in_all is not None and sink.length < in_all:
             raise SourceFailed(f"ended after {sink.length} of {in_all} bytes", transient=True)
     return LogicalFileContent(sink.length, sink.checksum)
@@ -141,6 +145,8 @@ def _opened(
     """Open the source where the sink ends; the sink is emptied if it cannot be continued."""
     before = sink.origin
     same = before.url == redact_url(url)
+    # Halves of two versions would make a file that nothing shows to be wrong, unless a checksum or
+    # an unchanged tag of the same source does.
     if sink.length and content.checksum is None and not (same and before.tag):
         sink.begin_anew()
     source = open_source(
@@ -151,9 +157,11 @@ def _opened(
         stop=stop,
     )
     try:
+        # A copy of another size is refused before a byte of it is moved.
         if None not in (content.size, source.size) and source.size != content.size:
             raise SourceFailed(f"has {source.size} bytes, not {content.size}", bad=True)
         changed = same and source.tag != before.tag
+        # The server has ignored the offset, or has another version by now.
         if sink.length and (source.start != sink.length or changed):
             sink.begin_anew()
             if source.start:

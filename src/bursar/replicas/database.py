@@ -44,6 +44,8 @@ class SharedDatabase:
     def __init__(self, path: Path, *, what: str, format: str, statements: Sequence[str]) -> None:
         self._path = path
         self._what = what
+        # Reentrant: within writing() the storage calls rows(), for instance to measure what is
+        # taken.
         self._lock = threading.RLock()
         layout = SqliteSchema(what=what, key=what, format=format, statements=statements)
         with _opening(path, what), contextlib.ExitStack() as opened:

@@ -60,6 +60,7 @@ class CancellationToken:
         """Cancel the copy."""
         self._asked.set()
         with self._lock:
+            # A copy of the list: leaving by() takes the lock, too, and closers may take their time.
             closers = list(self._closers)
         for close in closers:
             with contextlib.suppress(Exception):

@@ -25,6 +25,9 @@ def open_locked(path: Path) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
+            # flock, not fcntl's record locks: a record lock belongs to the process, so two threads
+            # would not exclude each other, and closing any other descriptor of the file would
+            # release it.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
@@ -61,6 +64,8 @@ class LivenessLock:
     def close(self) -> None:
         """Delete the lock file; a second call does nothing."""
         if self._lock >= 0:
+            # Deleted while still locked: nobody else can have locked this very file, so no other
+            # owner loses a lock.
             self._path.unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = -1
@@ -72,6 +77,7 @@ def is_owner_alive(folder: Path, token: str) -> bool:
     if not path.exists():
         return False
     try:
+        # Makes the file anew if its owner deletes it just now; it is deleted again below.
         lock = open_locked(path)
     except FileInUse:
         return True

@@ -97,6 +97,7 @@ class PartialFile:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name
+        # A logical name may hold slashes and be longer than the name of a file may be.
         stem = folder / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._path = stem.with_suffix(".part")
         self._note = stem.with_suffix(".json")
@@ -141,6 +142,7 @@ class PartialFile:
         fits = content.size is None or size <= content.size
         if note and content.checksum and note.checksum == content.checksum and fits:
             self._file.seek(0)
+            # The digest died with the earlier process, so the arrived bytes are read once more.
             while data := self._file.read(_BLOCK):
                 self._digest.update(data)
                 self._length += len(data)
@@ -155,12 +157,15 @@ class PartialFile:
             return
         self._origin = origin
         note = _PartialFileRecord(self._name, self._wanted, origin)
+        # Not synced: without a readable note take_up discards the part, which costs time only.
         self._note.write_bytes(msgspec.json.encode(note))
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
         rest = memoryview(data)
         while rest:
+            # A raw file may take fewer bytes than it is given; the next write then raises the
+            # reason.
             rest = rest[self._file.write(rest) :]
         self._digest.update(data)
         self._length += len(data)
@@ -191,6 +196,7 @@ class PartialFile:
 
     def close(self) -> None:
         """Release the lock and keep the bytes for others; a second call does nothing."""
+        # An empty part has nothing that a later process could continue.
         if not self.is_closed and os.fstat(self._file.fileno()).st_size == 0:
             self._delete()
         self._file.close()

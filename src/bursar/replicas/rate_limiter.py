@@ -46,5 +46,7 @@ class TransferRateLimiter:
         """
         with self._lock:
             now = self._clock()
+            # Bytes are counted first and waited for afterwards: turns are given in the order of
+            # asking, and a piece of any size passes in the end.
             self._free = max(self._free, now - _BURST) + size / self._bandwidth
             return max(0.0, self._free - now)

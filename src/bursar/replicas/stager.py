@@ -135,6 +135,8 @@ class Stager:
         if doubtful:
             await self._transfers.run(store.doubt, doubtful)
         try:
+            # Pinned before anything is transferred: the files that are there must not be evicted to
+            # make room for those that are missing.
             there = await self._transfers.run(store.pin, contents, job)
             # The first file that cannot be brought says why the job cannot run, the others need
             # not: whoever waits for all of them is told of that one.
@@ -177,6 +179,8 @@ class Stager:
                 content = await self._transfers.fetch(
                     LogicalFileContent(), [CandidateReplica(made)], incoming.sink
                 )
+                # Checked before the commit: a file that contradicts the catalogue must not get its
+                # name.
                 await self._transfers.run(self._agree, name, content)
                 await self._transfers.run(incoming.commit, content, self._catalogue.spare)
             finally:
@@ -217,6 +221,8 @@ class Stager:
             for replica in here:
                 if store.is_usable(replica):
                     return replica.url
+            # Between the end of a transfer and the pin below, another process may evict the file:
+            # hence the loop.
             await self._shared(name, site, on_file)
             content = await self._transfers.run(self._catalogue.content, name)
             there = await self._transfers.run(
@@ -235,6 +241,7 @@ class Stager:
             work.add_done_callback(lambda _: self._landed(key, flight))
         flight.waiting += 1
         try:
+            # One job that gives up must not end the transfer that other jobs wait for.
             await asyncio.shield(flight.work)
         except asyncio.CancelledError:
             if flight.waiting == 1:
@@ -267,6 +274,8 @@ class Stager:
                         on_bad=self._report,
                     )
                     await self._transfers.run(incoming.commit, content, self._catalogue.spare)
+                # A full disk gets its space back; after any other failure the part stays, for a
+                # later attempt.
                 except TargetFailed:
                     await self._transfers.run(incoming.discard)
                     raise
@@ -312,6 +321,8 @@ class Stager:
                 await asyncio.sleep(_POLL_INTERVAL)
             except asyncio.CancelledError:
                 await wait_until_ended(work)
+                # The thread may have locked the part after the cancellation; nobody else would
+                # release it.
                 if not work.cancelled() and work.exception() is None:
                     incoming = work.result()
                     if incoming is not None:

@@ -38,6 +38,7 @@ _STATEMENTS = (
         name TEXT NOT NULL, owner TEXT NOT NULL, job TEXT NOT NULL,
         PRIMARY KEY (name, owner, job)) WITHOUT ROWID""",
 )
+# A counter and not a clock: several processes share the order, and no clock can turn it round.
 _NOW = "(SELECT coalesce(max(used), 0) + 1 FROM files)"
 _UNPINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.name = files.name)"
 
@@ -117,6 +118,8 @@ class FolderStorage:
                 if row is None or not row.here or not row.content.agrees_with(content):
                     continue
                 size = _size(path)
+                # A stat and not a read, which would cost as much as a copy. Damage that keeps the
+                # size is found by a failed checksum elsewhere and comes in by doubt().
                 if size is None:
                     db.execute("DELETE FROM files WHERE name = ?", (name,))
                 elif size != row.content.size:
@@ -186,6 +189,8 @@ class FolderStorage:
         with _writing():
             part = PartialFile(self._parts, name)
         try:
+            # The part is locked before its row is read: of two processes that miss the file only
+            # one finds it missing and brings it.
             self._find_out(name, path)
             if not (keep or self._is_wanted(name, content, may_go)):
                 part.discard()
@@ -209,6 +214,8 @@ class FolderStorage:
         """Put a part in its place; see :class:`PendingFolderFile`."""
         path = Path(self.place_of(name))
         with _writing():
+            # Before the name, so that no name stands for bytes that a power cut has taken; and
+            # before the transaction, in which other processes would wait for the disk.
             part.sync()
             with self._db.writing() as db:
                 row = self._row(name)
@@ -218,12 +225,17 @@ class FolderStorage:
                     db.execute("UPDATE files SET cached = 0 WHERE name = ?", (name,))
                     part.discard()
                     return
+                # Room again: before the copy the size may have been unknown or stated too small.
                 roomy = keep or self._make_room(db, name, content.size or 0, may_go)
                 if roomy:
+                    # The name, then its row: killed in between, the row still says that the file is
+                    # being brought, and _find_out reads the file under its name.
                     part.put(path)
                     entry = (name, content.size, content.checksum, not keep)
                     db.execute(f"REPLACE INTO files VALUES (?,?,?,?,1,{_NOW})", entry)
         if not roomy:
+            # Outside the transaction, so that rows of files which were evicted in vain are gone
+            # too.
             raise self._full(name, content.size or 0)
 
     def forget(self, name: str) -> None:
@@ -281,6 +293,8 @@ class FolderStorage:
                     return False
                 if not row.cached:
                     raise self._other(name, row.content)
+            # The row is written before the first byte, so that concurrent transfers cannot promise
+            # the same space twice.
             roomy = self._make_room(db, name, size, may_go)
             if roomy:
                 entry = (name, size, content.checksum)
@@ -298,8 +312,12 @@ class FolderStorage:
         query = f"""SELECT name, size FROM files
                     WHERE cached AND here AND name != ? AND {_UNPINNED} ORDER BY used, name"""
         idle = db.execute(query, (name,)).fetchall()
+        # All or nothing: evicting a part of what is needed would cost other jobs their files and
+        # help nobody.
         if sum(size for _, size in idle) < excess:
             return False
+        # The catalogue forgets a copy (may_go), then the file goes, then its row: a crash in
+        # between leaves a file too many, never a registered copy too few.
         for other, freed in idle:
             if excess <= 0:
                 break
@@ -308,6 +326,7 @@ class FolderStorage:
                 Path(path).unlink(missing_ok=True)
                 db.execute("DELETE FROM files WHERE name = ?", (other,))
                 excess -= freed
+        # The catalogue may have refused some of them, as the last copy of a file.
         return excess <= 0
 
     def _taken(self, name: str) -> int:
@@ -324,6 +343,8 @@ class FolderStorage:
         for (other,) in db.execute(query, (name,)).fetchall():
             path = self.place_of(other)
             try:
+                # The part's lock tells a file that a killed process has left from one that is being
+                # brought.
                 with PartialFile(self._parts, other) as part:
                     part.discard()
                     if may_go(other, path):
@@ -340,6 +361,7 @@ class FolderStorage:
         return StorageFull(
             f"no room for {size} bytes: files that are needed or on their way take "
             f"{self._taken(name)} of {self.limit}",
+            # Pins end with their jobs; a file larger than the limit will never fit.
             transient=size <= (self.limit or 0),
         )
 

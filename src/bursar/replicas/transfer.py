@@ -131,6 +131,7 @@ class TransferPool:
         for turn in range(self._rounds):
             if turn:
                 await asyncio.sleep(self._pause * 2 ** (turn - 1))
+            # Every copy has its turn before any is tried again, with pauses.
             for candidate in tuple(left):
                 try:
                     async with candidate.gate or nullcontext():
@@ -143,6 +144,8 @@ class TransferPool:
                     reasons[redact_url(candidate.replica.url)] = failure.reason
                     if failure.bad and on_bad is not None:
                         on_bad(candidate.replica, failure.reason)
+                    # A refusal lasts; only what may pass (no answer, a lost connection) is worth
+                    # another round.
                     if failure.bad or not failure.transient:
                         left.remove(candidate)
             if not left:

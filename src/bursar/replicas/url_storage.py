@@ -68,9 +68,12 @@ class UrlStorage:
         try:
             found = read_content(url, stop=CancellationToken(), patience=self._patience)
         except SourceFailed as failure:
+            # Only a missing or wrong file is written anew; a store that does not answer would not
+            # take it either.
             if not failure.bad:
                 raise _target_failed(url, failure) from None
             return PendingUpload(url, content.size, self._patience)
+        # Without a checksum, equal sizes are no proof that the file which is there is the one.
         if content.checksum is None or not found.agrees_with(content):
             raise InputError(f"is there already, with {found}", where=redact_url(url))
         return None

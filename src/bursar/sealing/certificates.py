@@ -168,6 +168,7 @@ class TrustStore:
 
     def is_revoked(self, certificate: x509.Certificate) -> bool:
         """Return whether the authority has revoked a certificate."""
+        # A serial number is unique for one issuer only (RFC 5280, section 4.1.2.2).
         return (certificate.issuer, certificate.serial_number) in self._revoked
 
     def check(self, certificate: x509.Certificate, kind: Kind, now: float) -> CertificateSubject:
@@ -188,6 +189,8 @@ class TrustStore:
             or any more, or was revoked.
         """
         issuers = [each for each in self.authorities if _issued_by(certificate, each)]
+        # Two authorities may have one name and key, as after a renewal: one that is current
+        # suffices.
         if not issuers:
             raise UntrustedCertificate(
                 "the certificate was not issued by an authority that is trusted"
@@ -215,6 +218,8 @@ class TrustStore:
         known = self._vouched.get((der, kind))
         if known is None:
             certificate = parse_certificate(der)
+            # The lists of this store never change, so a certificate that has passed can only
+            # expire.
             party = self.check(certificate, kind, now)
             known = VerifiedCertificate(
                 certificate=certificate,

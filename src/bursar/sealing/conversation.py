@@ -129,6 +129,7 @@ def begin_conversation(
     """
     secret = os.urandom(32)
     certificate = identity.certificate.public_bytes(Encoding.DER)
+    # The secrets are bound to the other fields of the grant, which therefore are fixed first.
     bare = ConversationGrant(
         session=os.urandom(16),
         created=int(now),
@@ -168,6 +169,8 @@ def accept_conversation(
     """
     verify(public_key(certificate), header.signature, _GRANT, header.grant)
     grant = decode_grant(header.grant)
+    # Another user could sign a copied grant with their own certificate and have its tasks run under
+    # their name; the grant says whose it is.
     if grant.user != sha256_digest(header.certificate):
         raise tampered_error()
     secret = worker.unlock(grant.wrapped, _info(_WRAPPED, grant))
@@ -217,6 +220,7 @@ def _derive(secret: bytes, name: bytes, purpose: str) -> bytes:
 
 
 def _decrypt(key: AESGCM, nonce: bytes, box: bytes, bound: bytes) -> bytes:
+    # The cipher takes other lengths too, which nobody seals with.
     if len(nonce) != _NONCE:
         raise tampered_error()
     try:

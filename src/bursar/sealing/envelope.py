@@ -137,6 +137,8 @@ def decode(data: bytes) -> Envelope:
         envelope: Envelope = _decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise SealError("it is no envelope") from None
+    # MessagePack can write one value in several ways. Were they all taken, the same task would have
+    # several digests, to which results are bound.
     if _encoder.encode(envelope) != data[1:]:
         raise SealError("it is no envelope")
     return envelope

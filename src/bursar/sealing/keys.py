@@ -152,6 +152,8 @@ def read_identities(pem: bytes) -> list[Identity]:
     """
     keys = {key_name(key.public_key()): key for key in read_keys(pem)}
     certificates = [each for each in read_certificates(pem) if not is_authority(each)]
+    # Keys and certificates are matched by the public key, so that the file may hold them in any
+    # order.
     named = [(each, key_name(public_key(each))) for each in certificates]
     found = [Identity(each, keys[name]) for each, name in named if name in keys]
     if not found:

@@ -40,6 +40,8 @@ def seal_task(
     name = key_name(public_key(recipient))
     created, expires = int(now), int(now + lifetime)
     info = _task_info(certificate, name, created, expires, about)
+    # Encrypted, then signed with what the ciphertext is bound to: a foreign signature on a copied
+    # ciphertext does not decrypt.
     box = encrypt_to_key(payload, public_key(recipient), info)
     signature = identity.sign(_SIGNED_TASK, encode_part((info, box)))
     return encode(MessageTask(certificate, name, created, expires, about, box, signature))

@@ -127,12 +127,16 @@ class TaskOpener:
         if known is None:
             header = decode_header(encoded)
             grant = decode_grant(header.grant)
+            # Certificate, signature and key agreement are checked once for each distinct header;
+            # afterwards only time can change the answer, within the life of this opener.
             worker = self._recipient(grant.recipient)
             user = self._user(header.certificate, now)
             known = _AcceptedConversation(
                 conversation=conversation.accept_conversation(header, user.certificate, worker),
                 user=user.name,
                 begin=grant.created - _SLOW_CLOCK,
+                # Whichever ends first: a cached conversation must not outlive its user's
+                # certificate.
                 end=min(grant.expires, user.end),
             )
             if len(self._known) >= _REMEMBERED:
@@ -195,6 +199,9 @@ class TaskOpenerFile:
             status = os.stat(self._path)
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if self._opener is None or seen != self._seen:
+                # A new opener knows no conversation, so that a user whom the new file revokes is
+                # refused at once. The status was taken before the read: a file replaced in between
+                # is read again next time.
                 self._opener = make_opener(self._path.read_bytes())
                 self._seen = seen
         except OSError as error:

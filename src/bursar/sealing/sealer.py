@@ -135,6 +135,8 @@ class TaskSealer:
 
     def _open_message(self, result: MessageResult, worker: x509.Certificate, about: str) -> bytes:
         """Open a result with whichever of the user's keys it was made for."""
+        # A result does not say for which certificate it was sealed, and the user may have renewed
+        # theirs.
         for identity in self._identities[:-1]:
             try:
                 return message.open_result(result, worker, identity, about)
@@ -151,6 +153,8 @@ class TaskSealer:
             self._current = conversation.begin_conversation(
                 self._identity, self._recipient, now, self._lifetime
             )
+            # At half of the lifetime, so that workers take even the last task for as long as the
+            # other half.
             self._renew_at = now + self._lifetime / 2
             self._sealed = 0
         return self._current

@@ -39,6 +39,8 @@ class HttpSource:
         plain, headers = _without_credentials(url)
         part = {"Range": f"bytes={offset}-"} if offset else {}
         if offset and tag:
+            # With If-Range (RFC 9110, section 13.1.5) a server whose file has changed sends all of
+            # it, not the rest of another version.
             part["If-Range"] = tag
         self._answer = self._wait(self._get(plain, headers | part))
         if self._answer.status == 416 and offset:  # it ends before: is another file now
@@ -57,6 +59,7 @@ class HttpSource:
 
     def close(self) -> None:
         """Breaks the connection off, unless all was read."""
+        # aiohttp's objects belong to the loop's thread, this call to the copying one.
         self._loop.call_soon_threadsafe(self._answer.close)
 
     async def _get(self, url: str, headers: dict[str, str]) -> Any:
@@ -73,6 +76,7 @@ class HttpSource:
                 raise SourceFailed("answers with a part without saying of what")
             self.start = int(match[1])
             self.size = None if match[2] == "*" else int(match[2])
+        # A weak tag (W/...) may stay the same while bytes change, and If-Range must not use one.
         strong = answer.headers.get("ETag", "")
         self.tag: str = strong if strong[:1] == '"' else answer.headers.get("Last-Modified", "")
 
@@ -114,6 +118,7 @@ def _session(patience: float) -> tuple[Any, Any]:
         "http",
         client_kwargs={
             "auto_decompress": False,
+            # No limit in all, as a large file takes hours; only silence is limited.
             "timeout": aiohttp.ClientTimeout(total=None, sock_connect=patience, sock_read=patience),
             "trust_env": True,  # proxies, ~/.netrc
         },
@@ -125,6 +130,7 @@ def _without_credentials(url: str) -> tuple[str, dict[str, str]]:
     """The URL as others may see it, and headers with what was taken out of it."""
     scheme, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
+    # The checksum is that of the stored bytes, not of what a server makes of them.
     headers = {"Accept-Encoding": "identity"}
     if user:
         name, _, password = user.partition(":")

@@ -31,6 +31,7 @@ class S3Source:
     def __init__(self, url: str, offset: int, patience: float) -> None:
         with _failing():
             system, path = _system(url, patience)
+            # Read once from the beginning on: fsspec's read-ahead would only hold the bytes twice.
             self._file = system.open(path, "rb", cache_type="none")
             self.size: int = self._file.size
             self.tag: str = self._file.details.get("ETag") or ""
@@ -98,6 +99,7 @@ def _system(url: str, patience: float) -> tuple[Any, str]:
         config_kwargs={
             "connect_timeout": patience,
             "read_timeout": patience,
+            # The transfer pool tries again itself, with other copies in between.
             "retries": {"max_attempts": 1},
         },
     )

@@ -62,6 +62,8 @@ class SshSource:
             self.close()
             raise
         self.size: int = about.st_size or 0
+        # SFTP has no version of a file; one that changed within a second at the same size is found
+        # by its checksum only.
         self.tag = f"{about.st_mtime}-{about.st_size}"
         self.start = self._at = min(offset, self.size)
 
@@ -92,6 +94,8 @@ class SshUpload:
             with _failing():
                 self._system.makedirs(os.path.dirname(self._path), exist_ok=True)
                 self._file = self._system.ftp.open(self._fresh, "wb")
+                # Without waiting for the server's word on each block, which would cost a round trip
+                # each.
                 self._file.set_pipelined(True)
         except SourceFailed:
             self._system.client.close()
@@ -106,6 +110,7 @@ class SshUpload:
         """Rename the file to its final name."""
         with _failing():
             self._file.close()
+            # OpenSSH's extension: SFTP's own rename fails where the target exists.
             self._system.ftp.posix_rename(self._fresh, self._path)
         self._system.client.close()
 
