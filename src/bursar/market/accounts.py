@@ -179,6 +179,7 @@ class Accounts:
 
     def open_account(self, account: LedgerAccount) -> LedgerAccount | Refusal:
         """Open an account; do nothing when the same account is open already."""
+        # Asked twice, as after a crash before the answer: the same account is no error.
         found = self._accounts.get(account.name)
         if found is not None:
             return found if found == account else _no(f'there is an account "{account.name}"')
@@ -262,6 +263,8 @@ class Accounts:
         holder = self._holders[user]
         quota = holder.account.quota
         if quota is not None:
+            # An agreement counts in the period in which it was first held: topping it up in a later
+            # month must not count anew.
             period = period_of(quota.per, now if found is None else found.since)
             over = holder.used.get(period, 0) + amount - quota.amount
             if over > 0:
@@ -353,6 +356,7 @@ class Accounts:
         They sum to zero, are those of the rows, and none but the bank's is negative.
         """
         found = []
+        # Recomputed from the rows alone, so that an error in keeping the balances shows.
         again: dict[str, Micros] = dict.fromkeys(self._balances, 0)
         for row in self._rows:
             again[row.source] -= row.amount
@@ -382,12 +386,15 @@ class Accounts:
         agreement: str | None = None,
     ) -> LedgerRow | Refusal | None:
         """Return the row that this key made, or why there can be none; None: post one."""
+        # Before any other check: a repeated request is answered as at first, even if the money, the
+        # quota or an account's state has changed since.
         row = self._by_key.get(key)
         if row is not None:
             same = row.source == source and row.target == target and row.amount == amount
             if same and (agreement is None or row.agreement == agreement):
                 return row
             return _no(f'the key "{key}" was used for something else')
+        # Not isinstance: True is an int, and floats would bring rounding into the book.
         if type(amount) is not int:
             return _no(f"an amount is a whole number of micro-units, got {amount!r}")
         if not 0 < amount <= LARGEST:
@@ -415,6 +422,7 @@ class Accounts:
         agreement: str,
         memo: str,
     ) -> LedgerRow | Refusal:
+        # The bank is the outside world: its debt is the sum of all grants.
         if self._balances[source] < amount and source != BANK:
             short = amount - self._balances[source]
             return Refusal(f"{source} is {self._format(short)} short", final=False)
@@ -494,10 +502,13 @@ class Accounts:
         if account.kind == "user":
             holder = self._holders.setdefault(account.name, UserBalance(account))
             holder.account = account
+            # Periods of the old quota mean nothing under the new one.
             holder.used.clear()
             if account.quota is not None:
                 for agreement in self._agreements.values():
                     if agreement.user == account.name:
+                        # What was set aside counts until released: a hold that is still open may
+                        # all be spent.
                         net = agreement.held + agreement.paid - agreement.refunded
                         holder.use(agreement.since, net)
 

@@ -74,9 +74,9 @@ class BookState:
     Parameters
     ----------
     accounts
-        With their rows.
+        Accounts of users and providers, with all rows.
     usage
-        What was metered, by agreement and job.
+        Metered usage records, by agreement and job.
     head
         Hash of the last row and with it of all, in hexadecimal: noted elsewhere, it
         shows later that no row went missing since.
@@ -89,17 +89,17 @@ class BookState:
 
 class Book(Accounts):
     """
-    Opens a book to write; makes it where there is none, if a currency is given.
+    Opens a book for writing, or makes one if a currency is given.
 
-    The operations are those of :class:`Accounts`, and durable when they return;
-    within :meth:`together`, when that is left.
+    Operations of :class:`Accounts` are durable when they return, or inside
+    :meth:`together` when that block ends.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the SQLite file.
     currency
-        Of a new book; one that exists must be in it. None: the book must exist.
+        Currency of a new book, which an existing one must share. None: the book must exist.
     wait
         Seconds to wait while another process writes.
     durable
@@ -111,7 +111,7 @@ class Book(Accounts):
         When there is no book, the file is damaged or foreign, the currency is another,
         or another process writes.
     BursarError
-        When it cannot be written.
+        When the file cannot be written.
     """
 
     def __init__(
@@ -136,6 +136,8 @@ class Book(Accounts):
         self._changed: list[LedgerAccount] = []
         self._noted: list[UsageRecord] = []
         with contextlib.ExitStack() as opened:
+            # The lock comes before SQLite opens the file: two writers would each chain rows onto
+            # the same head.
             opened.callback(os.close, _take_lock(path, wait))
             with _opening(path):
                 self._db = connect(path, synchronous="FULL" if durable else "OFF")
@@ -151,6 +153,7 @@ class Book(Accounts):
             self._reload()
             if currency is not None and currency != self.currency:
                 raise InputError(f"is in {self.currency}, not in {currency}", where=str(path))
+            # Only a book that passed all checks stays open; any error above closes file and lock.
             self._opened = opened.pop_all()
 
     def __enter__(self) -> "Book":
@@ -164,14 +167,13 @@ class Book(Accounts):
         """
         Commit all operations within the context together when it is left.
 
-        When it is left by an exception nothing of it is there; a refusal within
-        is an answer, and takes nothing else back. A batch within a batch belongs
-        to the outer one.
+        An exception takes the whole batch back; a refusal within is an answer and takes
+        nothing else back. A batch within a batch belongs to the outer one.
 
         Raises
         ------
         BursarError
-            When it cannot be written; nothing of it is there then.
+            When the batch cannot be written; nothing of it is kept then.
         """
         if self._together:
             yield self
@@ -195,7 +197,7 @@ class Book(Accounts):
         return self._keep(super().set_quota(user, quota))
 
     def meter(self, record: UsageRecord) -> UsageRecord | Refusal:
-        """Keeps a usage record, once; refused when the job has another already."""
+        """Keep a usage record once; refuse another one for the same job."""
         which = record.agreement, record.job
         found = self._usage.get(which)
         if found is not None:
@@ -218,7 +220,7 @@ class Book(Accounts):
         return self._head.hex()
 
     def close(self) -> None:
-        """Folds the write-ahead log in and lets others write. Doing it again does nothing."""
+        """Fold in the write-ahead log and let others write. A second call does nothing."""
         self._opened.close()
 
     # Inside.
@@ -247,10 +249,12 @@ class Book(Accounts):
         return row
 
     def _flush(self) -> None:
-        """Writes all that is new, or nothing."""
+        """Write everything new in one transaction."""
         fresh = self._rows[self._written :]
         if not (fresh or self._changed or self._noted):
             return
+        # The new head becomes ours only after the commit: a failed one must not leave a gap in the
+        # chain.
         head, lines = self._head, []
         for row in fresh:
             head = _link(head, row)
@@ -272,7 +276,8 @@ class Book(Accounts):
         self._noted.clear()
 
     def _undo(self) -> None:
-        """Memory becomes what the file says; a book that cannot be read again is closed."""
+        """Reload memory from the file; close a book that cannot be read again."""
+        # Nothing new in memory: spare the reading of the whole file.
         if len(self._rows) == self._written and not (self._changed or self._noted):
             return
         try:
@@ -285,6 +290,7 @@ class Book(Accounts):
         with _opening(self._path):
             currency, opened, rows, usage, head = _load(self._db, self._path)
         with _within(self._path):
+            # The rows are replayed one by one: each is checked again by the rules that made it.
             Accounts.__init__(self, currency, opened, rows)
         self._usage = {(record.agreement, record.job): record for record in usage}
         self._head = head
@@ -300,7 +306,7 @@ def read_book(path: Path) -> BookState:
     Raises
     ------
     InputError
-        When there is none, or it is damaged or foreign.
+        When there is no book, or the file is damaged or foreign.
     """
     if not path.exists():
         raise _none_at(path)
@@ -309,6 +315,7 @@ def read_book(path: Path) -> BookState:
         # Not mode=ro: reading a WAL file may have to make its shared-memory index.
         contextlib.closing(connect(path, synchronous=None)) as db,
     ):
+        # One snapshot for all queries: a writer may commit between them.
         db.execute("BEGIN")
         if is_empty(db):
             raise _none_at(path)
@@ -322,7 +329,7 @@ _Loaded = tuple[str, list[LedgerAccount], list[LedgerRow], list[UsageRecord], by
 
 
 def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
-    """Reads all of it, and holds each row against the chain."""
+    """Read the whole book and verify each row against the chain of hashes."""
     found = db.execute("SELECT value FROM meta WHERE key = 'currency'").fetchone()
     if found is None:
         raise InputError("is damaged: it names no currency", where=str(path))
@@ -379,7 +386,7 @@ def _take_lock(path: Path, wait: float) -> int:
 
 @contextlib.contextmanager
 def _opening(path: Path) -> Iterator[None]:
-    """Complaints about what is in the file as one line about the file."""
+    """Translate errors in the file's content to one line that names the file."""
     try:
         with translate_sqlite_errors(path, "book"):
             yield

@@ -78,7 +78,7 @@ class BudgetThresholds:
         self._waiting = sorted(actions.items()) if budget else []
 
     def amend(self, budget: Micros | None) -> None:
-        """The budget has changed: what was due stays done."""
+        """Change the budget; actions already taken are not repeated."""
         self._budget = budget
         if not budget:
             self._waiting = []

@@ -12,11 +12,11 @@ class Commitment:
     Parameters
     ----------
     processors
-        How many. Positive.
+        Number of processors, at least 1.
     start, end
         Seconds since the epoch.
     until
-        When it is dropped if nothing else happens; infinite for what is sold.
+        When an offer lapses, seconds since the epoch; infinite once sold.
     """
 
     processors: int
@@ -32,7 +32,7 @@ class CommittedCapacity:
     Parameters
     ----------
     processors
-        How many there are. Positive.
+        Number of processors of the owner, at least 1.
     """
 
     def __init__(self, processors: int) -> None:
@@ -43,16 +43,16 @@ class CommittedCapacity:
 
     @property
     def commitments(self) -> tuple[Commitment, ...]:
-        """All that are not forgotten."""
+        """Commitments that have not been forgotten."""
         return tuple(self._commitments.values())
 
     @property
     def by_key(self) -> Mapping[Hashable, Commitment]:
-        """All that are not forgotten, by the keys they were committed under."""
+        """Commitments that have not been forgotten, by key."""
         return MappingProxyType(self._commitments)
 
     def set_commitments(self, commitments: Mapping[Hashable, Commitment]) -> None:
-        """Have exactly these commitments, whether or not the processors are there."""
+        """Replace all commitments, without a check against the number of processors."""
         self._commitments = dict(commitments)
 
     def forget(self, now: float, begun: float) -> None:
@@ -62,7 +62,7 @@ class CommittedCapacity:
         Parameters
         ----------
         begun
-            Earliest start that is sold now: some of it may have passed already.
+            Earliest start that is still sold, which may have passed already.
         """
         self._commitments = {
             key: c for key, c in self._commitments.items() if c.end > begun and c.until > now
@@ -70,6 +70,7 @@ class CommittedCapacity:
 
     def free(self, start: float, end: float) -> int:
         """Return the processors that are free from start to end throughout."""
+        # Use changes only at starts of commitments: their peak is found there.
         return self.processors - max(
             (self.used(moment) for moment in (start, *self._starts(start, end))), default=0
         )
@@ -90,13 +91,14 @@ class CommittedCapacity:
         self, processors: int, seconds: float, earliest: float, latest: float
     ) -> float | None:
         """
-        Earliest start at which so many are free for so long; None for none.
+        Return the earliest start with so many processors free for so long; None for none.
 
         Parameters
         ----------
         earliest, latest
             Bounds of the start, seconds since the epoch.
         """
+        # Processors become free only at ends, so no other start can be the earliest.
         ends = {c.end for c in self._commitments.values() if earliest < c.end <= latest}
         for start in sorted({earliest, *ends}):
             if start <= latest and self.free(start, start + seconds) >= processors:
@@ -106,14 +108,14 @@ class CommittedCapacity:
     def commit(
         self, key: Hashable, processors: int, start: float, end: float, until: float = math.inf
     ) -> bool:
-        """Commits processors under a key not in use; False, and nothing, if they are not free."""
+        """Commit free processors under an unused key; False, changing nothing, if not free."""
         if key in self._commitments or processors > self.free(start, end):
             return False
         self._commitments[key] = Commitment(processors, start, end, until)
         return True
 
     def restore(self, key: Hashable, processors: int, start: float, end: float) -> None:
-        """Commits processors that were promised before, whether or not they are there."""
+        """Commit processors that were promised before, without a check that they are free."""
         self._commitments[key] = Commitment(processors, start, end)
 
     def shorten(self, key: Hashable, end: float) -> None:
@@ -123,7 +125,7 @@ class CommittedCapacity:
             self._commitments[key] = replace(known, end=min(known.end, end))
 
     def release(self, key: Hashable) -> None:
-        """Frees what was committed under a key, if anything."""
+        """Free the processors committed under a key, if any."""
         self._commitments.pop(key, None)
 
     def _starts(self, start: float, end: float) -> list[float]:

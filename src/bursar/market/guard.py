@@ -48,7 +48,7 @@ AHEAD = 2.0
 
 @dataclass(slots=True)
 class _GuardedLease:
-    """An open lease, and the worst end of each task that runs on it."""
+    """Pairs an open lease with the worst end of each task that runs on the lease."""
 
     lease: Lease
     ends: dict[int, float] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class BudgetGuard:
         self._limit_of = limit_of
         self._currency = currency
         self._open: dict[str, _GuardedLease] = {}
-        self._endless: dict[str, _GuardedLease] = {}  # of these, such as no end was agreed for
+        self._endless: dict[str, _GuardedLease] = {}  # the open leases without an agreed end
         self._unsettled: dict[
             str, _GuardedLease
         ] = {}  # given back; their providers have not said yet
@@ -129,32 +129,35 @@ class BudgetGuard:
         """Grant the budget, or the change of the budget since the last start of the run."""
         if self._budget is None:
             return
+        # A resumed run may come with another budget: only the difference moves.
         missing = self._budget - self.ledger.funded
         if missing > 0:
             self.ledger.fund(now, missing, "budget")
         elif missing < 0:
+            # What is held or spent cannot be taken back; the rest of the lowering shows at the next
+            # check.
             self.ledger.withdraw(now, min(-missing, self.ledger.free), "budget lowered")
 
     def open(self, lease: Lease, now: float | None = None) -> Refusal | None:
         """
         Open a lease that begins now, or at its start if that is later.
 
-        One that was asked for, and is there now, takes the place of its request.
+        A lease whose processors have just arrived takes the place of its request.
 
         Parameters
         ----------
         now
-            None: its start.
+            Present moment, seconds since the epoch; None: the lease's start.
 
         Returns
         -------
         Refusal or None
-            Why there is no money even to begin it; or, of one whose end is agreed,
-            to pay it.
+            Why there is no money even to begin the lease, or to pay it to its agreed end.
         """
         entry = _GuardedLease(lease)
         if lease.is_priced:
             now = lease.start if now is None else now
+            # Money first, lease afterwards: a refusal must leave nothing open.
             refusal = self._cover({lease.id: lease.start}, now, entry)
             if refusal is not None:
                 return refusal
@@ -170,7 +173,7 @@ class BudgetGuard:
         Returns
         -------
         Lease or Refusal
-            As it is now; or why there is no money for it.
+            The lease as it is now, or why there is no money for the change.
         """
         entry = self._open[lease]
         if entry.lease.until is None:
@@ -178,6 +181,7 @@ class BudgetGuard:
         until = max(until, now)
         changed = msgspec.structs.replace(entry.lease, until=until)
         if changed.is_priced:
+            # The hold moves before the end does, or a lease could run longer than it is paid for.
             needed = _GuardedLease(changed).worst(until) - self.ledger.balance(f"held:{lease}")
             if self._budget is None and needed > self.ledger.free:
                 self.ledger.fund(now, needed - self.ledger.free)
@@ -192,7 +196,7 @@ class BudgetGuard:
         return changed
 
     def affordable(self, lease: str) -> float:
-        """Seconds by which what is free could make a lease longer; infinite for any."""
+        """Return by how many seconds the free money could prolong a lease; infinite if free."""
         rate = self._open[lease].lease.rate * MICROS
         if self._budget is None or rate <= 0:
             return math.inf
@@ -205,7 +209,7 @@ class BudgetGuard:
         Returns
         -------
         Refusal or None
-            When more than that is spent or promised already; nothing is changed then.
+            Why not, when more is spent or promised already; nothing is changed then.
         """
         if budget is not None and budget < self.ledger.spent + self.ledger.held:
             promised = format_amount(self.ledger.spent + self.ledger.held, self._currency)
@@ -221,15 +225,13 @@ class BudgetGuard:
 
         Parameters
         ----------
-        lease
-            Its id.
         now
-            Moment to which it is paid; before its start, nothing is.
+            Moment to which the lease is paid; nothing is owed before its start.
 
         Returns
         -------
         Lease
-            With its end, which is the moment up to which it is paid.
+            The lease with its end, the moment up to which it is paid.
         """
         entry = self._open.pop(lease)
         self._endless.pop(lease, None)
@@ -239,22 +241,22 @@ class BudgetGuard:
 
     def close_lost(self, lease: Lease, last_seen: float) -> Lease:
         """
-        Ends a lease of an earlier life that was killed, and whose provider keeps no record.
+        End a lease of a killed process whose provider keeps no record of its own.
 
-        It is paid up to the last moment that life is known to have been there.
+        The lease is paid up to the last moment at which that process is known to have run.
         """
         return self._settle(_GuardedLease(lease), last_seen)
 
     def end(self, lease: str, now: float) -> Lease:
         """
-        The run gives a lease back whose provider will say from when to when it was held.
+        Give a lease back whose provider will say from when to when its processors were held.
 
-        What it may come to until the provider has ended it stays held; the rest is free again.
+        The most that the lease may still cost stays held; the rest is free again.
 
         Returns
         -------
         Lease
-            Without an end, which :meth:`pay` finds; ``until`` is no later than now.
+            The lease without an end, which :meth:`pay` finds; ``until`` is no later than now.
         """
         entry = self._open.pop(lease)
         self._endless.pop(lease, None)
@@ -265,13 +267,14 @@ class BudgetGuard:
             until = now if was is None else min(was, now)
             entry.lease = msgspec.structs.replace(entry.lease, until=max(until, entry.lease.start))
         self._await_settlement(entry, now)
+        # Freed at once: the next lease of a tight budget waits for nothing but this money.
         surplus = self.ledger.balance(f"held:{lease}") - entry.worst(now)
         if surplus > 0:
             self.ledger.release(now, lease, surplus)
         return entry.lease
 
     def restore(self, lease: Lease, now: float) -> None:
-        """A lease of an earlier life is not settled: what it may come to stays held."""
+        """Keep the most that an unsettled lease of an earlier process may cost on hold."""
         self._await_settlement(_GuardedLease(lease), now)
 
     def pay(
@@ -282,25 +285,25 @@ class BudgetGuard:
         settled_by: SettledBy = "record",
     ) -> Lease:
         """
-        Settles a lease that was given back, by its provider's word.
+        Settle a lease that was given back, by its provider's word.
 
         Parameters
         ----------
         lease
-            Its id; see :meth:`end` and :meth:`restore`.
+            Id of a lease passed to :meth:`end` or :meth:`restore`.
         held
             From when to when its processors were held, seconds since the epoch; None: never, and
             nothing is owed.
         now
             Moment of the movements of money.
         settled_by
-            Whose word that is.
+            Source of ``held``: the provider's record, or a bound where there is none.
 
         Returns
         -------
         Lease
-            With its end, which is the moment up to which it is paid; ``asked`` where its
-            processors were never there.
+            The lease with its end, the moment up to which it is paid; ``asked`` where its
+            processors never arrived.
         """
         entry = self._unsettled.pop(lease)
         start, end = held if held is not None else (entry.lease.start, entry.lease.start)
@@ -311,12 +314,12 @@ class BudgetGuard:
 
     @property
     def unsettled(self) -> tuple[str, ...]:
-        """Leases that were given back and whose providers have not said what they came to."""
+        """Ids of leases that were given back and wait for their providers' figures."""
         return tuple(self._unsettled)
 
     @property
     def leases(self) -> tuple[str, ...]:
-        """Open leases, those included that begin later; their ids."""
+        """Ids of the open leases, including leases that begin later."""
         return tuple(self._open)
 
     # What the dispatcher asks.
@@ -327,6 +330,7 @@ class BudgetGuard:
         if entry is None:
             return Refusal(f"{lease} has ended", final=False)
         limit = self._limit_of(task)
+        # An agreed lease was covered to its end when it was opened; no task can make it dearer.
         if self._budget is None or not self._priced() or entry.lease.until is not None:
             self._note(task, entry, now)
             return math.inf if limit is None else limit
@@ -335,6 +339,7 @@ class BudgetGuard:
             limit = self.out_of_money(max(now, entry.lease.start)) - LEAD - now
             if limit <= 0:
                 return self._too_little(now, "the budget is used up")
+        # The task's limit must fit in the money of all leases together: they draw on one budget.
         refusal = self._cover({entry.lease.id: now + limit}, now)
         if refusal is not None:
             return self._too_little(now, refusal.reason)
@@ -342,7 +347,7 @@ class BudgetGuard:
         return limit
 
     def encumber(self, task: int, lease: str, until: float) -> None:
-        """Keeps the money of a lease for a task that was admitted, to a moment."""
+        """Hold a lease's money for an admitted task until a moment, seconds since the epoch."""
         self._note(task, self._open[lease], until)
 
     def withdraw(self, task: int, now: float) -> None:
@@ -352,7 +357,7 @@ class BudgetGuard:
             del entry.ends[task]
 
     def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
-        """Tasks ended: they encumber nothing more. Processors are paid when the lease ends."""
+        """Drop the claims of ended tasks; processors are paid when the lease ends."""
         for outcome in outcomes:
             self.withdraw(outcome.task, now)
         return self.transfers()
@@ -365,7 +370,7 @@ class BudgetGuard:
 
     def least_budget(self, task: int, lease: str, now: float, seconds: float) -> Micros:
         """
-        Smallest budget with which a task would start now and not be stopped before its end.
+        Return the smallest budget with which a task would start now and run to its end.
 
         The same worst case as :meth:`admit` and :meth:`tick` ask for: every lease without an
         agreed end is kept until the task's end and :data:`LEAD`, or until the wall limits of
@@ -374,9 +379,11 @@ class BudgetGuard:
         Parameters
         ----------
         seconds
-            That the task takes.
+            Runtime of the task.
         """
         entry, limit = self._open[lease], self._limit_of(task)
+        # Two conditions, and the dearer counts: `tick` must not halt the run before the task's end,
+        # and `admit` must find the worst case of every lease.
         stopped, covered = self.ledger.spent, self.ledger.spent
         for other in self._open.values():
             until = other.lease.until
@@ -395,16 +402,17 @@ class BudgetGuard:
 
     def tick(self, now: float) -> list[BudgetEffect]:
         """
-        Keeps the holds ahead of the clock.
+        Keep the holds ahead of the clock.
 
         Returns
         -------
-        list of Effect
-            What the budget asks for now.
+        list of BudgetEffect
+            Warnings, drains and halts that are due now.
         """
         if not self._priced():
             return []
         effects = self._thresholds.due(self.spent(now))
+        # LEAD early: killing tasks and closing leases takes time, and that time is paid, too.
         if self._budget is not None and self._open and now >= self.out_of_money(now) - LEAD:
             effects.append(BudgetHalt("the budget is used up: what runs is stopped"))
             return effects
@@ -422,6 +430,7 @@ class BudgetGuard:
             rate = entry.rate(now)
             if rate:
                 held = self.ledger.balance(f"held:{entry.lease.id}")
+                # AHEAD before the hold is used up, so that a late timer finds money still held.
                 instants.append(now + (held - entry.worst(now)) / rate - AHEAD)
         if instants and self._budget is not None:
             instants.append(self.out_of_money(now) - LEAD)
@@ -430,6 +439,7 @@ class BudgetGuard:
             total = sum(entry.rate(now) for entry in self._open.values())
             if total:
                 instants.append(now + (due - self.spent(now)) / total)
+        # Rounding may put the next moment into the past: never a busy loop.
         return max(now + _LEAST, min(instants, default=math.inf))
 
     def rate(self, now: float) -> float:
@@ -451,13 +461,14 @@ class BudgetGuard:
         return self.ledger.held
 
     def out_of_money(self, now: float) -> float:
-        """When the leases without an agreed end, all kept, will have used up the budget."""
+        """Return when the leases without an agreed end will have used up the budget."""
         if self._budget is None:
             return math.inf
         rate = 0.0
         left = self.ledger.free
         for entry in self._endless.values():
             rate += entry.rate(now)
+            # Holds count as money left: all of them may be spent before the budget is used up.
             left += self.ledger.balance(f"held:{entry.lease.id}") - entry.worst(now)
         return math.inf if rate <= 0 else now + left / rate
 
@@ -471,6 +482,7 @@ class BudgetGuard:
         return any(entry.lease.is_priced for entry in self._open.values())
 
     def _too_little(self, now: float, reason: str) -> Refusal:
+        # As long as something runs or is unsettled, money may still come back.
         return Refusal(reason, final=not self._where and not self._unsettled)
 
     def _accruing(self) -> Iterator[_GuardedLease]:
@@ -478,7 +490,7 @@ class BudgetGuard:
         yield from self._unsettled.values()
 
     def _await_settlement(self, entry: _GuardedLease, now: float) -> None:
-        """Keeps what a lease may come to, as far as there is money for it."""
+        """Hold the most that a lease may cost, as far as there is money for it."""
         lease = entry.lease
         self._unsettled[lease.id] = entry
         missing = entry.worst(now) - self.ledger.balance(f"held:{lease.id}")
@@ -492,16 +504,16 @@ class BudgetGuard:
         self, until: dict[str, float], now: float, new: _GuardedLease | None = None
     ) -> Refusal | None:
         """
-        Sets aside what every open lease can come to, at the worst.
+        Set aside the most that every open lease can cost.
 
-        One whose end is agreed is covered to it when it is opened.
+        A lease with an agreed end was covered to that end when it was opened.
 
         Parameters
         ----------
         until
-            Lease to a moment it may have to last beyond its tasks' ends.
+            For some leases, a moment to which they may have to last beyond their tasks' ends.
         new
-            A lease about to be opened.
+            Lease about to be opened; None: none.
         """
         entries = [*self._endless.values(), *([new] if new else [])]
         missing: list[tuple[_GuardedLease, Micros, Micros]] = []
@@ -510,10 +522,13 @@ class BudgetGuard:
             if not lease.is_priced:
                 continue
             end = max(entry.worst_end(now), until.get(lease.id, now))
+            # Begins after all that is looked at: nothing is owed for it yet.
             if end < lease.start:
                 continue
             held = self.ledger.balance(f"held:{lease.id}")
             needed = entry.worst(end) - held
+            # A hold is topped up only near its end: a movement of money per task would swell the
+            # journal.
             if needed > 0 or (entry.rate(now) and held < entry.worst(now + AHEAD)):
                 with_reserve = entry.worst(end + entry.beyond(end)) - held
                 missing.append((entry, max(needed, 0), with_reserve))
@@ -528,6 +543,7 @@ class BudgetGuard:
         if self._budget is not None and total > self.ledger.free:
             short = format_amount(total - self.ledger.free, self._currency)
             return Refusal(f"the budget is {short} short of the worst case", final=False)
+        # The reserve ahead is a convenience, given to all leases or to none of them.
         generous = wanted <= self.ledger.free
         for entry, needed, with_reserve in missing:
             amount = with_reserve if generous else needed
@@ -536,7 +552,7 @@ class BudgetGuard:
         return None
 
     def _release_ahead(self, until: dict[str, float], now: float) -> None:
-        """Frees what leases without an agreed end hold beyond their worst case."""
+        """Release the part of each hold that exceeds the worst case of an endless lease."""
         for entry in self._endless.values():
             lease = entry.lease
             end = max(entry.worst_end(now), until.get(lease.id, now))
@@ -558,12 +574,16 @@ class BudgetGuard:
                 self.ledger.hold(moved, lease.id, extra)
                 held += extra
         paid = min(owed, held)
+        # The money ends before the lease: the lease ends on paper when it was used up, so that the
+        # bill never exceeds what was paid.
         if paid < owed and lease.unit_price:
             end = lease.start + lease.processor_seconds_for(paid) / lease.processors
         if paid > 0:
             self.ledger.settle(moved, lease.id, lease.site, paid)
         if held > paid:
             self.ledger.release(moved, lease.id, held - paid)
+        # Without a budget the owner funds holds as needed; what is left at the end goes back, so
+        # that the sum granted is the sum spent.
         is_last = not self._open and not self._unsettled
         if self._budget is None and is_last and self.ledger.free > 0:
             self.ledger.withdraw(moved, self.ledger.free)

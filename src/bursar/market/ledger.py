@@ -59,6 +59,8 @@ class Ledger:
         self._balances: dict[str, Micros] = {}
         self._held = self._spent = 0
         for row in rows:
+            # Replay refuses what the operations below would have refused: a journal that lost rows
+            # shows here.
             if row.source != OWNER and self.balance(row.source) < row.amount:
                 raise InputError(
                     f'transfer of {row.amount} from "{row.source}", '
@@ -73,7 +75,7 @@ class Ledger:
         return tuple(self._rows)
 
     def rows_from(self, index: int) -> tuple[Transfer, ...]:
-        """The transfers from number ``index`` on, counted from 0."""
+        """Return the transfers from number ``index`` on, counted from 0."""
         return tuple(self._rows[index:])
 
     def __len__(self) -> int:
@@ -85,7 +87,7 @@ class Ledger:
 
     @property
     def balances(self) -> dict[str, Micros]:
-        """Every account that was ever used, in order of first use."""
+        """Balances of every account ever used, in order of first use."""
         return dict(self._balances)
 
     @property
@@ -127,7 +129,7 @@ class Ledger:
         return self._move(time, WALLET, OWNER, amount, "fund", "", memo)
 
     def hold(self, time: float, lease: str, amount: Micros, memo: str = "") -> Transfer | Refusal:
-        """Sets ``amount`` aside for a lease; refused when less is free."""
+        """Set ``amount`` aside for a lease; refuse when less is free."""
         if amount > self.free:
             return Refusal(f"{amount} micro-units to hold, {self.free} are free", final=False)
         return self._move(time, WALLET, held_for(lease), amount, "hold", lease, memo)
@@ -135,7 +137,7 @@ class Ledger:
     def release(
         self, time: float, lease: str, amount: Micros, memo: str = ""
     ) -> Transfer | Refusal:
-        """Gives ``amount`` of a lease's hold back; refused when less is held."""
+        """Return ``amount`` of a lease's hold to the budget; refuse when less is held."""
         if amount > self.balance(held_for(lease)):
             return self._too_little_held(lease, amount)
         return self._move(time, held_for(lease), WALLET, amount, "release", lease, memo)
@@ -143,7 +145,7 @@ class Ledger:
     def settle(
         self, time: float, lease: str, site: str, amount: Micros, memo: str = ""
     ) -> Transfer | Refusal:
-        """Pays a site out of a lease's hold; refused when less is held."""
+        """Pay a site out of a lease's hold; refuse when less is held."""
         if amount > self.balance(held_for(lease)):
             return self._too_little_held(lease, amount)
         return self._move(time, held_for(lease), paid_to(site), amount, "settle", lease, memo)
@@ -177,6 +179,7 @@ class Ledger:
     def _post(self, row: Transfer) -> None:
         self._balances[row.source] = self.balance(row.source) - row.amount
         self._balances[row.target] = self.balance(row.target) + row.amount
+        # Kept as running sums: the guard asks for them with every task.
         self._held += row.amount * (row.target.startswith(_HELD) - row.source.startswith(_HELD))
         self._spent += row.amount * (row.target.startswith(_PAID) - row.source.startswith(_PAID))
         self._rows.append(row)

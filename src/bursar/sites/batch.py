@@ -4,13 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,10 +18,7 @@ from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.manager_selection import manager_of
-from bursar.provisioning.lrm.resource_manager import (
-    JobReport,
-    ResourceManager,
-)
+from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
 from bursar.provisioning.pilot_usage import USAGE
 from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
 from bursar.sites.batch_pilot import BatchPilot, HeldPilot
@@ -261,8 +252,7 @@ class BatchSite:
         every = self._facts.acquiring.probe_every
         while True:
             with contextlib.suppress(TimeoutError):
-                # A change of our own jobs cuts the wait short; the next sleep keeps questions FRESH
-                # apart.
+                # A change of our own jobs cuts the wait short; the sleep keeps questions apart.
                 async with asyncio.timeout_at(self._queue.asked + every):
                     await self._wanted.wait()
             await asyncio.sleep(max(0.0, self._queue.asked + min(FRESH, every) - loop.time()))
@@ -359,8 +349,7 @@ class BatchSite:
                 on_join=lambda: self._joined(entry),
                 on_leave=lambda: self._watch.doubt(entry.job),
             )
-            # The credential has to lie at the site before the job is in the queue: it may start at
-            # once.
+            # The credential lies at the site before the job is queued, which may start at once.
             secret = await admission.credential(terms)
             await self._shell.make_folder(self._folder)
             await self._shell.write(entry.credential, secret)
@@ -406,8 +395,7 @@ class BatchSite:
                 begin=self._windows.start_of(name),
                 reservation=self._windows.name_for(name),
             )
-            # On disk before the command runs, so that after a kill in between the next process
-            # looks for the job by its name.
+            # On disk before the command runs: after a kill, the job is looked for by its name.
             pilots = [entry.pilot.name for entry in wanted]
             if self._lasts:
                 self._record.asks(request.name)
@@ -430,8 +418,7 @@ class BatchSite:
                 raise
             finally:
                 self._settlement.answered(request.name, clearly=is_answered)
-            # Recorded before anybody is told: a pilot that began must never be unknown to the next
-            # process.
+            # Recorded before anybody is told: the next process must know of each pilot that began.
             self._jobs.update(zip(jobs, pilots, strict=True))
             self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
             if self._lasts and self._record.lines > MOST_LINES:
@@ -482,7 +469,6 @@ class BatchSite:
                 loss: AllocationLoss = "ended" if report.how in ("completed", "timeout") else "lost"
                 reason = f", {report.reason}" if report.reason else ""
                 message = f"{what} has ended: {report.how}{reason}"
-                # Only then is there a complaint to read, by one more command at the site.
                 if report.how == "failed":
                     self._tasks.start(self._lose_with_reason(entry, loss, message))
                 else:
@@ -505,8 +491,7 @@ class BatchSite:
         entry.has_begun = True
         processors, seconds = entry.granted(report, self._clock())
         try:
-            # The guard may refuse here for want of money: then the processors go back before any
-            # task.
+            # The guard may refuse here for want of money; the processors then go back unused.
             entry.begin(processors, seconds)
         except Exception as error:
             entry.fail(error)
