@@ -169,6 +169,8 @@ def _simple(part: ExpressionNode) -> Any:
 def _stored(value: object, name: str) -> Any:
     if value is UNDEFINED or value is ERROR or type(value) in (bool, str, Ad, Expression):
         return value
+    # A subclass, such as NumPy's float64, becomes a plain float: evaluation asks for the exact
+    # type.
     if isinstance(value, float):
         return float(value)
     if isinstance(value, str | Ad | Expression):
@@ -181,6 +183,7 @@ def _stored(value: object, name: str) -> Any:
     if type(value).__name__ in ("bool_", "bool"):  # NumPy's, which is no bool and no integer
         return bool(value)
     try:
+        # Integers of NumPy and the like, but no float that happens to be whole.
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name}: no value of an ad: {value!r}") from None

@@ -97,6 +97,8 @@ class _ReferenceWalker:
         return [of, *(self._follow(key) if key in self._mine else [])]
 
     def _follow(self, key: str) -> list[ExpressionNode]:
+        # Each attribute once, so that ads whose attributes name each other in a circle come to an
+        # end.
         if key in self.followed:
             return []
         self.followed.add(key)

@@ -45,12 +45,14 @@ class StringPool:
         if found is None:
             found = self._codes[value] = len(self._strings)
             self._strings.append(value)
+            # A new string may come between others.
             self._order = None
         return found
 
     def list_code(self, value: tuple[Any, ...]) -> int:
         """A number for a list; lists whose items differ in kind alone have others."""
         plain = all(type(item) is str for item in value)
+        # Python takes 1, 1.0 and True for equal; their texts differ.
         return self._lists.setdefault(value if plain else repr(value), len(self._lists))
 
     @property

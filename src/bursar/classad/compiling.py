@@ -52,6 +52,7 @@ def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
         Gives what :func:`bursar.classad.evaluation.evaluate` gives.
     """
     part = ExpressionCompiler(my).compile(expression.root)
+    # Nothing of the other ad is read: the value is worked out once for all ads.
     if part.is_constant:
         value = given(part.value)
         # A list is the caller's, to do with as he likes.
@@ -135,6 +136,8 @@ class ExpressionCompiler:
 
     def _interpreted(self, node: ExpressionNode) -> CompiledNode:
         my = self._my
+        # The interpreter must know in whose expressions it begins: an attribute that leads back
+        # to one of them is undefined, as if the whole had been interpreted.
         busy = frozenset((id(my), key) for key in self._within)
         if not references(Expression(node), my):
             return _constant(value_of(node, matched_scope(my, None), EvaluationState(busy)))
@@ -171,6 +174,8 @@ class ExpressionCompiler:
             return _constant(UNDEFINED)
         depth = stored.root.depth
         self._inlined += 1
+        # Attributes that name each other twice would double with every level; beyond these limits
+        # the interpreter follows them, and counts.
         if self._depth + depth > _DEEPEST_INLINED or self._inlined > _MOST_INLINED:
             return self._interpreted(node)
         outside = self._within
@@ -188,6 +193,8 @@ class ExpressionCompiler:
 
         def run(target: Ad) -> Value:
             value = target.values_by_key.get(key, UNDEFINED)
+            # The other ad may hold an expression under this name, which only the interpreter can
+            # tell in its scope.
             return value if type(value) in PLAIN else evaluated(target)
 
         return CompiledNode(run, reads=key)
@@ -233,6 +240,8 @@ class ExpressionCompiler:
             result: Value = usual
             for operand in runs:
                 found = operand(target)
+                # Identity is enough, and fast: true and false are one object each; all else is
+                # judged below.
                 if found is usual:
                     continue
                 if found is decisive:
@@ -318,6 +327,9 @@ def _compared(sign: str, part: CompiledNode, constant: Value) -> CompiledNode:
             value = target.values_by_key.get(key, UNDEFINED)
             if type(value) is kind:
                 return compare(value, constant)
+            # An integer beside a real constant takes the slow way, which converts it as the
+            # language says. A boolean does, too: `type` tells it from an integer, `isinstance`
+            # would not.
             if type(value) is float:
                 return compare(value, as_real)
             return slow(read(target), constant)

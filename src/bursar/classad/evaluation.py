@@ -134,6 +134,8 @@ def _name(node: AttributeReference, scope: AdScope, state: EvaluationState) -> V
     if node.of is not None:
         return _selected(value_of(node.of, scope, state), key, state)
     found = _find(scope, key, state)
+    # A bare name is looked up in the other ad only from the outermost level, never from an ad
+    # within one.
     if found is None and scope.parent is None and scope.other is not None:
         found = _find(scope.other, key, state)
     return UNDEFINED if found is None else found[0]
@@ -174,8 +176,10 @@ def _followed(scope: AdScope, key: str, state: EvaluationState) -> Value:
     if type(stored) in PLAIN:
         return stored
     if isinstance(stored, Ad):
+        # Not evaluated: its attributes are, one by one, when they are selected.
         return AdScope(stored, scope)
     mark = (id(scope.ad), key)
+    # An attribute that is needed for its own value, directly or round a circle of both ads.
     if mark in state.busy:
         return UNDEFINED
     depth = stored.root.depth
@@ -188,6 +192,8 @@ def _followed(scope: AdScope, key: str, state: EvaluationState) -> Value:
         return value_of(stored.root, scope, state)
     finally:
         state.depth -= depth
+        # Only while it is being worked out: the same attribute may be read again beside itself,
+        # as in a + a.
         state.busy.discard(mark)
 
 

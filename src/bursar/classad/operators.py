@@ -24,6 +24,7 @@ _BITS = 64
 
 def truth(value: Value) -> Value:
     """``True``, ``False``, ``UNDEFINED`` or ``ERROR``: what a test makes of a value."""
+    # By identity, since 1 == True in Python.
     if value is True or value is False:
         return value
     if type(value) is int or type(value) is float:
@@ -60,6 +61,8 @@ def _quotient(left: int, right: int) -> Value:
     """Towards zero, as C divides."""
     if right == 0:
         return ERROR
+    # On absolute values: Python's // rounds down, C towards zero; and a detour over floats would
+    # lose digits beyond 53 bits.
     quotient = abs(left) // abs(right)
     return _whole(quotient if (left < 0) == (right < 0) else -quotient)
 
@@ -159,6 +162,7 @@ BINARY: dict[str, Operator] = {
     "*": _arithmetic(lambda a, b: _whole(a * b), lambda a, b: real(a * b)),
     "/": _arithmetic(_quotient, lambda a, b: real(divided(a, b))),
     "%": _arithmetic(_remainder, _remainder_of_reals),
+    # Booleans are no operands of these, other than of arithmetic.
     "&": _bitwise(operator.and_),
     "|": _bitwise(operator.or_),
     "^": _bitwise(operator.xor),

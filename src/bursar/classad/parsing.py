@@ -203,6 +203,7 @@ def _parsed(text: str, start: str) -> ExpressionNode:
         raise _no_token(text, error.pos_in_stream or 0) from None
     except UnexpectedInput:
         raise _unexpected(text, len(text.rstrip()), set()) from None
+    # Python's own recursion limit must never be met by whoever goes through the tree.
     if node.depth > DEEPEST:
         raise InputError(f"is nested more than {DEEPEST} levels deep", where="1:1")
     assert isinstance(node, ExpressionNode)

@@ -142,7 +142,9 @@ def _re2_options(ignore_case: bool) -> "re2.Options":
     options = re2.Options()
     options.max_mem = MEMORY
     options.case_sensitive = not ignore_case
+    # Only whether there is a match is asked for.
     options.never_capture = True
+    # A bad pattern is a value of the language, no line on standard error.
     options.log_errors = False
     return options
 
@@ -209,6 +211,7 @@ def _set_items(items: str) -> str:
         first = _character(item["first"], in_set=True)
         last = first if item["last"] is None else _character(item["last"], in_set=True)
         parts.append(f"{_written(first)}-{_written(last)}")
+        # A range over the newline must also take what newlines within a text were replaced by.
         if first <= "\n" <= last:
             parts.append(_NEWLINES)
     return "".join(parts)

@@ -148,8 +148,10 @@ class Table:
         column.numbers[index] = one.numbers[0]
         column.codes[index] = one.codes[0]
         if one.kind != column.kind:
+            # The column is of mixed kinds from now on, so the quick ways no longer apply.
             self._columns[key] = Column(column.kinds, column.numbers, column.codes)
         self._unique.pop(key, None)
+        # A combination may include this attribute; which ones do is not kept.
         self._combined.clear()
 
     def column(self, key: str) -> Column:
@@ -203,6 +205,8 @@ class Table:
         found = self._unique.get(key)
         if found is None:
             column = self.column(key)
+            # By their bits: a NaN is then equal to itself, and 0.0 is not -0.0, by which
+            # functions may differ.
             values, count = _renumbered(column.numbers.view(np.int64))
             codes = int(column.codes.max()) + 1
             mixed = (column.kinds * np.int64(count) + values) * codes + column.codes
@@ -330,6 +334,8 @@ class _TableEvaluation:
         self._inlined += 1
         depth = stored.root.depth
         if self._inlined > _MOST_INLINED or self._depth + depth > _DEEPEST_INLINED:
+            # Every row is odd, so that all are left to the compiled function, which has limits of
+            # its own.
             return self._noted(self._constant(UNDEFINED), np.ones(len(self._table), dtype=bool))
         outside = self._within
         self._within = (*outside, key)
@@ -346,6 +352,8 @@ class _TableEvaluation:
         missing: Mask = _NOWHERE
         outside = self._open
         for operand in operands:
+            # What an operand says of rows that are decided does not count, and functions need not
+            # be called for them.
             open_ = ~(decided | failed)
             self._open = open_ if outside is None else open_ & outside
             holds, fails, absent = judged(self.column(operand))
@@ -377,6 +385,7 @@ class _TableEvaluation:
         run = compiled(expression, self._my)
         if EVERYTHING in keys:
             return self._gathered([run(ad) for ad in ads])
+        # Nothing of the other ads is read: one of them stands for all.
         if not keys:
             return self._gathered([run(ads[0])])
         for key in keys:

@@ -146,6 +146,7 @@ class ComputingElement:
         job = self._waiting.pop(key)
         self._running[key] = job
         self._busy += job.processors
+        # A job that began as forecast leaves the forecast of all others as it is.
         self._holds = self._holds and is_first and abs(job.start - now) <= ROUNDING
         job.start = now
         if self._holds:
@@ -160,6 +161,7 @@ class ComputingElement:
         else:
             self._busy -= job.processors
             self._ended.add(now - job.start)
+            # With unknown estimates about, each end moves the mean that stands for them.
             self._holds = self._holds and abs(job.end - now) <= ROUNDING and not self._unknown
         if job is not None:
             job.is_over = True
@@ -218,6 +220,7 @@ class ComputingElement:
             return 0.0 if idle else None
         if not self._is_current(now):
             self._project_waits(now)
+        # Where the first release is wide enough, the heap need not be sorted.
         begin, count = self._free[0]
         if count < processors:
             begin = _time_available(sorted(self._free), processors)
@@ -240,6 +243,8 @@ class ComputingElement:
         """Whether nothing should have happened by now of which it was not told."""
         if not self._holds:
             return False
+        # Ends that are out of date are dropped when they come to the top, instead of being
+        # searched for.
         while self._ends and (self._ends[0][2].is_over or self._ends[0][0] != self._ends[0][2].end):
             heapq.heappop(self._ends)
         due = self._ends[0][0] if self._ends else math.inf
@@ -320,6 +325,7 @@ def _release_times(
     Where more are held than there are, the first that come free are free to nobody.
     """
     ends = sorted(held)
+    # More than all may be held: `began` takes the word of whoever tells, room or not.
     over = sum(count for _, count in ends) - processors
     if over < 0:
         return [(now, -over), *ends]

@@ -53,6 +53,7 @@ def to_micros(units: float) -> Micros:
     if not math.isfinite(units):
         raise ValueError(f"an amount must be finite, got {units}")
     exact = units * MICROS
+    # 0.1 * 3 is a little more than 0.3: rounded up as it is it would cost one micro-unit more.
     nearest = round(exact)
     return nearest if abs(exact - nearest) <= 1e-12 * max(1.0, abs(exact)) else math.ceil(exact)
 
@@ -64,6 +65,7 @@ def from_micros(amount: Micros) -> float:
 
 def format_amount(amount: Micros, currency: str) -> str:
     """The amount with all its digits, no trailing zeros: ``"12.5 SU"``."""
+    # By whole numbers: a float would not show all digits of a large amount.
     sign = "-" if amount < 0 else ""
     whole, rest = divmod(abs(amount), MICROS)
     digits = f"{rest:06d}".rstrip("0")

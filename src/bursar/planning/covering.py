@@ -85,6 +85,7 @@ def cost_bounds(
     until = time.monotonic() + time_limit
     instants, where = np.unique(np.asarray(deadlines, dtype=np.float64), return_inverse=True)
     room = EmptySlotCapacity(problem)
+    # No plan is faster than this, so for earlier deadlines no programme is solved.
     least = makespan_bound(problem) * (1 - TOLERANCE)
     bounds: FloatArray = np.where(instants < least, np.inf, 0.0)
     # The quick programmes of all deadlines first, then the slow ones.

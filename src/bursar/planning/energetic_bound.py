@@ -194,6 +194,7 @@ class EmptySlotCapacity:
                 by_head,
                 by_deadline,
                 measure.done_by(heads),
+                # In favour of the plans: a bound may be too low, never too high.
                 measure.done_by(deadlines + self.slack),
                 TOLERANCE,
             ):
@@ -211,6 +212,7 @@ class EmptySlotCapacity:
         shares = np.unique((widths / np.maximum(most, 1))[wide])
         for share in evenly_spaced(shares, MAX_WIDTHS):
             least = np.minimum(np.ceil(share * most - TOLERANCE), most)
+            # Wider than half of the site, or two could run at once and the argument would fail.
             least = np.maximum(least, most // 2 + 1)
             rest = most - least + 1  # what a wide task never leaves
             filled = np.where(widths >= least, most, np.where(widths >= rest, widths, 0))
@@ -259,6 +261,7 @@ def makespan_bound(problem: PlanningProblem, caps: IntArray | None = None) -> fl
     if np.isinf(low) or room.fits(low * (1 + PRECISION)):
         return low
     high = 2 * low
+    # Doubling first: the horizon may lie far above the critical path, and the bound near it.
     while high < room.horizon and not room.fits(high):
         low, high = high, 2 * high
     if high >= room.horizon:

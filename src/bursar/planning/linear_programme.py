@@ -120,6 +120,8 @@ class LinearProgramme:
         if answer.status != 0:
             return 0.0, None
         dual = np.maximum(-answer.ineqlin.marginals, 0.0)
+        # Weak duality with upper bounds of the columns: any non-negative dual gives a bound,
+        # however exact the solver was.
         reduced = np.minimum(prices - matrix.T @ dual, 0.0)
         return float(dual @ least + reduced @ self.upper) * scale, np.asarray(answer.x)
 
@@ -132,6 +134,8 @@ class LinearProgramme:
         scale = self.prices.max(initial=0.0) or 1.0
         with _silence_output():
             answer = milp(
+                # Tolerances of the solver are absolute: prices are brought to a scale on which
+                # they mean little.
                 self.prices / scale * 1000,
                 constraints=LinearConstraint(self.matrix, self.least, np.inf),
                 integrality=self.whole.astype(np.int64),

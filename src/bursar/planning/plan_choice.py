@@ -132,6 +132,8 @@ def choose_plan(
     """
     needs = needs or NoExecutionMargins()
     meeting = [o for o in front.options if _meets(o, goal) and _affords(o, goal, needs)]
+    # Plans that keep the goal with the start of workers and what is held ahead come first; one
+    # that only just meets it is better than none.
     meeting = [o for o in meeting if _is_sure(o, goal, needs)] or meeting
     if not meeting:
         return PlanChoice(
@@ -225,6 +227,8 @@ def _weighted(front: ParetoFront, weight: float) -> Callable[[PlanOption], tuple
 
     def value(option: PlanOption) -> tuple[float, ...]:
         weighted = weight * cost(option.cost) + (1 - weight) * makespan(option.makespan)
+        # Rounded, so that weighted sums that differ in their last bits only are ties and time
+        # decides.
         return (round(weighted, 12), *_by_time(option))
 
     return value
@@ -286,6 +290,8 @@ def _counter_offers(
     offers = []
     known = [o for o in front.options if o.makespan is not None]
     if goal.deadline is not None:
+        # An offer must hold when it is taken: it is judged with its margins, by the half of the
+        # goal that stays.
         money = replace(goal, deadline=None)
         within = [o for o in known if _meets_budget(o, goal) and _is_sure(o, money, needs)]
         if within:

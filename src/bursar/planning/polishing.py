@@ -85,6 +85,7 @@ def polish_front(search: PlanSearch, seconds: float) -> ProvenBounds:
     if found is not None:
         better += archive.add(_found(search, found.makespan, found.cost, found.schedule))
     costs: list[tuple[float, float]] = []
+    # All chosen before the first is polished: each better plan changes the archive.
     chosen = np.unique(np.linspace(0, len(archive) - 1, POINTS).astype(int))
     targets = [archive[int(i)] for i in chosen]
     for number, target in enumerate(targets):
@@ -94,6 +95,7 @@ def polish_front(search: PlanSearch, seconds: float) -> ProvenBounds:
             minimise="cost",
             deadline=target.makespan,
             hint=replay(problem, target.recipe),
+            # What one question does not use is left to the others.
             time_limit=max(0.0, left / (len(targets) - number)),
             workers=workers,
             seed=seed,

@@ -57,6 +57,8 @@ class TimeReversedProblem:
         """Which slot is which, and the problem from its end."""
         problem = self._problem
         slots = problem.offers.arrays
+        # A slot that begins after the end of the schedule has no time left when time is turned
+        # round.
         closed = slots.begin >= makespan
         begin = np.where(closed, 0.0, makespan - np.minimum(slots.last, makespan))
         last = np.where(closed, 0.0, makespan - slots.begin)

@@ -105,6 +105,7 @@ def trade_off(
         raise InputError(f"processors must be at least 1, got {min(processors)}")
     if not 0 <= overhead < math.inf:
         raise InputError(f"overhead must be finite and not negative, got {overhead}")
+    # Schedulers prefer the site named first where finishes are equal: let it be the cheapest.
     sites = sorted(_of_currency(sites, currency), key=_price_of_work)
     problem = build_problem(workflow, sites, overhead)
     bounds = prove_bounds(problem)

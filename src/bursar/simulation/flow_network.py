@@ -285,6 +285,8 @@ class FlowNetwork:
             return
         self._dirty = False
         now = self._now()
+        # While nothing is sent no change of bandwidth is waited for, so that an idle network
+        # keeps no timer.
         if self._varying and self._lanes.busy and self._change is None:
             self._check_profiles(now)
         moment = self._lanes.share_anew(now)

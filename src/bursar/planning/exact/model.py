@@ -214,6 +214,7 @@ def _split(
     size = grid.span(way.duration)
     parts = []
     for j in way.slots:
+        # All of them from one slot is a way of its own.
         most = min(int(slots.processors[j]), width - 1)
         taken = cp.new_bool_var(f"takes{way.task}.{j}")
         count = cp.new_int_var(0, most, f"count{way.task}.{j}")

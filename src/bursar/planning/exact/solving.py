@@ -90,6 +90,8 @@ def polish(
     bound = 0.0
     if minimise == "makespan" and whole:
         bound = _least_makespan(problem, question, best, effort.share(1 / 4))
+    # A coarse grid is searched fast, and its schedules are hints for finer ones. A question that
+    # was not answered to its end has used up the time.
     for fineness in range(3):
         horizon = horizon_of(problem, question, best)
         ways, _ = placement_modes(problem, question, horizon, crossing)
@@ -136,6 +138,8 @@ def _least_makespan(
         if ways is None:
             low = moment
             continue
+        # Coarse, and rounded so that all real schedules fit: infeasible then means that there is
+        # none.
         grid = grid_for(problem, ways, moment, 0)
         money = money_for(problem, ways, grid) if question.priced else None
         model = build_model(problem, question, ways, grid, money)
@@ -171,6 +175,7 @@ def _solve(
     money = money_for(problem, ways, grid) if question.priced else None
     model = build_model(problem, question, ways, grid, money)
     unit = grid.step if money is None or question.minimise == "makespan" else money.unit
+    # What is proven already is told to the solver, which then stops as soon as it reaches it.
     model.cp.add(model.objective >= math.floor(bound / unit))
     model.cp.minimize(model.objective)
     if hint is not None:
@@ -185,6 +190,7 @@ def _solve(
     if status == cp_model.INFEASIBLE:
         return bound, True
     closed = status == cp_model.OPTIMAL
+    # Rounded up, the question has fewer schedules than the real one: its bound proves nothing.
     if grid.up:
         return bound, closed
     # A whole number, which the solver hands over as a float.

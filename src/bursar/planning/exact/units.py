@@ -96,6 +96,7 @@ def grid_for(
         instants.update(float(t[j]) for t in (slots.start, slots.begin, slots.end, slots.last))
     instants.discard(math.inf)
     step = 1.0
+    # Powers of two: dividing by them loses no bit, so a time on the grid is exact.
     while horizon / step < LONGEST:
         if _divides(step, instants):
             return TimeGrid(step, horizon, up=fineness == 2)
@@ -137,6 +138,7 @@ def money_for(problem: PlanningProblem, ways: list[PlacementMode], grid: TimeGri
             amounts.add(unit * n * (end - start))
         last = grid.horizon if slots.divisible[j] else max(grid.horizon, end)
         total += fixed + unit * n * max(last - start, 0.0)
+    # Prices are mostly written in decimals, so a power of ten makes them whole.
     for digits in range(7):
         unit = 10.0**-digits
         if total / unit < FINEST and all(

@@ -113,6 +113,7 @@ def elitist(search: PlanSearch, processors: Sequence[int] | None = None) -> None
     """
     problem = search.problem
     sweep(search, processors)
+    # Such leases leave only widths to choose, along which the sweep has gone.
     if offers_endless_leases(problem):
         return
     total = search.limits.evaluations or evaluations_for(problem)
@@ -150,6 +151,8 @@ def _seed_relaxed(search: PlanSearch) -> None:
         late = slots.begin >= deadline
         order = np.lexsort((price, late, -shares))
         bought = int((shares > 0).sum())
+        # The relaxation buys slivers of slots, so its purchase may be too small when shares are
+        # rounded to whole slots: smaller and larger ones are tried.
         sizes = {int((shares > least).sum()) for least in (0.75, 0.5, 0.25, 0.1, 0.0)}
         sizes |= {min(problem.n_slots, round(bought * more)) for more in (1.25, 1.5, 2.0, 2.5, 3.0)}
         rows = np.zeros((len(sizes), problem.n_slots), dtype=np.bool_)
@@ -178,7 +181,10 @@ def _anneal_makespan(
     makespans = np.full(WALKS, np.inf)
     first = search.evaluator.count
     while search.evaluator.count < until and not search.out_of_time:
+        # Cooling goes by schedules made, not by the clock, so that a seed gives the same plans on
+        # any machine.
         left = 1 - (search.evaluator.count - first) / max(1, until - first)
+        # In the first round the walks have no makespan yet and begin with HEFT's own order.
         keys = walks + orders.steps(rng, WALKS) * np.isfinite(makespans)[:, None]
         found = _try(search, everything, keys, orders, known).makespan
         pushed = int(rng.integers(WALKS))
@@ -217,6 +223,7 @@ def _held(search: PlanSearch, orders: _TaskOrders, known: Known) -> list[_Deadli
     chosen = np.unique(np.searchsorted(along, np.linspace(0, along[-1], DEADLINES)))
     return [
         _DeadlinePurchase(
+            # A hair later, so that a plan that is as fast but for rounding still meets it.
             deadline=found.makespan * (1 + 1e-12),
             bits=np.array(found.recipe.caps) > 0,
             keys=known.get((found.makespan, found.cost), orders.usual),
@@ -239,6 +246,7 @@ def _round(
     parents = [i for i in range(len(held)) for _ in range(OFFSPRING)]
     bits = np.array([_offspring(rng, problem, held, i) for i in parents])
     steps = orders.steps(rng, len(parents))
+    # The others keep the parent's order, so that a change of the purchase alone is tried as well.
     steps *= (rng.random(len(parents)) < 0.7)[:, None]
     keys = np.array([held[i].keys for i in parents]) + steps
     scores = _try(search, np.where(bits, problem.everything, 0), keys, orders, known)
@@ -265,6 +273,8 @@ def _waste(problem: PlanningProblem, area: FloatArray) -> FloatArray:
     whole = slots.processors * np.where(np.isinf(slots.end), 0.0, slots.end - slots.start)
     paid = np.where(slots.divisible, area, np.maximum(whole, area)) * slots.unit_price
     least = area * slots.unit_price.min()
+    # Never 0: the waste of the slots in use is divided by its sum to give the chances of being
+    # dropped.
     return np.asarray(paid - least + slots.fixed_price + 1e-12)
 
 
@@ -309,6 +319,7 @@ def _offspring(
         dropped = rng.choice(used, drop, replace=False, p=chance)
         bits[dropped] = False
     spare = np.flatnonzero(~bits & (slots.begin < purchase.deadline))
+    # A slot dropped just now would only undo the step.
     spare = np.setdiff1d(spare, dropped)
     if add and len(spare):
         chance = None
@@ -319,6 +330,8 @@ def _offspring(
                 slots.begin[spare], slots.begin[gone]
             )
             span = max(last[gone] - slots.begin[gone], 1e-12)
+            # A slot at about the same time, and a cheap one, is the likeliest to take the place
+            # of the one that was dropped.
             weight = np.exp(3 * np.clip(overlap / span, -3, 1)) / (slots.unit_price[spare] + 1e-9)
             chance = weight / weight.sum()
         bits[rng.choice(spare, min(add, len(spare)), replace=False, p=chance)] = True

@@ -46,6 +46,8 @@ def nsga2(search: PlanSearch) -> None:
         parents = population[winners]
         young = bred(rng, parents, search.limits.crossover_points, size)
         everyone = unique(np.concatenate((population, young)))
+        # `unique` keeps the order of first appearance and the population has no repetitions, so
+        # that it stays in front with its objectives.
         fresh = everyone[len(population) :]
         if len(fresh):
             scores = search.bits(fresh)
@@ -89,4 +91,5 @@ def crowded_order(objectives: FloatArray, front: IntArray) -> IntArray:
         members = np.flatnonzero(front == level)
         if np.isfinite(objectives[members]).all():
             distance[members] = crowding(objectives[members])
+    # Ties by index, so that a seed gives the same generations.
     return np.lexsort((np.arange(len(front)), -distance, front))

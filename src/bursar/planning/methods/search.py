@@ -103,6 +103,7 @@ class PlanSearch:
         self.tried.append(np.column_stack((scores.makespan, scores.cost))[feasible])
         for i in feasible.tolist():
             makespan, cost = float(scores.makespan[i]), float(scores.cost[i])
+            # Most plans are beaten: their recipes, with an order of all tasks, are not even made.
             if not self.archive.would_keep(makespan, cost):
                 continue
             recipe = ScheduleRecipe(

@@ -111,6 +111,7 @@ def _along(
             yield base.copy()
             continue
         row = base.copy()
+        # The full width is scheduled once to learn how many processors the tasks can use at all.
         row[i] = slots[i].processors
         made = schedule(problem, row)
         if made.complete:

@@ -14,6 +14,7 @@ def random_subsets(rng: np.random.Generator, count: int, bits: int) -> BoolArray
 
     Fewer where there are not so many.
     """
+    # There may be fewer different strings than asked for, and the loop below would never end.
     count = min(count, 2**bits) if bits < 20 else count
     seen: dict[bytes, BoolArray] = {}
     while len(seen) < count:
