@@ -91,6 +91,7 @@ class ServiceLedger:
 
     def available(self, user: str) -> Micros:
         """Return what a user may still spend; without a limit, what is left of the grants."""
+        # An account is opened by its first movement; until then the credit is what a user has.
         if user in self._accounts.accounts:
             balance = self._accounts.balance(f"user:{user}")
         else:

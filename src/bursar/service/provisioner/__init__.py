@@ -1,1 +1,1 @@
-"""Brings the workers that agreements are owed and that shared tasks wait for."""
+"""Provisioning of workers: those owed to agreements, and those for which shared tasks wait."""

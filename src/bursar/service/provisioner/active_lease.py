@@ -1,4 +1,4 @@
-"""A lease as the journal keeps it, and as the provisioner carries it."""
+"""Leases: the record in the journal, and the state while a lease is open."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Parameters
     ----------
     name
-        Name of the lease, which no other ever gets, not even after a restart.
+        Name of the lease; random, so that no lease of another life of the service has the same.
     pool
         Pool whose tasks it runs.
     processors
@@ -52,7 +52,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def ends(self) -> float:
-        """Time at which it ends; infinite while one for shared tasks waits for processors."""
+        """End of the lease; infinite while a shared lease waits for processors."""
         return math.inf if self.began is None and is_shared(self.pool) else self.end
 
     def opened(self) -> OpenLease:
@@ -62,7 +62,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
     def pilot(self, site: str, now: float) -> Pilot:
-        """Return the lease as its site sees it, without a price, since billing charges."""
+        """Return the lease as a pilot of the site, without a price: billing charges for use."""
         return Pilot(
             name=self.name,
             site=site,
@@ -78,23 +78,24 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 @dataclass(slots=True, eq=False)
 class ActiveLease:
     """
-    A lease between its opening and its end.
+    A lease that is open: requested, waiting, held or on the way out.
 
     Attributes
     ----------
     record
-        What it is; with as many processors as it got.
+        The record in the journal, with as many processors as the site granted.
     position
-        Of the record in the journal.
+        Position of the record in the journal.
     leaving, stopped
-        Whether it is on its way out, and whether its tasks have been stopped, too.
+        Whether the lease gets no more tasks, and whether its tasks have been stopped, too.
     held
-        Its processors; for an adopted one its place in the queue, as long as it has not begun.
+        Processors from the site; an adopted lease may still wait in the site's queue. None: the
+        site has not granted any.
     expected
-        Until when workers from before a restart may come back with their tasks; seconds
-        since the epoch. None: nobody is waited for.
-    news
-        Set when something of this has changed, or a worker has come or gone.
+        Until when workers from before a restart may come back with tasks, seconds since the
+        epoch. None: no worker is awaited.
+    changed
+        Set when another attribute has changed, or a worker has come or gone.
     """
 
     record: LeaseRecord

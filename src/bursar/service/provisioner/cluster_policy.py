@@ -1,8 +1,9 @@
 """
 The lease policy for a cluster with a batch scheduler.
 
-Of an agreement a job is handed in that begins and ends with it. For shared tasks the pool of
-:mod:`bursar.provisioning` decides, by the rules of the site, within what is not sold.
+For each agreement a job is submitted that begins and ends with the agreement. For shared tasks
+the pool of :mod:`bursar.provisioning` decides, by the rules of the site, on the processors that
+are not sold.
 """
 
 import math
@@ -36,7 +37,7 @@ class ClusterLeasePolicy:
     Parameters
     ----------
     seen
-        The site as it sees itself now.
+        Returns the current state of the site: its name, processors and rules.
     """
 
     def __init__(self, seen: Callable[[], PoolSite]) -> None:
@@ -50,12 +51,12 @@ class ClusterLeasePolicy:
         return min(self._wake, self._pool.wake)
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
-        """Note that a lease was requested, and its name."""
+        """Note that a lease was requested, and the name of the lease."""
         if is_shared(lease.pool):
             self._pool.asked(name, self._ask(lease, now), now)
 
     def began(self, name: str, now: float) -> None:
-        """Note that a lease got its processors."""
+        """Note that the site has granted a lease its processors."""
         self._pool.began(name, now)
 
     def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
@@ -79,6 +80,8 @@ class ClusterLeasePolicy:
                 continue
             wanted = view.wanted.get(lease.pool)
             if wanted is None or view.now >= wanted.until:
+                # Once: the decision stays the same until the lease is gone, and stopping it again
+                # says nothing new.
                 if not lease.stopped:
                     decisions.append(
                         CloseLease(name=lease.name, reason="its agreement is over", at_once=True)
@@ -89,6 +92,8 @@ class ClusterLeasePolicy:
             self._wake = min(self._wake, wanted.until)
             missing = wanted.processors - held[pool]
             if missing > 0 and view.now < wanted.until:
+                # Submitted ahead, with the start: the scheduler can plan for it, while a job
+                # submitted at the start would have to queue.
                 start = wanted.start if wanted.start > view.now else None
                 decisions.append(
                     OpenLease(pool=pool, processors=missing, start=start, until=wanted.until)
@@ -97,12 +102,15 @@ class ClusterLeasePolicy:
 
     def _shared(self, view: ProvisioningView) -> list[LeaseDecision]:
         site = self._seen()
+        # A shared lease that is opened now may last until then, and must not be in the way of an
+        # agreement that begins before.
         soon = view.now + site.rules.longest
         sold = [w for w in view.wanted.values() if w.start <= soon and view.now < w.until]
         room = view.processors - sum(wanted.processors for wanted in sold)
         leases = [x for x in view.leases if is_shared(x.pool)]
         decisions: list[LeaseDecision] = []
         staying = []
+        # Busy leases keep their processors first; among idle ones the oldest.
         for lease in sorted(leases, key=lambda x: (-x.busy, x.asked, x.name)):
             if not lease.leaving and lease.processors <= room:
                 room -= lease.processors

@@ -1,4 +1,4 @@
-"""What the worker provisioner asks of the parts of the service around it, as protocols."""
+"""Protocols of the parts of the service that the worker provisioner uses."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -29,7 +29,7 @@ class LeaseOccupancy(Protocol):
 
 
 class WorkerAdmission(PilotAdmission, Protocol):
-    """Admits workers by lease; implemented by the worker server."""
+    """Admits workers by lease; the worker server implements this protocol."""
 
     def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
         """Admit a lease's workers from now on; return their token, the same each time."""
@@ -38,7 +38,7 @@ class WorkerAdmission(PilotAdmission, Protocol):
         """Note that all restored leases have been announced by :meth:`expect`."""
 
     def dismiss(self, lease: str) -> None:
-        """Give a lease's workers no more tasks, and let each leave once it has none."""
+        """Give no more tasks to a lease's workers, and let each leave when its tasks have ended."""
 
     def leases(self) -> Mapping[str, LeaseOccupancy]:
         """Return the occupancy of connected workers by lease."""
@@ -48,14 +48,14 @@ class TaskDemand(Protocol):
     """Demand of waiting and running tasks for processors."""
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
-        """Return by pool the tasks that want processors."""
+        """Return the demand of tasks for processors, by pool."""
 
 
 class AgreementDemand(Protocol):
     """Demand of agreements for workers."""
 
     def pools(self, now: float) -> Mapping[str, WorkerDemand]:
-        """Pools that agreements want workers for now, or soon."""
+        """Return the workers that agreements want now or soon, by pool."""
 
     def ready(self, pool: str, processors: int) -> None:
         """Note how many processors of an agreement have workers now."""
@@ -72,7 +72,7 @@ class ReattachableSite(Protocol):
         notify: Callable[[str], None],
     ) -> Mapping[str, HeldProcessors]:
         """
-        Reattach processors held before a restart; return them by the names of their pilots.
+        Reattach processors held before a restart; return the reattached ones by pilot name.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class ReattachableSite(Protocol):
             Pilots that were held before the restart.
         endpoints
             Addresses to which their workers connect, by the names of the pilots.
-        say
+        notify
             Called with one line for people on what becomes of each pilot.
 
         Raises
@@ -90,7 +90,7 @@ class ReattachableSite(Protocol):
         """
 
     async def end_others(self, pilots: Collection[str]) -> None:
-        """End all processors held before the restart except those of these pilots."""
+        """End all processors held before the restart, except for the named pilots."""
 
     async def leave(self) -> None:
-        """Detach from the held processors without ending them: the service stops."""
+        """Detach from the held processors, which stay as the service stops."""

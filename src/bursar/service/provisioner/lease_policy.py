@@ -1,4 +1,4 @@
-"""The interface between the provisioner and the policy by which it opens and closes leases."""
+"""The interface of the policies by which the provisioner opens and closes leases."""
 
 from typing import Protocol
 
@@ -17,10 +17,10 @@ class LeasePolicy(Protocol):
         """When a decision may be due without an event, seconds since the epoch; infinite: never."""
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
-        """Note that a lease was requested, and its name."""
+        """Note that a lease was requested, and the name of the lease."""
 
     def began(self, name: str, now: float) -> None:
-        """Note that a lease got its processors."""
+        """Note that the site has granted a lease its processors."""
 
     def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
         """Note that a lease has ended or was refused."""

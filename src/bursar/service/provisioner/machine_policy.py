@@ -1,10 +1,10 @@
 """
-The lease policy for a machine that the service has to itself.
+The lease policy for a machine that only the service uses.
 
-What was sold comes first: an agreement has its processors from its start to its end. The rest is
-shared by those whose tasks wait, each as much as it needs, and none more than another who needs
-as much (max-min fairness). What nobody needs stays with the workers that are there, so that a
-task finds one that has been started.
+Sold processors come first: an agreement has its processors from its start to its end. The rest is
+divided among pools with waiting tasks, each as much as it needs, and none more than another pool
+that needs as much (max-min fairness). Processors that no pool needs stay with the workers that
+have been started, so that the next task need not wait for a worker to start.
 """
 
 import heapq
@@ -24,27 +24,27 @@ from bursar.service.provisioner.provisioning_view import (
 )
 
 AHEAD = 2.0
-"""Seconds before an agreement's start from which on shared workers get nothing more."""
+"""Seconds before an agreement's start in which shared workers on its processors get no tasks."""
 
 SETTLING = 1.0
-"""Seconds for which a worker is left alone that has just become idle, or has just been started."""
+"""Seconds for which a worker that was just started, or has just become idle, is not released."""
 
 TURN = 60.0
-"""Seconds for which one pool is the first to be served, where not all can be."""
+"""Seconds for which one pool is served first when there is not enough for all pools."""
 
 _NOTHING = ProcessorDemand()
 
 
 @dataclass(slots=True)
 class _LeasePlan:
-    """The leases as they will be once what was decided has been done."""
+    """The leases as they will be when the decisions taken so far have been carried out."""
 
     view: ProvisioningView
     decisions: list[LeaseDecision]
     closed: set[str]
 
     def staying(self, pool: str | None = None) -> list[LeaseView]:
-        """Leases of a pool, or of all that are shared, that are not on their way out."""
+        """Return the leases of a pool, or of all shared pools, that are not on the way out."""
         return [
             lease
             for lease in self.view.leases
@@ -59,12 +59,12 @@ class _LeasePlan:
 
     @property
     def free(self) -> int:
-        """Processors that no lease has, not even one on its way out."""
+        """Processors that no lease holds; leases on the way out still hold theirs."""
         opened = sum(d.processors for d in self.decisions if isinstance(d, OpenLease))
         return self.view.processors - sum(x.processors for x in self.view.leases) - opened
 
     def opened(self, pool: str | None = None) -> int:
-        """Processors of leases that are being opened now."""
+        """Return the processors of leases that are being opened now."""
         return sum(
             d.processors
             for d in self.decisions
@@ -87,7 +87,7 @@ class MachineLeasePolicy:
     warm
         Whether workers for shared tasks are kept although none waits.
     idle
-        Seconds without a task after which others go.
+        Seconds without a task after which other workers are released.
     """
 
     def __init__(self, *, unit: int = 1, warm: bool = True, idle: float = 30.0) -> None:
@@ -124,6 +124,7 @@ class MachineLeasePolicy:
         return plan.decisions
 
     def _wake_at(self, moment: float, now: float) -> None:
+        # A moment that has passed would make the provisioner decide without end.
         if moment > now:
             self._wake = min(self._wake, moment)
 
@@ -147,10 +148,13 @@ class MachineLeasePolicy:
             if not wanted.start <= now < wanted.until:
                 continue
             due.append((pool, wanted))
+            # The newest go first.
             for lease in reversed(plan.staying(pool)):
                 if plan.held(pool) > wanted.processors:
                     plan.close(lease, "its agreement is for fewer", at_once=True)
             self._make_wide(plan, pool, wanted.processors)
+        # Once for all agreements that are due: a processor that becomes free must not be counted
+        # for two of them.
         _end_blocking_leases(plan, sum(wanted.processors - plan.held(pool) for pool, wanted in due))
         for pool, wanted in due:
             missing = min(wanted.processors - plan.held(pool), plan.free)
@@ -163,6 +167,8 @@ class MachineLeasePolicy:
         owed = {
             pool: wanted
             for pool, wanted in view.wanted.items()
+            # From a little before the start: tasks on these processors then end by themselves, as
+            # far as they are short, and fewer are stopped at the start.
             if wanted.start - AHEAD <= view.now < wanted.until
         }
         room = view.processors - sum(wanted.processors for wanted in owed.values())
@@ -170,6 +176,8 @@ class MachineLeasePolicy:
         if self._warm:
             pools.setdefault(SHARED, _NOTHING)
         shares = fair_shares(pools, max(room, 0), first=int(view.now // TURN))
+        # Some pool gets less than it needs: when its turn comes there is a decision without any
+        # event.
         if sum(shares.values()) < sum(_needs(demand) for demand in pools.values()):
             self._wake_at((view.now // TURN + 1) * TURN, view.now)
         for lease in plan.staying():
@@ -183,6 +191,8 @@ class MachineLeasePolicy:
             self._make_wide(plan, pool, target)
             missing = target - plan.held(pool)
             others = sum(max(0, w.processors - plan.held(p)) for p, w in owed.items())
+            # Processors that have become free for an agreement are not given to shared tasks in
+            # the same decision, even if the agreement's lease is opened only in a later one.
             owed_now = others - sum(plan.opened(p) for p in owed)
             left = max(room, 0) - plan.held() - plan.opened()
             self._open(plan, pool, target, min(missing, plan.free - owed_now, left))
@@ -191,6 +201,7 @@ class MachineLeasePolicy:
         for lease in plan.staying():
             if lease.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
                 continue
+            # Kept, so that a single task finds a worker that has been started.
             if self._warm and lease.pool == SHARED:
                 continue
             end = lease.idle_since + self._idle
@@ -202,11 +213,13 @@ class MachineLeasePolicy:
     # How they are cut.
 
     def _make_wide(self, plan: _LeasePlan, pool: str, target: int) -> None:
-        """Makes room for a worker that has enough processors for the widest task."""
+        """Make room for a worker with enough processors for the widest task of a pool."""
         widest = _widest(plan, pool, target)
         missing = target - plan.held(pool)
         if not widest or missing >= widest:
             return
+        # Small idle workers make way; their processors come back as one wide worker, once all of
+        # them are gone.
         for lease in sorted(plan.staying(pool), key=_by_loss):
             if missing >= widest:
                 break
@@ -237,17 +250,17 @@ def fair_shares(
     Parameters
     ----------
     pools
-        What each needs.
+        Demand of each pool.
     room
-        Processors.
+        Processors to be divided.
     first
-        Where it begins, counted round: who is served first where not all can be.
+        Index of the pool that is served first, modulo the number of pools.
 
     Returns
     -------
     dict
-        They sum to the room at most. A pool gets nothing rather than less than its widest task,
-        unless there is no room for that at all.
+        Processors of each pool, at most ``room`` in all. A pool gets nothing rather than less
+        than its widest task, unless that task does not fit into the room at all.
     """
     shares = dict.fromkeys(pools, 0)
     names = list(pools)
@@ -257,8 +270,11 @@ def fair_shares(
     while turns:
         share, turn, name = heapq.heappop(turns)
         needs = _needs(pools[name])
+        # First the widest task as a whole, then one processor at a time to whoever has least
+        # (progressive filling). Half of a wide task's processors would be of no use to anybody.
         widest = pools[name].widest
         piece = min(widest, needs) if not share and 1 < widest <= room else 1
+        # A pool whose next piece does not fit drops out; the others go on.
         if share < needs and piece <= left:
             left -= piece
             shares[name] = share + piece
@@ -271,7 +287,7 @@ def _needs(demand: ProcessorDemand) -> int:
 
 
 def _widest(plan: _LeasePlan, pool: str, target: int) -> int:
-    """Processors that one more worker must have; 0: those that are there will do."""
+    """Return the width of the worker that a pool lacks; 0: the present workers are wide enough."""
     widest = plan.view.demand.get(pool, _NOTHING).widest
     there = [lease.processors for lease in plan.staying(pool)]
     there += [d.processors for d in plan.decisions if isinstance(d, OpenLease) and d.pool == pool]
@@ -285,6 +301,7 @@ def _end_blocking_leases(plan: _LeasePlan, missing: int) -> None:
     for lease in plan.view.leases:
         if lease.stopped or lease.name in at_once:
             coming += lease.processors
+    # Those on their way out first (see the key below): they are lost to shared tasks anyway.
     in_the_way = [x for x in plan.view.leases if is_shared(x.pool) and not x.stopped]
     for lease in sorted(in_the_way, key=lambda x: (not x.leaving, *_by_loss(x))):
         if coming >= missing:
@@ -308,6 +325,8 @@ def _release_sold_processors(plan: _LeasePlan, room: int, shares: Mapping[str, i
 def _release_unfair_excess(plan: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
     """Release workers of pools with more than a fair share for pools with less."""
     unmet = sum(max(0, share - plan.held(pool)) for pool, share in shares.items())
+    # Processors on their way out, or free, serve the pools that lack some: only what is missing
+    # beyond them is taken from others.
     leaving = sum(x.processors for x in plan.view.leases if x.leaving and is_shared(x.pool))
     missing = unmet - leaving - max(0, room - plan.held() - leaving)
     for lease in sorted(plan.staying(), key=_by_loss):
@@ -321,12 +340,12 @@ def _release_unfair_excess(plan: _LeasePlan, room: int, shares: Mapping[str, int
 
 
 def _settled_at(lease: LeaseView) -> float:
-    """When an idle worker may be taken away from a pool whose next task may be on its way."""
+    """Return when an idle worker may be released; until then its next task may be on the way."""
     return math.inf if lease.idle_since is None else lease.idle_since + SETTLING
 
 
 def _by_loss(lease: LeaseView) -> tuple[bool, int, int, str]:
-    """The least is lost first: idle ones before busy ones, small ones before large ones."""
+    """Sort key by which idle leases are closed before busy ones, and small before large ones."""
     return lease.busy > 0, lease.busy, lease.processors, lease.name
 
 

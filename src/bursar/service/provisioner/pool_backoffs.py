@@ -1,13 +1,13 @@
-"""Pauses of pools whose workers cannot be had, and what users are told of them."""
+"""Back-off of pools whose workers cannot be started, and reports of failing accounts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 SHORTEST_PAUSE = 1.0
-"""Seconds of a first pause; also those after which waiting tasks are looked at again."""
+"""Seconds of a first pause, and between two checks while tasks wait."""
 
 LONGEST_PAUSE = 60.0
-"""Longest time, in seconds, for which a pool is left alone whose workers cannot be had."""
+"""Longest pause in seconds; also how long a pause that is over is remembered."""
 
 
 class PoolBackoff(NamedTuple):
@@ -38,9 +38,9 @@ class PoolBackoff(NamedTuple):
 
 class PoolBackoffs:
     """
-    Decides when workers of a pool may be requested again after they could not be had.
+    Decides when workers of a pool may be requested again after a failure.
 
-    A pause that is over is remembered for a while: the next one is to be twice as long.
+    A pause that is over is remembered for a while, so that the next one is twice as long.
 
     Parameters
     ----------
@@ -58,6 +58,8 @@ class PoolBackoffs:
 
     def pause(self, pool: str, account: str, now: float, reason: str) -> None:
         """Leave a pool alone for a while, longer each time; empty reason: no account's fault."""
+        # Counted by pool, so that an account whose workers cannot be started does not shut out
+        # others.
         before = self._pauses.get(pool)
         seconds = min(LONGEST_PAUSE, SHORTEST_PAUSE if before is None else before.seconds * 2)
         self._pauses[pool] = PoolBackoff(now + seconds, seconds, account, reason)
@@ -80,6 +82,7 @@ class PoolBackoffs:
         return {
             pause.account: pause.reason
             for pool, pause in sorted(self._pauses.items())
+            # One failure may be by chance; what fails twice in a row is shown.
             if pause.reason and pause.counts(now) and not self._has_workers(pool)
         }
 
@@ -92,6 +95,7 @@ class PoolBackoffs:
         self._pauses = {
             pool: pause
             for pool, pause in self._pauses.items()
+            # Workers that have come show that the reason is gone.
             if now < pause.until + LONGEST_PAUSE and not self._has_workers(pool)
         }
         failing = self.failing(now)

@@ -1,4 +1,4 @@
-"""Data on which the provisioner's policy decides, and the decisions it returns."""
+"""Data on which a lease policy decides, and the decisions of the policy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,30 +11,30 @@ from bursar.service.interfaces import WorkerDemand
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
     """
-    A lease as a policy sees it: processors that are held for a pool, or requested.
+    A lease as policies see leases: processors that are held for a pool, or requested.
+
+    Times are in seconds since the epoch.
 
     Parameters
     ----------
-    name
-        Of the lease.
     pool
-        For whose tasks.
+        Pool whose tasks the lease runs.
     processors
-        How many; one worker has them all.
+        Number of processors, all of one worker on a machine of our own.
     asked
-        When, seconds since the epoch.
+        When the lease was requested.
     began
-        When it got them; None while it waits.
+        When the site granted the processors; None while the lease waits.
     until
-        When its time is over.
+        End of the lease; infinite: when it is no longer needed.
     ready, busy
-        Processors whose workers are there, and that have tasks.
+        Processors of connected workers, and how many of these have tasks.
     idle_since
-        Since when none has.
+        Since when no worker has a task; None while any has.
     leaving
-        Whether it is on its way out.
+        Whether the lease gets no more tasks.
     stopped
-        And whether its tasks have been stopped.
+        Whether its tasks have been stopped, too.
     """
 
     name: str
@@ -60,13 +60,13 @@ class ProvisioningView:
     now
         Seconds since the epoch.
     processors
-        That there are in all.
+        Processors of the site.
     wanted
-        By pool: what agreements are owed, or soon will be.
+        Workers owed to agreements, now or soon, by pool.
     demand
-        By pool: the tasks that wait or run.
+        Demand of waiting and running tasks, by pool.
     leases
-        All that are not gone.
+        All leases that have not ended.
     """
 
     now: float
@@ -84,17 +84,15 @@ class OpenLease:
     Parameters
     ----------
     pool
-        For whose tasks.
-    processors
-        How many.
+        Pool whose tasks the lease is to run.
     start
-        When at the soonest, seconds since the epoch; None: when the site lets it.
+        Earliest start, seconds since the epoch; None: as soon as the site can.
     until
-        When it ends at the latest.
+        Latest end, seconds since the epoch; infinite: when it is no longer needed.
     least_processors, least_seconds
-        What it may have less of if that is sooner; None: nothing.
+        Smaller size and shorter time that would do if granted sooner; None: no less than asked.
     bundle
-        Of those that are asked for together.
+        Common name of leases that are requested together; empty: this one is alone.
     fits
         Whether the lease should begin at once, as far as the scheduler's queue tells.
     """
@@ -116,12 +114,10 @@ class CloseLease:
 
     Parameters
     ----------
-    name
-        Of the lease.
     reason
-        For people.
+        Reason, for people.
     at_once
-        Whether its tasks are stopped, and run again elsewhere; else they end first.
+        Whether running tasks are stopped, to run again elsewhere; False: they end first.
     """
 
     name: str

@@ -45,10 +45,10 @@ LEASE = PROVISIONER_KINDS[0]
 """Kind of the journal's records; there is one for each lease that is not gone."""
 
 PAUSE = 0.05
-"""Seconds between two decisions, at the least."""
+"""Least number of seconds between two decisions."""
 
 RETURNING = 30.0
-"""Seconds after its start for which workers of an earlier life are taken to be busy elsewhere."""
+"""Seconds after a restart in which workers that have not come back are taken to be busy."""
 
 _NAME = 6  # random bytes
 
@@ -56,7 +56,7 @@ _NAME = 6  # random bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionerSettings:
     """
-    Size of the site, and where its workers report.
+    Size of the site, and where the workers report.
 
     Parameters
     ----------
@@ -151,6 +151,7 @@ class WorkerProvisioner:
 
     def moved(self, old: Position, new: Position) -> None:
         """Note the new position of a lease's record."""
+        # Compaction may move records while the site is still being asked what is left of them.
         if old in self._before:
             self._before[new] = self._before.pop(old)
         for lease in self._leases.values():
@@ -171,6 +172,8 @@ class WorkerProvisioner:
             for record in records:
                 position = positions[record.name]
                 if record.name not in held:
+                    # The lease ended while the service was away, or the site does not know it: its
+                    # workers, if any come, are told to leave.
                     self._workers.revoke(record.name)
                     self._journal.kill(position)
                     continue
@@ -178,11 +181,17 @@ class WorkerProvisioner:
                 self._leases[record.name] = lease
                 self._rules.opened(record.name, record.opened(), record.asked)
                 if record.began is not None:
+                    # Its worker may be on its way back with a task: an idle lease would be given
+                    # back, and the task killed.
                     lease.expected = self._clock() + RETURNING
                     self._rules.began(record.name, record.began)
         site = self._sites("")
         if isinstance(site, ReattachableSite):
+            # Processors held for no lease, as those whose record was not durable, would be held
+            # for nobody.
             await site.end_others(self._leases.keys())
+        # Only after all leases were announced: until then an unknown worker is told to try again
+        # instead of to leave.
         self._workers.gathered()
         if self._before:
             self._notify(f"{len(self._leases)} of {len(self._before)} leases are still there")
@@ -211,13 +220,15 @@ class WorkerProvisioner:
         """
         Decide again and again, until cancelled.
 
-        What fails of a lease, and is not its site's failure, fails here.
+        An internal error in the handling of a lease is raised here; failures of sites are not.
         """
         while True:
+            # Cleared before the decision: what happens during it leads to another one.
             self._review_due.clear()
             if self._fault is not None:
                 raise self._fault
             await self._decide()
+            # A burst of events, such as a hundred workers that join, makes few decisions.
             await asyncio.sleep(PAUSE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience()):
@@ -293,11 +304,13 @@ class WorkerProvisioner:
 
     async def _decide(self) -> None:
         now = self._decided = self._clock()
+        # First: what was delivered up to now is metered before a decision changes it.
         self._report_ready_processors()
         for name, lease in list(self._leases.items()):
             if lease.held is not None and not lease.held.workers and not lease.leaving:
                 self._pause(lease.record, "its workers are gone")
                 self._close(CloseLease(name=name, reason="its workers are gone", at_once=True))
+            # The site tells nobody of it: the first worker shows that the job has left the queue.
             elif lease.held is not None and lease.record.began is None and self._is_there(name):
                 self._begin(lease, None, None)  # it was still in the queue when it was adopted
         view = self._view(now)
@@ -309,6 +322,8 @@ class WorkerProvisioner:
                     self._close(decision)
                 case OpenLease() if self._backoffs.allows(decision.pool, now):
                     opened += self._open(decision, now)
+        # Recorded durably before the site is asked: after a crash no processors are held of which
+        # nobody knows.
         if not opened:
             return
         try:
@@ -316,6 +331,7 @@ class WorkerProvisioner:
         except ServiceError as error:
             self._notify(f"no workers are asked for: {error.detail}")
             for lease in opened:
+                # Not asked for, so there is nothing to release.
                 self._end(lease, "unreachable", error.detail)
             return
         await self._keep_processors()
@@ -333,7 +349,7 @@ class WorkerProvisioner:
         )
 
     def _open(self, decision: OpenLease, now: float) -> list[ActiveLease]:
-        """Write a lease to the journal and start it; do nothing if the disk has no room for it."""
+        """Write a lease to the journal, and return the lease; none if the disk is full."""
         record = LeaseRecord(
             name=f"lease-{self._entropy(_NAME).hex()}",
             pool=decision.pool,
@@ -364,6 +380,7 @@ class WorkerProvisioner:
         lease = self._leases.get(decision.name)
         if lease is None:
             return
+        # Dismissed before anything waits: no task may be given to its workers from now on.
         if not lease.leaving:
             self._workers.dismiss(decision.name)
         if decision.at_once and not lease.stopped:
@@ -400,7 +417,7 @@ class WorkerProvisioner:
         self._reported = ready
 
     async def _keep_processors(self) -> None:
-        """Have the site reserve processors for leases that begin later, where it can."""
+        """Have the site reserve processors for leases that begin later, if the site can."""
         coming = [
             lease.record
             for lease in self._leases.values()
@@ -424,7 +441,7 @@ class WorkerProvisioner:
         self._review_due.set()
 
     async def _run_lease(self, lease: ActiveLease) -> None:
-        """Carry a lease from its opening to its end."""
+        """Carry one lease from opening to end: wait, request, hold, release."""
         record = lease.record
         try:
             await self._wait_for_start(lease)
@@ -432,9 +449,13 @@ class WorkerProvisioner:
                 self._end(lease, "ended", "")
                 return
             async with TaskSupervisor() as tasks:
+                # A request may wait in a queue for days; a lease that is not wanted any more takes
+                # it back.
                 asking = tasks.start(self._ask(lease))
                 leaving = tasks.start(self._until_leaving(lease))
                 await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            # The block above has ended both tasks; when the request was granted just before, its
+            # result counts and the processors are released by _keep().
             if asking.cancelled():
                 self._end(lease, "ended", "")
                 return
@@ -444,18 +465,21 @@ class WorkerProvisioner:
         except (BursarError, OSError) as error:
             self._notify(f"{record.name}: {error}")
             self._pause(record, str(error))
+            # The policy asks again soon after a passing failure, and not for the same after a
+            # refusal.
             is_passing = isinstance(error, OSError) or error.transient
             self._end(lease, "unreachable" if is_passing else "refused", str(error))
             return
         await self._keep(lease)
 
     async def _keep(self, lease: ActiveLease) -> None:
-        """Hold a lease's processors until they are lost or the lease is to end."""
+        """Hold a lease's processors until these are lost or the lease is to end."""
         assert lease.held is not None
         name = lease.record.name
         self._review_due.set()
         async with TaskSupervisor() as tasks:
             lost = tasks.start(lease.held.lost())
+            # One event for all reasons to look again: lost processors, workers, decisions.
             lost.add_done_callback(lambda _: lease.changed.set())
             while not lost.done():
                 if lease.stopped or (lease.leaving and self._is_empty(lease)):
@@ -467,6 +491,7 @@ class WorkerProvisioner:
                 if self._clock() >= lease.record.ends and not lease.stopped:
                     self._close(CloseLease(name=name, reason="its time is over", at_once=True))
             loss, reason = lost.result() if lost.done() else ("ended", "")
+        # Before the release: no worker may be given a task on processors that go back.
         self._workers.revoke(name)
         try:
             await lease.held.release()
@@ -485,7 +510,7 @@ class WorkerProvisioner:
         return lease.expected is None or self._clock() >= lease.expected
 
     def _end(self, lease: ActiveLease, loss: AllocationLoss, reason: str) -> None:
-        """Remove a lease that has ended, and kill its record."""
+        """Remove a lease that has ended, and kill the record."""
         self._leases.pop(lease.record.name, None)
         self._workers.revoke(lease.record.name)
         self._rules.pilot_ended(lease.record.name, self._clock(), loss, reason)
@@ -503,7 +528,7 @@ class WorkerProvisioner:
         )
 
     def _begin(self, lease: ActiveLease, processors: int | None, seconds: float | None) -> None:
-        """Note that a lease has got its processors, and how many and for how long."""
+        """Note that the site has granted processors, how many, and for how many seconds."""
         now = self._clock()
         before = lease.record
         record = msgspec.structs.replace(before, began=now)
@@ -515,6 +540,7 @@ class WorkerProvisioner:
             least = before.until - before.asked if seconds is None else seconds
             record = msgspec.structs.replace(record, until=now + least)
         position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=True)
+        # In one batch with the new record.
         self._journal.kill(lease.position)
         lease.record, lease.position = record, position
         self._rules.began(record.name, now)
@@ -570,6 +596,7 @@ def _seen(lease: ActiveLease, load: LeaseOccupancy | None, now: float) -> LeaseV
         lease.expected = None
         ready, busy, idle_since = load.ready, load.busy, load.idle_since
     elif lease.expected is not None and now < lease.expected:
+        # Its worker may come back with tasks: taken to be idle, the lease would be released.
         busy = record.processors
     return LeaseView(
         name=record.name,
