@@ -36,9 +36,9 @@ class MessageExchange:
     Parameters
     ----------
     parties
-        Who takes part.
+        Trade servers and trade managers that take part.
     disturb
-        May lose, repeat and reorder; None: nothing is disturbed.
+        Function that may lose, repeat and reorder messages; None: no disturbance.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class MessageExchange:
 
     def deliver(self, messages: Iterable[TradeMessage], now: float) -> None:
         """
-        Delivers messages, and what they bring about, until nobody says anything more.
+        Deliver messages and all answers to them until every party is silent.
 
-        A message to nobody here is lost.
+        A message to an unknown party is lost.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     site
         Name of the site.
     processors
-        How many are held. Positive.
+        Number of processors held. Positive.
     unit_price
         Currency units per processor-second; None when unknown.
     fixed_price
@@ -34,7 +34,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     currency
         Of both prices.
     start
-        When it began, or will, seconds since the epoch.
+        When the lease began, or will begin, seconds since the epoch.
     until
         When its processors go back at the latest; None: when they are given back.
     end
@@ -93,7 +93,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def share(self, processor_seconds: float) -> Micros:
         """
-        Part of the charge that so much use by tasks bears: rounded down.
+        Return the part of the charge that tasks' processor-seconds bear, rounded down.
 
         What rounding leaves goes, with the idle time, to the lease's
         remainder, which makes a bill's items sum to its total.
@@ -104,7 +104,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def processor_seconds_for(self, amount: Micros) -> float:
         """
-        Processor-seconds that ``amount`` pays for, the fixed charge taken off first.
+        Return the processor-seconds that ``amount`` pays for, after the fixed charge.
 
         Infinite when they are free; negative when ``amount`` does not even
         cover the fixed charge.

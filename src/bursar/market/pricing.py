@@ -24,7 +24,7 @@ from bursar.model.pricing import (
 )
 
 _HORIZON = 16
-"""Days: a weekly pattern shows within eight, also when a change of the clock hides one."""
+"""Days looked ahead: weekly rules recur within 8; 16 allow for a clock change that hides one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +35,23 @@ class PriceQuery:
     Parameters
     ----------
     processors
-        How many. Positive.
+        Number of processors. Positive.
     seconds
-        For how long. Positive.
+        Duration. Positive.
     start
-        From when, seconds since the epoch.
+        Start of the use, seconds since the epoch.
     now
-        When it is asked, seconds since the epoch.
+        Time of the question, seconds since the epoch.
     utilisation
         Share of the machine that is sold, 0 to 1.
     customer
-        Who asks.
+        Name of the customer.
     groups
-        The customer's.
+        Groups of the customer.
     paid
         What the customer has paid this owner so far, micro-units.
     adjusted
-        Where the factor of supply and demand stands; see :func:`adjusted`.
+        Present factor of supply and demand; see :func:`adjusted`.
 
     Raises
     ------
@@ -87,10 +87,10 @@ class PriceQuery:
 
 def unit_price(pricing: Pricing, asked: PriceQuery) -> float:
     """
-    Currency units per processor-second: the base times the factor of each rule.
+    Return the price per processor-second: the base times the factor of each rule.
 
-    A job that runs on across the hours of a calendar rule pays the price at its
-    start throughout, so that what it costs is known when it is agreed.
+    A job pays the price at its start throughout, even across hours of a calendar rule, so
+    that the cost of a job is known when the job is agreed on.
     """
     price = pricing.base
     for rule in pricing.rules:
@@ -125,27 +125,28 @@ def adjusted(rule: Adjusting, factor: float, utilisation: float) -> float:
     Parameters
     ----------
     factor
-        Before; 1 at first.
+        Factor before that period; 1 at first.
     utilisation
-        Of the period, 0 to 1.
+        Share of processors used in the period, 0 to 1.
     """
     return min(max(factor + rule.gain * (utilisation - rule.target), rule.least), rule.most)
 
 
 def lead_times(pricing: Pricing) -> tuple[float, ...]:
-    """Seconds ahead of its start from which a booking has another price, ascending."""
+    """Return the lead times, seconds, at which the price of a booking changes, ascending."""
     rules = [rule for rule in pricing.rules if isinstance(rule, Advance)]
     return tuple(sorted({bound for rule in rules for bound, _ in rule.steps if bound > 0}))
 
 
 def next_change(pricing: Pricing, now: float) -> float:
     """
-    When a calendar rule next changes the price, seconds since the epoch; infinite for never.
+    Return when a calendar rule next changes the price, in epoch seconds; infinite for never.
 
     Changes of the clock count: where it is put forward over the beginning of some
     hours, they begin at that moment; where it is put back over it, they begin twice.
     """
     calendars = [rule for rule in pricing.rules if isinstance(rule, Calendar)]
+    # Candidates are bounds of single rules; the product of the rules may stay the same at one.
     present = _calendar_factor(calendars, now)
     instants = {m for rule in calendars for m in _bounds(rule, now) if m > now}
     for moment in sorted(instants):
@@ -170,25 +171,28 @@ def _applies(rule: Calendar, moment: float) -> bool:
 
 
 def _bounds(rule: Calendar, now: float) -> Iterator[float]:
-    """Every moment after now, and some before, at which the rule may begin or end to apply."""
+    """Yield each moment after now, and some before, at which the rule may change its effect."""
     zone = ZoneInfo(rule.zone)
     midnight = datetime.fromtimestamp(now, zone).replace(
         hour=0, minute=0, second=0, microsecond=0, tzinfo=None
     )
     for day in range(-1, _HORIZON):
         for second in (0, rule.begin, rule.end):
+            # Local times by the calendar, not midnight plus seconds: days of a clock change have 23
+            # or 25 hours.
             local = midnight + timedelta(days=day, seconds=second)
             for fold in (0, 1):  # an hour that comes twice
                 yield local.replace(tzinfo=zone, fold=fold).timestamp()
     whole = math.floor(now)
     for day in range(_HORIZON):
         begin, end = whole + day * DAY, whole + (day + 1) * DAY
+        # The clock jumps somewhere in this day: hours it skips begin at the jump itself.
         if _offset(zone, begin) != _offset(zone, end):
             yield float(_clock_change(zone, begin, end))
 
 
 def _clock_change(zone: ZoneInfo, begin: int, end: int) -> int:
-    """First second at which the zone's clock is as at the end."""
+    """Find by bisection the second at which the zone's clock changes, between two times."""
     after = _offset(zone, end)
     while end - begin > 1:
         middle = (begin + end) // 2

@@ -155,17 +155,17 @@ class Invoice:
 
     @property
     def subtotal(self) -> Micros:
-        """At list price."""
+        """Sum at list prices, micro-units."""
         return sum(item.price for item in self.items)
 
     @property
     def discounts(self) -> Micros:
-        """Taken off the list price."""
+        """Sum taken off the list prices, micro-units."""
         return sum(item.discount for item in self.items)
 
     @property
     def refunds(self) -> Micros:
-        """Given back."""
+        """Sum given back, micro-units."""
         return sum(item.refunded for item in self.items)
 
     @property
@@ -221,6 +221,7 @@ def make_statement(
             continue
         owner = _owner(row, accounts.agreements)
         if owner == name:
+            # Holds and releases stay in the user's hand: only what is paid leaves it.
             held += row.amount * ((row.kind == "hold") - (row.kind in ("release", "settle")))
         for party, amount in _effects(row, account.id, owner):
             if row.time < begin:
@@ -317,12 +318,12 @@ def rows_between(
     accounts: Accounts, user: str | None = None, provider: str | None = None
 ) -> list[LedgerRow]:
     """
-    Payments and refunds, in the order made.
+    List payments and refunds, in the order made.
 
     Parameters
     ----------
     user, provider
-        Only theirs; None: everyone's.
+        Party whose rows are wanted; None: all.
     """
     found = []
     for row in accounts.rows:
@@ -337,14 +338,14 @@ def reconcile(
     user_rows: Sequence[LedgerRow], provider_rows: Sequence[LedgerRow]
 ) -> list[LedgerDifference]:
     """
-    Where a user's book and a provider's differ, to the micro-unit.
+    List where a user's book and a provider's book differ, to the micro-unit.
 
     Payments and refunds are matched by key and agreement; the moment, the number
     and the other rows are each book's own. A key that a book has twice counts twice.
 
     Returns
     -------
-    list of Difference
+    list of LedgerDifference
         Empty when both say the same.
     """
     mine, theirs = _payments(user_rows), _payments(provider_rows)
@@ -365,12 +366,12 @@ def _payments(rows: Iterable[LedgerRow]) -> dict[tuple[str, str], Micros]:
 
 
 def _owner(row: LedgerRow, agreements: Mapping[str, AgreementBalance]) -> str | None:
-    """The user of the agreement that a row belongs to."""
+    """Return the user of the agreement that a row belongs to."""
     return agreements[row.agreement].user if row.agreement else None
 
 
 def _effects(row: LedgerRow, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:
-    """Other party and amount of a row for an account; nothing for what stays in one hand."""
+    """Yield a row's other party and amount for an account; nothing for holds and releases."""
     if row.kind in ("hold", "release"):
         return
     source = f"user:{owner}" if row.kind == "settle" else row.source
@@ -381,7 +382,7 @@ def _effects(row: LedgerRow, account: str, owner: str | None) -> Iterator[tuple[
 
 
 def _bare(account: str) -> str:
-    """The name without the kind."""
+    """Return an account's name without its kind."""
     return account.partition(":")[2] or account
 
 

@@ -37,14 +37,14 @@ class TradeManager:
     Parameters
     ----------
     name
-        The customer's; where messages to it go.
+        Name of the customer, the address of messages.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._sides: dict[tuple[str, str], NegotiationSide] = {}
 
-    # What it begins.
+    # Conversations that the customer opens.
 
     def ask(
         self,
@@ -56,18 +56,18 @@ class TradeManager:
         limit: Micros | None = None,
     ) -> tuple[TradeMessage, ...]:
         """
-        Asks each owner for a quote.
+        Ask each owner for a quote.
 
         Parameters
         ----------
         deal
             Name of the conversations, not in use with these owners.
         template
-            What is wanted.
+            Processors and times that are wanted.
         now
             Seconds since the epoch.
         limit
-            Dearer quotes are refused, micro-units.
+            Most that a quote may cost, micro-units; None for no limit.
         """
         return tuple(
             message
@@ -78,7 +78,7 @@ class TradeManager:
         )
 
     def quotes(self, deal: str, now: float) -> tuple[Quote, ...]:
-        """Quotes that hold now, the cheapest first; of equal ones the earliest start."""
+        """Return quotes that hold now, the cheapest first; of equal ones the earliest start."""
         quotes = [
             side.quote
             for side in self._of(deal)
@@ -92,7 +92,7 @@ class TradeManager:
         )
 
     def accept(self, quote: Quote, now: float) -> tuple[TradeMessage, ...]:
-        """Accepts a quote; nothing when it holds no more."""
+        """Accept a quote; do nothing when the quote has lapsed."""
         side = self._sides.get((quote.deal, quote.sender))
         if not isinstance(side, PostedBuyer) or side.quote != quote:
             return ()
@@ -108,7 +108,7 @@ class TradeManager:
         *,
         until: float = math.inf,
     ) -> tuple[TradeMessage, ...]:
-        """Opens bargaining with one owner; what is then agreed on is bought."""
+        """Open bargaining with one owner; an agreement reached there is bought."""
         side = BargainingBuyer(self.name, deal, owner, template, concession=concession, until=until)
         return self._begin(side).open(now)
 
@@ -122,22 +122,22 @@ class TradeManager:
         *,
         limit: Micros | None = None,
     ) -> tuple[TradeMessage, ...]:
-        """Calls for tenders; the best bid is bought."""
+        """Call for tenders; the best bid is bought."""
         side = TenderBuyer(self.name, deal, tuple(owners), template, closes=closes, limit=limit)
         return self._begin(side).open(now)
 
     def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...]:
-        """Opens a reverse auction among owners; the lowest price is bought."""
+        """Open a reverse auction among owners; the lowest price is bought."""
         if auctioneer.me != self.name or not auctioneer.reverse:
             raise ValueError("an auction must buy in the customer's name")
         return self._begin(auctioneer).open(now)
 
     def join(self, deal: str, auctioneer: str, value: Micros, currency: str = "SU") -> None:
-        """Will bid in an owner's auction, up to a value in micro-units."""
+        """Join an owner's auction, with bids up to a value in micro-units."""
         self._begin(Bidder(self.name, deal, auctioneer, value=value, currency=currency))
 
     def cancel(self, deal: str, party: str, now: float) -> tuple[TradeMessage, ...]:
-        """Withdraws from a deal; nothing where there is none to withdraw from."""
+        """Withdraw from a deal, if there is one."""
         side = self._sides.get((deal, party))
         return side.cancel(now) if isinstance(side, BuyerSide) else ()
 
@@ -147,7 +147,7 @@ class TradeManager:
             m for (d, party), s in self._sides.items() if d == deal for m in s.again(party)
         )
 
-    # What is said to it, and what time brings.
+    # Messages, and the passing of time.
 
     def deliver(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
@@ -171,16 +171,16 @@ class TradeManager:
         return side.receive(message, now)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """What the time itself brings about: tenders and auctions close."""
+        """Let tenders and auctions close whose time has come."""
         due = [side for side in self._all() if side.next_tick() <= now]
         return tuple(message for side in due for message in side.tick(now))
 
     def next_tick(self) -> float:
-        """When :meth:`tick` has something to do if nothing is said; infinite for never."""
+        """Return the time of the next due :meth:`tick`; infinite for never."""
         return min((side.next_tick() for side in self._all()), default=math.inf)
 
     def forget(self, deal: str) -> tuple[Agreement, ...]:
-        """Drops the conversations of a deal that is over; what was agreed on in them."""
+        """Drop the conversations of a finished deal; return the agreements they led to."""
         removed = self._of(deal)
         self._sides = {key: side for key, side in self._sides.items() if key[0] != deal}
         return _agreed(removed)
@@ -191,7 +191,7 @@ class TradeManager:
         return _agreed(self._all())
 
     def states(self, deal: str) -> dict[str, str]:
-        """Where each conversation of a deal stands, by the other's name."""
+        """Return the state of each conversation of a deal, by the other party's name."""
         return {party: side.state for (d, party), side in self._sides.items() if d == deal}
 
     # Inside.
@@ -208,7 +208,7 @@ class TradeManager:
         return [side for side in self._all() if side.deal == deal]
 
     def _all(self) -> list[NegotiationSide]:
-        """Each side once, also one with several owners."""
+        """List each side once, even one with several owners."""
         return list({id(side): side for side in self._sides.values()}.values())
 
 

@@ -35,46 +35,46 @@ NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 PROTOCOLS: tuple[NegotiationProtocol, ...] = ("posted", "bargaining", "tender", "auction")
 
 LONGEST_HOLD = 86_400.0
-"""Most seconds for which a quote or bid sets processors aside."""
+"""Longest time for which a quote or bid sets processors aside, seconds."""
 
 _PERIODS = 1_000
-"""Of supply and demand that are made up for after a silence."""
+"""Periods of supply and demand that are made up for after a silence, at most."""
 
 
 class AgreementRegistrar(Interface):
-    """Who keeps an owner's agreements: names them, and has a say before one binds."""
+    """Registry of an owner's agreements, which names each and may refuse it before it binds."""
 
     def name(self) -> str:
-        """For the next agreement; unique."""
+        """Return a unique name for the next agreement."""
         ...
 
     def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
-        """Enters an agreement that a conversation comes to; or says why it must not be."""
+        """Enter an agreement that a conversation has reached, or return why it must not be."""
         ...
 
     def take_back(self, agreement: Agreement, now: float) -> None:
-        """Strikes an agreement that has not begun."""
+        """Strike an agreement that has not begun."""
         ...
 
 
 class CountingRegistrar:
-    """Counts an owner's agreements, and signs them all."""
+    """Registry that numbers an owner's agreements and signs all of them."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._named = 0
 
     def name(self) -> str:
-        """``"uni-1"``, ``"uni-2"``: where one is refused, its number is not used again."""
+        """Return ``"uni-1"``, ``"uni-2"`` and so on; a refused agreement's number is not reused."""
         self._named += 1
         return f"{self._owner}-{self._named}"
 
     def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
-        """Nothing is against it."""
+        """Accept every agreement."""
         return None
 
     def take_back(self, agreement: Agreement, now: float) -> None:
-        """Nothing was written."""
+        """Do nothing, since nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +85,15 @@ class OwnerState:
     Parameters
     ----------
     factor
-        Where supply and demand have brought its price.
+        Factor to which supply and demand have brought the price.
     period
-        Number of the last period of supply and demand that it counts in; None before the first.
+        Number of the last period of supply and demand taken in; None before the first.
     paid
         Micro-units that each customer has paid.
     ours
         Processors committed to the customer at hand, by agreement.
     others
-        Processors that all others have.
+        Processors committed to all other customers.
     """
 
     factor: float = 1.0
@@ -111,7 +111,7 @@ class BargainingRules:
     Parameters
     ----------
     floor
-        Share of its price down to which the owner bargains, and bids in auctions; 0 to 1.
+        Lowest share of the price that the owner accepts in bargaining and auctions; 0 to 1.
     rounds, beta
         Number of concessions, and their shape; see
         :class:`bursar.market.negotiation.bargaining.Concession`.
@@ -134,30 +134,30 @@ class TradeServer:
     Parameters
     ----------
     name
-        The owner's; where messages to it go.
+        Name of the owner, the address of messages.
     processors
-        How many it has.
+        Number of processors for sale.
     pricing
-        What it asks.
+        Rules of the owner's prices.
     currency
-        Of every price.
+        Currency of every price.
     fixed_price
         Currency units charged once for each deal by quote or tender.
     protocols
-        That it speaks. ``"auction"``: it bids in buyers' reverse auctions.
+        Protocols that the server speaks. ``"auction"``: bid in buyers' reverse auctions.
     validity
-        Seconds that a quote or bid holds, and that it bargains. Positive.
+        Seconds for which a quote or bid holds and for which the owner bargains. Positive.
     holds
         Whether a quote or bid sets its processors aside until it expires; else its
         price holds, and who accepts first gets the processors.
     bargaining
         Rules by which the owner concedes.
     groups
-        Of each customer; it is the owner that says who belongs where.
+        Groups of each customer, which only the owner decides.
     customers
-        Whom it deals with; None: everyone.
+        Customers served; None: everyone.
     registrar
-        Who names and enters its agreements; None: they are counted.
+        Registry of agreements; None: agreements are numbered.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class TradeServer:
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
-        """Deals by which it is bound, in the order signed; those over included."""
+        """Agreements that bind the owner, in the order signed, including past ones."""
         return tuple(self._agreements.values())
 
     def reprice(self, pricing: Pricing) -> None:
@@ -211,15 +211,15 @@ class TradeServer:
         self._factor, self._period = 1.0, None
 
     def note_payment(self, customer: str, amount: Micros) -> None:
-        """A customer has paid, which counts for loyalty. Positive, micro-units."""
+        """Count a customer's payment, positive micro-units, towards loyalty."""
         if amount <= 0:
             raise ValueError(f"amount must be positive, got {amount}")
         self._paid[customer] = self._paid.get(customer, 0) + amount
 
-    # What it remembers, where several processes sell for it in turn.
+    # The owner's memory, where several processes sell for one owner in turn.
 
     def take_up(self, state: OwnerState) -> None:
-        """Remember this, in place of what it remembered."""
+        """Replace the owner's memory by a state that another process has left."""
         self._factor, self._period = state.factor, state.period
         self._paid = dict(state.paid)
         commitments: dict[Hashable, Commitment] = {}
@@ -229,7 +229,9 @@ class TradeServer:
 
     @property
     def state(self) -> OwnerState:
-        """Memory of the owner; of commitments, those that are sold."""
+        """Memory of the owner; of the commitments, only sold ones."""
+        # Keys tell the kinds apart: an agreement's id is a string, other runs' and quotes are
+        # tuples.
         sold = self.capacity.by_key
         return OwnerState(
             factor=self._factor,
@@ -239,7 +241,7 @@ class TradeServer:
             others=tuple(c for key, c in sold.items() if not isinstance(key, str)),
         )
 
-    # What is said to it, and what time brings.
+    # Messages, and the passing of time.
 
     def deliver(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
@@ -263,6 +265,8 @@ class TradeServer:
             return self._freed(auction, auction.receive(message, now))
         key = message.sender, message.deal
         if key not in self._sides:
+            # Conversations do not outlive the process, agreements do: a repeated opening of one
+            # that was concluded before a crash must get the same agreement, not a second one.
             made = self._concluded.get(key)
             if made is not None and isinstance(message, Offer):  # its answer may have been lost
                 to, deal = message.sender, message.deal
@@ -274,7 +278,7 @@ class TradeServer:
         return self._sides[key].receive(message, now)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """What the time itself brings about: quotes expire, auctions close."""
+        """Let quotes expire and auctions close whose time has come."""
         self._pass(now)
         messages = [m for s in self._sides.values() if s.next_tick() <= now for m in s.tick(now)]
         for auction in self._auctions.values():
@@ -282,18 +286,18 @@ class TradeServer:
         return tuple(messages)
 
     def next_tick(self) -> float:
-        """When :meth:`tick` has something to do if nothing is said; infinite for never."""
+        """Return the time of the next due :meth:`tick`; infinite for never."""
         sides = (*self._sides.values(), *self._auctions.values())
         return min((side.next_tick() for side in sides), default=math.inf)
 
     def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...] | Refusal:
         """
-        Opens an auction of processors, which are set aside until it is over.
+        Open an auction of processors, which are set aside until the auction is over.
 
         Parameters
         ----------
         auctioneer
-            In this owner's name, not reverse; its lot starts at its earliest start.
+            Auction in this owner's name, not reverse; the lot begins at its earliest start.
         """
         lot = auctioneer.lot
         if auctioneer.me != self.name or auctioneer.reverse or lot.currency != self.currency:
@@ -308,7 +312,7 @@ class TradeServer:
         self._auctions[auctioneer.deal] = auctioneer
         return auctioneer.open(now)
 
-    # What its sides of deals ask of it: it is their Seller.
+    # The server as the Seller of each of its conversations.
 
     def terms(
         self, deal: str, customer: str, template: DealTemplate, now: float
@@ -323,6 +327,8 @@ class TradeServer:
         self.capacity.release(_quote(deal, customer))
         earliest = max(template.earliest, now)
         latest = math.inf if template.latest is None else template.latest - template.seconds
+        # After the customer's own earlier quote was released, which would otherwise compete with
+        # this one.
         start = self.capacity.first_fit(template.processors, template.seconds, earliest, latest)
         if start is None:
             return Refusal("has no processors free in that time", final=False)
@@ -356,31 +362,35 @@ class TradeServer:
         )
 
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
-        """Sets the processors of a quote or bid aside, where the owner does so."""
+        """Set the processors of a quote or bid aside, if the owner holds offers."""
         if self._holds:
+            # A buyer chooses when its call for tenders closes: it must not tie processors up for
+            # years.
             until = min(until, now + LONGEST_HOLD)
             key = _quote(deal, customer)
             self.capacity.commit(key, terms.processors, terms.start, terms.end, until)
 
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
         """
-        Binds the owner, if it still has the processors.
+        Bind the owner to a deal if the processors are still free.
 
-        A quote for a start at once is accepted a little after it. What began longer
-        ago than a quote holds is not sold: who had the processors then is forgotten.
+        A quote for an immediate start is accepted a little after that start. A start longer
+        ago than a quote holds is not sold: commitments of that time are forgotten.
         """
         if terms.end <= now or terms.start < now - self.validity:
             return Refusal("has begun", final=True)
         self.capacity.release(_quote(deal, customer))
         self.capacity.release(_lot(deal))
+        # Checked after the quote's own hold was let go, which would count against the deal.
         if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
         name = self._registrar.name()
-        while name in self.capacity.by_key:  # of an earlier life, whose clerk counted, too
+        while name in self.capacity.by_key:  # taken in an earlier life, which counted from 1, too
             name = self._registrar.name()
         agreement = Agreement(
             id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
         )
+        # The registry writes it down, and takes the customer's money, before any Confirm is sent.
         refusal = self._registrar.sign(agreement, deal, now)
         if refusal is not None:
             return refusal
@@ -388,7 +398,7 @@ class TradeServer:
         return agreement
 
     def take_back(self, agreement: Agreement, now: float) -> Refusal | None:
-        """Ends an agreement that has not begun."""
+        """End an agreement that has not begun."""
         if now >= agreement.start:
             return Refusal("has begun", final=True)
         if self._agreements.pop(agreement.id, None) is not None:
@@ -410,7 +420,7 @@ class TradeServer:
         """
         Restore the outcome of a conversation from before a restart, over or not.
 
-        An offer that opened it may be repeated: it must not come to another agreement.
+        The offer that opened the conversation may be repeated and must not be sold twice.
         """
         self._concluded[agreement.customer, deal] = agreement
 
@@ -420,12 +430,12 @@ class TradeServer:
             self.capacity.restore(agreement.id, agreement.processors, agreement.start, ended)
 
     def finished(self, agreement: str) -> None:
-        """The customer needs the processors of an agreement no more: they are free again."""
+        """Free the processors of an agreement that the customer no longer needs."""
         self.capacity.release(agreement)
 
     def forget(self, deal: str, customer: str | None = None) -> None:
         """
-        Drops a conversation that is over: what is repeated of it is not answered any more.
+        Drop a finished conversation, whose repeated messages are no longer answered.
 
         Parameters
         ----------
@@ -439,10 +449,10 @@ class TradeServer:
 
     def forget_agreement(self, agreement: str, ended: float) -> None:
         """
-        Drops an agreement that is over.
+        Drop an agreement that is over.
 
-        That it had its processors until then stays known for as long as starts that have passed
-        are sold: they are not sold once more for that time.
+        Its processors stay committed up to its end for as long as past starts are sold, so that
+        no processor is sold twice for the same time.
         """
         self._agreements.pop(agreement, None)
         self.capacity.shorten(agreement, ended)
@@ -450,7 +460,7 @@ class TradeServer:
     # Inside.
 
     def _opened(self, message: TradeMessage, now: float) -> NegotiationSide | Refusal:
-        """The side of a new deal."""
+        """Return the owner's side of a new conversation, or why none is opened."""
         if self._customers is not None and message.sender not in self._customers:
             return Refusal(f"{message.sender} is no customer", final=True)
         if message.number != 1:
@@ -498,15 +508,20 @@ class TradeServer:
         return messages
 
     def _pass(self, now: float) -> None:
-        """Lets time pass: supply and demand move the price, what is over is forgotten."""
+        """Let time pass: supply and demand move the price, past commitments are forgotten."""
         rule = self._pricing.adjusting
         if rule is not None:
             current = math.floor(now / rule.every)
+            # A clock that is set far ahead must not cost a loop over millions of periods.
             begin = current if self._period is None else max(self._period, current - _PERIODS)
             for period in range(begin, current):
+                # Use at each period's end, by the commitments known now.
                 used = self.capacity.used((period + 1) * rule.every)
                 self._factor = adjusted(rule, self._factor, used / self.capacity.processors)
+            # Never back: when the clock is put back, a period must not move the price a second
+            # time.
             self._period = current if self._period is None else max(self._period, current)
+        # Starts up to one validity ago may still be accepted: what was busy then must stay known.
         self.capacity.forget(now, now - self.validity)
 
 

@@ -26,7 +26,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros, to_micros
 
 _PURPOSE = b"bursar usage record 1\n"
-"""Begins what is signed, so that a signature serves for nothing else."""
+"""Prefix of the signed bytes, so that a signature serves for nothing else."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ def charge(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
 
 def undelivered(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
     """
-    What the part that was not delivered would have cost: to be refunded if it was paid.
+    Return the price of the part not delivered, to be refunded if it was paid.
 
     Raises
     ------
@@ -151,6 +151,7 @@ def _of_one(records: Iterable[UsageRecord]) -> list[UsageRecord]:
     agreements = {record.agreement for record in found}
     if len(agreements) > 1:
         raise InputError(f"usage of {len(agreements)} agreements, expected that of one")
+    # A record that came twice, as after a lost answer, must not be paid twice.
     if len({record.job for record in found}) < len(found):
         raise InputError(f"usage of {found[0].agreement} has a job twice")
     return found
@@ -190,12 +191,12 @@ def sign(
     record: UsageRecord, key: Ed25519PrivateKey, after: SignedRecord | None = None
 ) -> SignedRecord:
     """
-    Signs a record, as the next one of a chain.
+    Sign a record as the next one of a chain.
 
     Parameters
     ----------
     after
-        The one before; None: it is the first.
+        Previous record of the chain; None for the first.
     """
     bare = SignedRecord(
         record=record,
@@ -245,7 +246,7 @@ def encode_signed(signed: SignedRecord) -> bytes:
 
 def decode_signed(text: bytes | str) -> SignedRecord:
     """
-    Reads what :func:`encode_signed` wrote.
+    Decode the bytes of :func:`encode_signed`.
 
     Raises
     ------
@@ -259,7 +260,7 @@ def decode_signed(text: bytes | str) -> SignedRecord:
 
 
 def _canonical(signed: SignedRecord) -> bytes:
-    """The bytes that are signed: equal for equal records, whatever way they came."""
+    """Return the signed bytes, equal for equal records however these were transported."""
     r = signed.record
     return _PURPOSE + msgspec.msgpack.encode(
         (
@@ -284,7 +285,7 @@ def _canonical(signed: SignedRecord) -> bytes:
 
 def new_key(path: Path) -> Ed25519PrivateKey:
     """
-    Makes a key and keeps it in a PEM file (PKCS 8) that only its owner may read.
+    Make a key and write it to a PEM file (PKCS 8) that only the file's owner may read.
 
     Raises
     ------
@@ -305,7 +306,7 @@ def new_key(path: Path) -> Ed25519PrivateKey:
 
 def write_public_key(path: Path, key: Ed25519PublicKey) -> None:
     """
-    Writes a public key as PEM, also readable by its owner only: one decides whom to give it.
+    Write a public key as PEM, readable by the file's owner only, who decides whom to give it.
 
     Raises
     ------
@@ -320,7 +321,7 @@ def write_public_key(path: Path, key: Ed25519PublicKey) -> None:
 
 def read_key(path: Path) -> Ed25519PrivateKey:
     """
-    The private key in a PEM file.
+    Read the private key in a PEM file.
 
     Raises
     ------
@@ -339,7 +340,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
     """
-    The public key in a PEM file.
+    Read the public key in a PEM file.
 
     Raises
     ------

@@ -105,11 +105,11 @@ class Auctioneer(NegotiationSide):
         return self.state in ("sold", "unsold")
 
     def worth(self, amount: Micros) -> Micros:
-        """The amount, turned round in reverse: more is better. Its own inverse."""
+        """Return an amount such that more is better: negated in reverse. Self-inverse."""
         return -amount if self.reverse else amount
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Decides when bids have ended."""
+        """Decide the auction once its time for bids is over."""
         return self._close(now) if self.state == "called" and now >= self.closes else ()
 
     def next_tick(self) -> float:
@@ -117,11 +117,11 @@ class Auctioneer(NegotiationSide):
 
     @abstractmethod
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
-        """Reacts to a bid that is in time and in our currency."""
+        """React to a bid that is in time and in our currency."""
 
     @abstractmethod
     def _close(self, now: float) -> tuple[TradeMessage, ...]:
-        """Decides."""
+        """Decide the auction."""
 
     def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
@@ -140,7 +140,7 @@ class Auctioneer(NegotiationSide):
         return self._unexpected(message)
 
     def _passed(self, bidder: str, now: float) -> tuple[TradeMessage, ...]:
-        """A bidder does not bid."""
+        """Handle that a bidder does not bid."""
         return ()
 
     def _reject(self, bid: TradeMessage, reason: str) -> tuple[TradeMessage, ...]:
@@ -149,10 +149,11 @@ class Auctioneer(NegotiationSide):
     def _award(
         self, winner: str | None, price: Micros | None, now: float
     ) -> tuple[TradeMessage, ...]:
-        """Ends the auction, and tells everyone."""
+        """End the auction and inform every bidder."""
         sold: Agreement | None = None
         if winner is not None and price is not None and self.sell is not None:
             terms = Terms.of_amount(self.lot, self.lot.earliest, price)
+            # The owner is bound first: whoever is told that it won must get an agreement.
             answer = self.sell(self.deal, winner, terms, now)
             if isinstance(answer, Refusal):
                 winner = price = None

@@ -32,7 +32,7 @@ from bursar.model.money import Micros
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concession:
     """
-    How an offer moves from its first value to the reserve, round by round.
+    Schedule by which offers move from the first value to the reserve, round by round.
 
     Faratin's time-dependent tactic with the turns as its clock:
     ``alpha = k + (1 - k) (t / rounds) ^ (1 / beta)``; his k is 0 here.
@@ -68,10 +68,11 @@ class Concession:
             raise ValueError(f"beta must be 0.01 to 100, got {self.beta}")
 
     def offer(self, turn: int) -> Micros:
-        """The offer of a turn, from 0 on; never beyond the reserve."""
+        """Return the offer of a turn, counted from 0; never beyond the reserve."""
         if turn >= self.rounds - 1:
             return self.reserve
         alpha = (turn / (self.rounds - 1)) ** (1 / self.beta)
+        # Towards zero: rounding never concedes more than the curve does.
         return self.first + int((self.reserve - self.first) * alpha)
 
 
@@ -129,7 +130,7 @@ class BargainingOwner(OwnerSide):
         return self._unexpected(message)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Says once that it bargains no more."""
+        """Say once that the owner bargains no more."""
         if self.state != "offered" or now < self._until:
             return ()
         self.state = "ended"
@@ -154,7 +155,7 @@ class BargainingOwner(OwnerSide):
     def _answer(
         self, message: Offer | CounterOffer | FinalOffer, now: float
     ) -> tuple[TradeMessage, ...]:
-        """Takes an offer at least as good as its own next; else makes that."""
+        """Accept an offer at least as good as the owner's next one, or else make that one."""
         assert self._concession is not None
         final = isinstance(message, FinalOffer)
         own = self._concession.reserve if final else self._concession.offer(self._turn)
@@ -206,7 +207,7 @@ class BargainingBuyer(BuyerSide):
         self._waits_for = 0
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
-        """Makes the first offer."""
+        """Make the first offer."""
         amount = self._concession.offer(0)
         return self._made(
             self._make(

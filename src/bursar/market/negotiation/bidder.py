@@ -25,7 +25,7 @@ from bursar.model.money import Micros
 
 class Bidder(NegotiationSide):
     """
-    Its states: open, bidding, won, lost, agreed.
+    Bids in one auction. States: open, bidding, won, lost, agreed.
 
     Parameters
     ----------
@@ -117,6 +117,7 @@ class Bidder(NegotiationSide):
         if not outcome.won:
             self.state = "lost"
             return ()
+        # An auctioneer may err or cheat: nobody is bound to a price that was never offered.
         if self._call is None or not self._is_fair(outcome.amount):
             return self._refuse(outcome, "is worse than what was bid")
         self.state, self.won = "won", outcome
@@ -125,6 +126,8 @@ class Bidder(NegotiationSide):
         assert outcome.amount is not None
         assert self._terms is not None
         terms = Terms.of_amount(self._call.template, self._terms.start, outcome.amount)
+        # In reverse the bidder is the owner: only now, having won, does it give its processors
+        # away.
         sold = self._seller.sell(self.deal, self.auctioneer, terms, now)
         if isinstance(sold, Refusal):
             self.state = "lost"
@@ -133,7 +136,7 @@ class Bidder(NegotiationSide):
         return (self._make(Confirm, self.auctioneer, agreement=sold),)
 
     def _is_fair(self, amount: Micros | None) -> bool:
-        """The price is one that this side has bid, or a better one."""
+        """Whether the price is one that this side has bid, or a better one."""
         if amount is None or not self._bids or self._call is None:
             return False
         if self._call.reverse:

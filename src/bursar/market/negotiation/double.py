@@ -35,11 +35,11 @@ class LimitOrder:
     Parameters
     ----------
     party
-        Who.
+        Name of the party.
     processors
-        How many at most. Positive.
+        Most processors to trade. Positive.
     amount
-        For each of them, at most or at least; micro-units.
+        Worst acceptable price of one processor, micro-units.
     """
 
     party: str
@@ -53,9 +53,9 @@ class Clearing:
     Parameters
     ----------
     price
-        Of one processor, micro-units; None when nothing is traded.
+        Price of one processor, micro-units; None when nothing is traded.
     trades
-        Who takes how many of whom.
+        Processors that each buyer takes of each owner.
     """
 
     price: Micros | None
@@ -85,6 +85,7 @@ def clear(bids: Sequence[LimitOrder], asks: Sequence[LimitOrder], k: float = 0.5
     got = given = 0  # of each, processors met already
     low, high = 0, 0
     while i < len(wanted) and j < len(offered) and wanted[i].amount >= offered[j].amount:
+        # The last pair that trades bounds the price, since pairs only get worse.
         low, high = offered[j].amount, wanted[i].amount
         count = min(wanted[i].processors - got, offered[j].processors - given)
         met.append((wanted[i].party, offered[j].party, count))
@@ -101,6 +102,7 @@ def clear(bids: Sequence[LimitOrder], asks: Sequence[LimitOrder], k: float = 0.5
         low = max(low, wanted[i].amount)
     if j < len(offered):
         high = min(high, offered[j].amount)
+    # Whole micro-units per processor, so that payments and receipts are equal.
     price = low + math.floor(k * (high - low))
     return Clearing(
         price,
@@ -120,7 +122,7 @@ class DoubleAuctioneer(NegotiationSide):
     me, deal
         The auctioneer, who does not trade, and the conversation.
     buyers, owners
-        Who may bid, and who may ask.
+        Parties that may bid, and parties that may ask.
     lot
         What is traded: its time; each party says how many processors.
     closes
@@ -151,7 +153,7 @@ class DoubleAuctioneer(NegotiationSide):
         self._orders: dict[str, LimitOrder] = {}
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
-        """Calls for bids and asks."""
+        """Call for bids and asks."""
         self.state = "called"
         return tuple(
             self._make(
@@ -169,7 +171,7 @@ class DoubleAuctioneer(NegotiationSide):
         return self.closes if self.state == "called" else math.inf
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Clears when it closes, and tells each party its trades."""
+        """Clear the market when orders close, and tell each party its trades."""
         if self.state != "called" or now < self.closes:
             return ()
         orders = self._orders.values()

@@ -69,14 +69,14 @@ class DutchAuctioneer(Auctioneer):
         self._asked = 0
 
     def price_at(self, now: float) -> Micros:
-        """The clock's price, micro-units."""
+        """Return the clock's price at a moment, micro-units."""
         level = self._level(now)
         if level >= self._levels:
             return self.reserve
         return self.worth(self.worth(self.first) - level * self.step)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Asks the clock's price when it has moved; ends below the reserve."""
+        """Announce the clock's price when it has moved; end below the reserve."""
         if self.state != "called" or now >= self.closes:
             return super().tick(now)
         level = self._level(now)
@@ -101,7 +101,7 @@ class DutchAuctioneer(Auctioneer):
         return min(passed, self._levels)
 
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
-        """Whoever bids more than the clock's price pays the clock's."""
+        """Award the lot to the first bid at or above the clock's price, at the clock's price."""
         price = self.price_at(now)
         if self.worth(bid.amount) < self.worth(price):
             return self._reject(bid, f"{price} micro-units are asked")

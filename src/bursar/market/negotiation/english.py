@@ -69,6 +69,7 @@ class EnglishAuctioneer(Auctioneer):
         return self.worth(self.worth(self.standing) + self.increment)
 
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
+        # A leader who bids again would only raise its own price: most likely a repeated message.
         if bid.sender == self.leader:
             return self._reject(bid, "leads already")
         if self.worth(bid.amount) < self.worth(self.asked):

@@ -39,6 +39,7 @@ class PostedOwner(OwnerSide):
         match message:
             case Request() if self.state in ("open", "quoted", "expired"):
                 return self._quote(message, now)
+            # Also when expired: the answer says so, where silence would leave the buyer waiting.
             case Accept() if self.state in ("quoted", "expired"):
                 return self._accepted(message, now)
             case Cancel() if self.state != "cancelled":
@@ -46,7 +47,7 @@ class PostedOwner(OwnerSide):
         return self._unexpected(message)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Says once that the quote has expired."""
+        """Say once that the quote has expired."""
         if self.state != "quoted" or now < self._expires:
             return ()
         self.state = "expired"

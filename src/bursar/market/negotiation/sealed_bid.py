@@ -21,12 +21,12 @@ from bursar.model.money import Micros
 
 class SealedAuctioneer(Auctioneer):
     """
-    Collects bids until it closes, or all have bid or passed. The reserve is not told.
+    Collects bids until the close, or until all have bid or passed. The reserve is secret.
 
     Parameters
     ----------
     second_price
-        Vickrey's rule; else the winner pays its own bid.
+        Whether the winner pays the second best bid (Vickrey) in place of its own.
     """
 
     def __init__(

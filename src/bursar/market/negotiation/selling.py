@@ -1,4 +1,4 @@
-"""What every owner's side does alike: it sells once, and takes back what has not begun."""
+"""Common parts of owners' sides, which sell once, and of buyers' sides, which may withdraw."""
 
 from abc import ABC, abstractmethod
 from typing import Protocol
@@ -10,7 +10,7 @@ from bursar.model.admission import Refusal
 
 
 class Seller(Protocol):
-    """Who prices and sells processors: the trade server, or a test's."""
+    """Party that prices and sells processors: the trade server, or a test's seller."""
 
     name: str
     currency: str
@@ -24,15 +24,15 @@ class Seller(Protocol):
         ...
 
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
-        """Told of every quote and bid; may set its processors aside until it expires."""
+        """Take note of a quote or bid; the seller may set its processors aside until it expires."""
         ...
 
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
-        """Binds the owner, if it still has the processors."""
+        """Bind the owner if the processors are still free."""
         ...
 
     def take_back(self, agreement: Agreement, now: float) -> Refusal | None:
-        """Ends an agreement that has not begun."""
+        """End an agreement that has not begun."""
         ...
 
 
@@ -109,9 +109,10 @@ class BuyerSide(NegotiationSide, ABC):
         self._withdrawn: dict[str, int] = {}
 
     def cancel(self, now: float) -> tuple[TradeMessage, ...]:
-        """Withdraws from the deal; it is over when the owner lets go too, with a Cancel."""
+        """Withdraw from the deal, which is over when the owner's Cancel arrives."""
         if self.state in ("cancelling", "cancelled"):
             return ()
+        # Without an agreement any of them may be about to confirm: each has to let go.
         parties = self.parties if self.agreement is None else (self.agreement.owner,)
         withdrawals = tuple(self._make(Cancel, party) for party in parties)
         self._withdrawn = {message.to: message.number for message in withdrawals}
@@ -125,7 +126,7 @@ class BuyerSide(NegotiationSide, ABC):
 
     @abstractmethod
     def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
-        """Reacts to a message that is new and in order, while the buyer wants the deal."""
+        """React to a message that is new and in order, while the buyer wants the deal."""
 
     @abstractmethod
     def _is_deal(self, agreement: Agreement) -> bool:
@@ -145,7 +146,7 @@ class BuyerSide(NegotiationSide, ABC):
         return ()
 
     def _agree(self, message: Confirm) -> tuple[TradeMessage, ...]:
-        """Keeps the agreement, if it is what was accepted."""
+        """Keep the agreement if its terms are those that were accepted."""
         if not self._is_mine(message):
             return self._refuse(message, "is not what was accepted")
         self.agreement = message.agreement

@@ -22,14 +22,14 @@ from bursar.model.money import Micros
 
 def proportional_shares(processors: int, bids: Mapping[str, Micros]) -> dict[str, int]:
     """
-    Processors of each bidder; all are given out unless nobody bids more than 0.
+    Divide processors by bids; all are given out unless nobody bids more than 0.
 
     Parameters
     ----------
     processors
-        How many there are. Not negative.
+        Number to divide. Not negative.
     bids
-        Micro-units, in the order received. Not negative.
+        Bid of each bidder, micro-units, in the order received. Not negative.
     """
     total = sum(bids.values())
     if total <= 0:

@@ -24,13 +24,13 @@ class NegotiationSide(ABC):
     Parameters
     ----------
     me
-        The party's name.
+        Name of this party.
     deal
-        The conversation.
+        Name of the conversation.
     parties
-        The others' names.
+        Names of the other parties.
     currency
-        Of every price in it.
+        Currency of every price in the conversation.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class NegotiationSide(ABC):
 
     def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
-        Takes a message up, or says why not.
+        Process a message, or reject it with a reason.
 
         Parameters
         ----------
@@ -67,6 +67,8 @@ class NegotiationSide(ABC):
         tuple of Message
             What to send.
         """
+        # Before the protocol sees it: transports lose, repeat and reorder, and no protocol below
+        # has to know.
         answer = self._repeated_answer(message)
         if answer is not None:
             return answer
@@ -75,33 +77,36 @@ class NegotiationSide(ABC):
         return self._on(message, now)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """What the time itself brings about; to be asked at :meth:`next_tick`."""
+        """React to the passing of time; due at :meth:`next_tick`."""
         return ()
 
     def next_tick(self) -> float:
-        """When :meth:`tick` has something to do if nothing is said; infinite for never."""
+        """Return the time of the next due :meth:`tick`; infinite for never."""
         return math.inf
 
     def again(self, party: str) -> tuple[TradeMessage, ...]:
-        """What was last said to a party: sent again, it brings back answers that were lost."""
+        """Return the last messages to a party; resending them recovers lost answers."""
         return next((tuple(sent) for sent in reversed(self._sent[party]) if sent), ())
 
     @abstractmethod
     def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
-        """Reacts to a message that is new and in order."""
+        """React to a message that is new and in order."""
 
     def _repeated_answer(self, message: TradeMessage) -> tuple[TradeMessage, ...] | None:
-        """The answer to a message that is not to be taken up; None for one that is."""
+        """Return the answer to a repeated or stray message; None for a new one in order."""
         received = self._received.get(message.sender)
         if received is None or message.deal != self.deal or message.to != self.me:
             return reject_stray(message, self.me, f"{message.sender} is no party to this deal")
         if message.number == 0:
             return ()
         if message.number <= len(received):
+            # A number used for two messages means that the other party restarted, or cheats.
             if received[message.number - 1] != message:
                 return reject_stray(
                     message, self.me, f"number {message.number} was another message"
                 )
+            # The very answers given at first: a repeated Accept must not come to a second
+            # agreement.
             return tuple(self._sent[message.sender][message.number])
         if message.number > len(received) + 1:
             return reject_stray(message, self.me, f"expected number {len(received) + 1} first")
@@ -114,7 +119,7 @@ class NegotiationSide(ABC):
         return message
 
     def _refuse(self, message: TradeMessage, reason: str) -> tuple[TradeMessage, ...]:
-        """Rejects a message that is in order but cannot be followed; never a rejection."""
+        """Reject a message in order that cannot be followed; never answer a rejection."""
         if isinstance(message, Reject):
             return ()
         return (self._make(Reject, message.sender, reason=reason, of=message.number),)
@@ -123,7 +128,7 @@ class NegotiationSide(ABC):
         return self._refuse(message, f"a {type(message).__name__} does not fit: {self.state}")
 
     def _foreign(self, message: TradeMessage, currency: str) -> tuple[TradeMessage, ...] | None:
-        """The rejection of a price in another currency; None for one in ours."""
+        """Return the rejection of a price in a foreign currency; None for our currency."""
         if currency == self.currency:
             return None
         return self._refuse(message, f"counts in {currency}, expected {self.currency}")

@@ -71,7 +71,7 @@ class TenderBuyer(BuyerSide):
         )
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
-        """Calls for bids."""
+        """Call for bids."""
         self.state = "called"
         return tuple(
             self._make(
@@ -81,7 +81,7 @@ class TenderBuyer(BuyerSide):
         )
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Awards when the time for bids is over."""
+        """Award when the time for bids is over."""
         return self._next(now) if self.state == "called" and now >= self.closes else ()
 
     def next_tick(self) -> float:
@@ -99,6 +99,8 @@ class TenderBuyer(BuyerSide):
                 return self._next(now)
             case Confirm() if self._is_award(message.sender):
                 answer = self._agree(message)
+                # Losers are told only now: until the winner has confirmed, the next best may be
+                # needed.
                 return answer if answer else self._reject_others()
             case Cancel():
                 if self.agreement is not None and message.sender == self.agreement.owner:
@@ -138,7 +140,7 @@ class TenderBuyer(BuyerSide):
         return () if self._waiting else self._next(now)
 
     def _next(self, now: float) -> tuple[TradeMessage, ...]:
-        """Awards to the best that has not refused."""
+        """Award the deal to the best bidder that has not refused."""
         if self._awarded is not None:
             del self._bids[self._awarded.sender]
             self._awarded = None
