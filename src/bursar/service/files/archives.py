@@ -1,5 +1,5 @@
 """
-Unpacks archives of input files and trusts nothing in them.
+Unpacking of archives of input files, whose content is not trusted.
 
 All members are unpacked beside the instance's files first and are moved into place only when every
 one of them is valid, so that a refused archive leaves nothing.
@@ -117,6 +117,8 @@ def unpack(
         elsewhere; 507 when the disk is full.
     """
     with translated_file_errors(), folder(root, ()) as top:
+        # In the instance's own folder, so that files are moved by renaming; under a reserved name,
+        # which no listing shows and no client can ask for.
         staging = f"{UNFINISHED}{os.urandom(8).hex()}"
         os.mkdir(staging, 0o700, dir_fd=top)
         try:
@@ -141,12 +143,16 @@ def _unpack(
     found: dict[str, FileInfo] = {}
     total = count = 0
     try:
+        # Members are read one at a time and checked before they are unpacked: a bomb is refused
+        # when it exceeds a limit, not when it has filled the disk.
         for member in _members(archive, kind, most + limits.members * _SMALL_HEADERS):
             count += 1
             if count > limits.members:
                 raise _too_much(f"holds more than {limits.members:,} members")
             if member is None:  # a folder
                 continue
+            # By the size that the archive states, before a byte is unpacked. The true size is
+            # counted below, as an archive may lie.
             if member.size > most - total:
                 raise _too_much(f"comes to more than {most:,} bytes")
             parts = _parts_of(member.name)
@@ -157,8 +163,11 @@ def _unpack(
                     total += len(piece)
                     if total > most:
                         raise _too_much(f"comes to more than {most:,} bytes")
+                    # Before the write: bytes on disk are never more than those counted.
                     take(len(piece))
                     file.write(piece)
+                # Not synced one by one: _move() does that, when the kernel has written most of
+                # them.
                 info = file.finish(durable=False)
             name = "/".join(parts)
             found[name] = FileInfo(name=name, size=info.size, sha256=info.sha256)
@@ -182,7 +191,7 @@ _DAMAGED = (
 
 
 def _move(stage: int, top: int, found: list[FileInfo]) -> None:
-    """Move each file to its place; all are durable on return."""
+    """Move all files durably from the staging folder to the instance's files."""
     folders = {}
     for info in found:
         parts = tuple(info.name.split("/"))
@@ -200,6 +209,7 @@ def _move(stage: int, top: int, found: list[FileInfo]) -> None:
             except IsADirectoryError:
                 raise name_conflict(f'"{info.name}" is there, and a folder') from None
         folders[parts[:-1]] = True
+    # Names are durable when their folder is; each folder once, however many files it got.
     for parts in folders:
         with folder(top, parts) as target:
             os.fsync(target)
@@ -218,7 +228,7 @@ def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_ArchiveMembe
 
 def _parts_of(name: str) -> tuple[str, ...]:
     """
-    Split a member's name into parts; a backslash is refused, as some archivers use it for "/".
+    Split a member's name into parts; refuse backslashes, which some archivers write for "/".
     """
     if "\\" in name:
         _refuse("a name in it holds a backslash")

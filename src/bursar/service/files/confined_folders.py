@@ -1,4 +1,4 @@
-"""Checks names that users give to files, and opens folders so that no link leads out of them."""
+"""Checks of file names given by users, and opening of folders without following links."""
 
 import errno
 import os
@@ -12,13 +12,13 @@ from bursar.service.interfaces import ServiceError
 from bursar.worker.confined_files import FOLDER, descend
 
 LONGEST_NAME = 4096
-"""Bytes of a name, folders included."""
+"""Greatest length of a name in bytes, folders included."""
 
 LONGEST_PART = 255
-"""Bytes of one folder's or file's own name."""
+"""Greatest length of one folder's or file's own name in bytes."""
 
 DEEPEST = 64
-"""Folders of a name."""
+"""Greatest number of parts of a name."""
 
 UNFINISHED = ".bursar-upload-"
 """Reserved prefix of the names of unfinished uploads."""
@@ -28,7 +28,7 @@ _MISLEADING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 """Characters that change the direction of text: a name that holds one reads as another name."""
 
 _CONTROL = frozenset({"Cc", "Zl", "Zp"})
-"""Unicode's categories of control characters, and of those that end a line or a paragraph."""
+"""Unicode categories of control characters, and of line and paragraph separators."""
 
 
 def file_not_found(what: str) -> ServiceError:
@@ -49,6 +49,7 @@ def translated_file_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # The disk is full, or a quota or limit of the account that runs the service is reached.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise disk_full() from None
         if error.errno in _CONFLICT_ERRORS:
@@ -105,9 +106,11 @@ def folder(root: str | int, parts: tuple[str, ...], *, make: bool = False) -> It
     Raises
     ------
     ServiceError
-        404, when it is not there; 409, when a part of the way is no folder and was to be one.
+        404, when the folder does not exist; 409, with ``make``, when a part of the path exists and
+        is no folder.
     """
     try:
+        # A duplicate, since descend() closes each folder that it leaves.
         top = os.dup(root) if isinstance(root, int) else os.open(root, FOLDER)
     except FileNotFoundError:
         raise file_not_found("file of this name") from None
@@ -123,6 +126,7 @@ def _enter(here: int, part: str, *, make: bool) -> int:
     if make:
         with suppress(FileExistsError):
             os.mkdir(part, 0o700, dir_fd=here)
+            # A durable file needs durable folders above it.
             os.fsync(here)
             made = True
     try:
@@ -133,13 +137,15 @@ def _enter(here: int, part: str, *, make: bool) -> int:
         if make:
             raise name_conflict(f'"{part}" is there, and no folder') from None
         raise file_not_found("file of this name") from None
+    # After the folder was opened without following links: a task may have put a link in its place,
+    # and must not have the link's target given to it.
     if made:
         inherit_owner(deeper, here)
     return deeper
 
 
 def inherit_owner(made: int, folder: int) -> None:
-    """Give a new file or folder the owner of its parent folder, the account of tasks."""
+    """Give a new file or folder the owner of the parent folder, the account of tasks."""
     if os.geteuid() == 0:
         owner = os.fstat(folder)
         # By descriptor: the name may stand for another file by now.
@@ -157,12 +163,13 @@ def is_own_file(entry: os.stat_result, owner: int) -> bool:
 
 def parse_name(text: str, where: str = "name") -> tuple[str, ...]:
     """
-    Split a relative name into its parts and check each of them.
+    Split a relative name into parts and check each part.
 
     Raises
     ------
     ServiceError
-        When it is absolute, leads upwards, is too long, or holds what no name should.
+        400, when the name is absolute, leads upwards, is too long or too deep, or holds control
+        characters.
     """
 
     def bad(why: str) -> ServiceError:
@@ -176,6 +183,7 @@ def parse_name(text: str, where: str = "name") -> tuple[str, ...]:
         raise bad("expected the name of a file")
     if size > LONGEST_NAME:
         raise bad(f"is longer than {LONGEST_NAME} bytes")
+    # Nearly all names are printable ASCII and skip the look at each character.
     if not text.isascii() or not text.isprintable():
         if any(unicodedata.category(character) in _CONTROL for character in text):
             raise bad("holds a control character")

@@ -1,4 +1,4 @@
-"""Counts the bytes that instances and users hold on disk, and limits them."""
+"""Quotas: the bytes on disk of instances and users, counted and limited."""
 
 import threading
 from collections import OrderedDict
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bursar.service.interfaces import ServiceError
 
 _MOST_USAGES = 10_000
-"""Instances and users whose usage is kept."""
+"""Greatest number of instances and users whose usage is kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _ByteUsage:
 
 class DiskQuotas:
     """
-    The bytes that instances and users hold, compared with their quotas.
+    Usage of the disk by instances and users, compared with quotas.
 
     Between two counts the numbers only grow: deleted or broken-off files are not subtracted, as a
     task may remove files and put others in their place. Callers that find too little room count
@@ -86,6 +86,8 @@ class DiskQuotas:
             413, when one of them has no room.
         """
         with self._lock:
+            # Check and addition under one lock: two threads that each find room for the last bytes
+            # must not both take them.
             self._check(quotas, size)
             for quota in quotas:
                 usage = self._of(quota.who)
@@ -122,6 +124,7 @@ class DiskQuotas:
 
     def _has_room(self, quota: ByteQuota, size: int) -> bool:
         found = self._of(quota.who).found
+        # Nothing was counted yet, after a start for one: then nobody knows, and a count is due.
         return found is not None and self._held(quota) + size <= quota.most
 
     def _held(self, quota: ByteQuota) -> int:
@@ -137,5 +140,6 @@ class DiskQuotas:
                 if old is not None:
                     del self._usages[old]
             usage = self._usages[who] = _ByteUsage()
+        # The longest unused is dropped first; it is counted again when it is needed.
         self._usages.move_to_end(who)
         return usage

@@ -1,4 +1,4 @@
-"""Reads and writes files of instances in a bounded pool of threads, within quotas."""
+"""The file store: reads and writes files of instances in a bounded pool of threads."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ class FileStore:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        Run a function that may wait for a disk in a thread and return its result.
+        Run a function that may wait for a disk in a thread, and return the result.
 
         The function has ended on return, also when the caller is cancelled, so that its files may
         be closed.
@@ -88,6 +88,8 @@ class FileStore:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            # The thread cannot be interrupted and still uses descriptors that the caller closes;
+            # another file could get their numbers. Repeated, as the wait may be cancelled, too.
             while not future.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((future,))
@@ -103,12 +105,13 @@ class FileStore:
         owner: FileOwner,
     ) -> FileInfo:
         """
-        Write a file, in place of one of that name, durable on return.
+        Write a file durably, in place of one of that name.
 
         Raises
         ------
         ServiceError
-            When it cannot be, or is too much.
+            409, when a folder has the name; 413 or 429, when a quota is exceeded; 507, when the
+            disk is full.
         """
         folder = str(root)
         quotas = owner.quotas(folder)
@@ -119,6 +122,8 @@ class FileStore:
             file = await self.run(stack.enter_context, opening)
             async for piece in pieces:
                 await self._make_room(owner, quotas, len(piece))
+                # Taken before written, and not given back when the upload breaks off: the next
+                # count sees what is really there.
                 self._disk_quotas.take(quotas, len(piece))
                 await self.run(file.write, piece)
             info = await self.run(file.finish)
@@ -128,7 +133,7 @@ class FileStore:
         self, root: Path, pieces: AsyncIterator[bytes], kind: str, owner: FileOwner
     ) -> list[FileInfo]:
         """
-        Unpack an archive, durable on return; no file is left when anything is wrong with it.
+        Unpack an archive durably, or leave no file when anything is wrong with the archive.
 
         Raises
         ------
@@ -144,6 +149,7 @@ class FileStore:
                     await self._make_room(owner, (all_files,), len(piece))
                     self._disk_quotas.take_aside(all_files, len(piece))
                     size += len(piece)
+                    # The packed archive is on the same disk as the files, and may fill it as well.
                     place = archive.fileno()
                     await self.run(
                         instance_files.check_free_space, place, limits.spare_bytes, len(piece)
@@ -175,7 +181,7 @@ class FileStore:
 
     async def open(self, root: Path, parts: tuple[str, ...]) -> "OpenFile":
         """
-        Open a file to read; the caller closes it.
+        Open a file for reading, to be closed by the caller.
 
         Raises
         ------
@@ -215,8 +221,11 @@ class FileStore:
         """
         counted: set[str] = set()
         while (quota := self._disk_quotas.lacking(quotas, size)) is not None:
+            # Counted just now and still no room: that is the answer.
             if quota.who in counted:
                 raise quota.exceeded()
+            # One count at a time for each instance or user: a hundred uploads that lack room at
+            # once share it.
             counting = self._counting.setdefault(quota.who, asyncio.Lock())
             async with counting:  # the count that was waited for may have found room
                 if self._disk_quotas.lacking((quota,), size) is not None:
@@ -226,12 +235,17 @@ class FileStore:
     async def _count(self, owner: FileOwner, quota: ByteQuota) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        # Counting a million files takes long, and a client at its limit asks again and again: each
+        # count is followed by a pause of ten times its length.
         rest = self._pauses.pop(quota.who, begun) - begun
         if rest > 0:
             self._pauses[quota.who] = begun + rest
             raise quota.exceeded(retry_after=rest)
+        # What is written while the count runs may be seen by it or not: it is added in any case,
+        # so that the sum errs on the safe side.
         mark = self._disk_quotas.begin_count(quota.who)
         if quota == owner.quota():
+            # At most one of the threads is busy with counting all files of a user.
             async with self._counting_users:
                 found = await self.run(_bytes_of_all, [str(home) for home in owner.homes()])
         else:
@@ -254,7 +268,7 @@ def _bytes_of_all(homes: Sequence[str]) -> int:
 
 class OpenFile:
     """
-    A file that is open for reading, as a stream of its bytes.
+    A stream of the bytes of a file that is open for reading.
 
     Attributes
     ----------

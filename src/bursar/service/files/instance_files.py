@@ -27,10 +27,10 @@ from bursar.service.interfaces import ServiceError
 from bursar.worker.confined_files import FOLDER, PLAIN
 
 MOST_LISTED = 200_000
-"""Entries that a listing looks at."""
+"""Greatest number of directory entries that a listing or a count looks at."""
 
 READ = os.O_RDONLY | PLAIN
-"""How files are opened to be read."""
+"""Flags with which files are opened for reading."""
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -76,8 +76,10 @@ class FileUpload:
         self._digest.update(data)
 
     def finish(self, *, durable: bool = True) -> FileInfo:
-        """Give the file its final name, in place of what had that name."""
+        """Rename the file to the final name, in place of a file of that name."""
         with translated_file_errors():
+            # Content before name: after a power cut the name stands for the old file or the whole
+            # new one.
             if durable:
                 os.fsync(self.file)
             try:
@@ -89,6 +91,7 @@ class FileUpload:
                 )
             except IsADirectoryError:
                 raise name_conflict(f'"{self.name}" is there, and a folder') from None
+            # And the name before the acknowledgement.
             if durable:
                 os.fsync(self.directory)
         return FileInfo(name=self.name, size=self.size, sha256=self._digest.hexdigest())
@@ -99,7 +102,7 @@ def create_upload(
     root: str | int, parts: tuple[str, ...], *, executable: bool, spare: int
 ) -> Iterator[FileUpload]:
     """
-    Create a file to write; nothing of it is left unless it is finished.
+    Create a file for writing; no trace is left unless the upload is finished.
 
     Parameters
     ----------
@@ -112,6 +115,7 @@ def create_upload(
         409, when something else is in the way; 507, when the disk is full.
     """
     with translated_file_errors(), folder(root, parts[:-1], make=True) as here:
+        # A name that tasks cannot foresee, and O_EXCL: no link of theirs is written through.
         unfinished = f"{UNFINISHED}{os.urandom(8).hex()}"
         file = os.open(unfinished, _NEW, 0o700 if executable else 0o600, dir_fd=here)
         try:
@@ -125,17 +129,18 @@ def create_upload(
 
 def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
     """
-    Open a file for reading; return its descriptor and status.
+    Open a file for reading; return descriptor and status of the file.
 
     Raises
     ------
     ServiceError
-        404, when there is none, or something else.
+        404, when no plain file of the instance has the name.
     """
     with translated_file_errors(), folder(root, ()) as top, folder(top, parts[:-1]) as here:
         try:
             file = os.open(parts[-1], READ, dir_fd=here)
         except OSError as error:
+            # No descriptors left: a fault of the service's, not a missing file.
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
             raise file_not_found("file of this name") from None
@@ -157,6 +162,8 @@ def delete_file(root: str, parts: tuple[str, ...]) -> None:
     """
     with translated_file_errors(), folder(root, parts[:-1]) as here:
         try:
+            # A link itself is removed, never its target. If a task swaps folder and file after
+            # this, the call below fails, and that is all.
             found = os.stat(parts[-1], dir_fd=here, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
                 os.rmdir(parts[-1], dir_fd=here)
@@ -175,6 +182,7 @@ def list_files(root: str, after: str, limit: int) -> list[FileInfo]:
     """
     with translated_file_errors(), folder(root, ()) as top:
         found = (entry for entry in _files(top) if entry[0] > after and _is_addressable(entry[0]))
+        # A page's worth of names in memory, however many files there are.
         return [FileInfo(name=name, size=size) for name, size in nsmallest(limit, found)]
 
 
@@ -202,6 +210,7 @@ def _files(top: int) -> Iterator[tuple[str, int]]:
         with os.scandir(here) as entries:
             for entry in entries:
                 left -= 1
+                # A task may make files without end; a listing must come to one.
                 if left < 0:
                     return
                 try:
@@ -209,6 +218,7 @@ def _files(top: int) -> Iterator[tuple[str, int]]:
                 except OSError:  # gone meanwhile
                     continue
                 if stat.S_ISDIR(found.st_mode):
+                    # Entered after the scan is closed: one descriptor for each level, not two.
                     folders.append(entry.name)
                 elif is_own_file(found, owner):
                     yield path + entry.name, found.st_size

@@ -92,8 +92,8 @@ class ClusterLeasePolicy:
             self._wake = min(self._wake, wanted.until)
             missing = wanted.processors - held[pool]
             if missing > 0 and view.now < wanted.until:
-                # Submitted ahead, with the start: the scheduler can plan for it, while a job
-                # submitted at the start would have to queue.
+                # Opened ahead of the start, so that the site can reserve the processors, or its
+                # queue be joined early enough.
                 start = wanted.start if wanted.start > view.now else None
                 decisions.append(
                     OpenLease(pool=pool, processors=missing, start=start, until=wanted.until)

@@ -304,7 +304,7 @@ class WorkerProvisioner:
 
     async def _decide(self) -> None:
         now = self._decided = self._clock()
-        # First: what was delivered up to now is metered before a decision changes it.
+        # Billing hears at once of workers that have come or gone: deliveries are metered from then.
         self._report_ready_processors()
         for name, lease in list(self._leases.items()):
             if lease.held is not None and not lease.held.workers and not lease.leaving:
