@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class TaskFailed(BursarError):
-    """A call ended without a result of its own: killed, timed out, or its worker died."""
+    """A call ended without result or exception: killed, timed out, or the worker died."""
 
 
 class Executor(concurrent.futures.Executor):
@@ -192,7 +192,7 @@ class Executor(concurrent.futures.Executor):
 
 class _ExecutorThread:
     """
-    The thread of an executor, with its event loop, its engine and the calls under way.
+    The thread of an executor, with an event loop, an engine and the calls under way.
 
     The thread holds no reference to the executor, so that an unused one can be collected.
     """
@@ -235,7 +235,9 @@ class _ExecutorThread:
     # From any thread.
 
     def open(self) -> None:
-        """Returns when the processors are leased."""
+        """Start the thread, and wait until the processors are leased."""
+        # Before the thread starts, so that the exit of the interpreter waits for it from its first
+        # moment.
         _OPEN.add(self)
         try:
             self._thread.start()
@@ -256,7 +258,8 @@ class _ExecutorThread:
         return str(next(self._numbers))
 
     def take(self, call: "_CallFuture", task: Task) -> None:
-        """Takes in a call; see :meth:`Executor.submit`."""
+        """Accept a call; see :meth:`Executor.submit`."""
+        # A fork has the executor's memory, but not its thread: a call would wait for ever.
         if os.getpid() != self._process:
             raise RuntimeError("an executor cannot be used in a process forked from its own")
         with self._lock:
@@ -266,19 +269,22 @@ class _ExecutorThread:
                 raise BrokenExecutor(str(self._broken)) from self._broken
             if self._closing:
                 raise RuntimeError("cannot schedule new futures after shutdown")
+            # One wake-up for a burst of calls: each costs a system call.
             asleep = not self._inbox
             self._inbox.append((call, task))
         if asleep:
             self._do(self._wake.set)
 
     def drop(self, call: "_CallFuture") -> None:
-        """A cancelled call leaves the queue."""
+        """Remove a cancelled call from the queue."""
         self._do(lambda: self._drop(call))
 
     def close(self, *, cancel: bool = False) -> None:
-        """Takes no more calls."""
+        """Accept no more calls; with ``cancel``, cancel those that have not started."""
         with self._lock:
             self._closing = True
+            # Copied under the lock, cancelled without it: callbacks of the futures may call the
+            # executor again.
             calls = list(self._calls.values()) + [call for call, _ in self._inbox]
         if cancel:
             for call in calls:
@@ -286,18 +292,19 @@ class _ExecutorThread:
         self._do(self._wake.set)
 
     def leave(self) -> None:
-        """The same without a lock, as the garbage collector may call while it is held."""
+        """Accept no more calls, without a lock: the garbage collector may call this at any time."""
         self._closing = True
         self._do(self._wake.set)
 
     def join(self) -> None:
-        """Returns when everything is done and given back."""
+        """Wait until all calls have ended and the processors are given back."""
         if os.getpid() == self._process:
             self._thread.join()
 
     def _do(self, what: Callable[[], object]) -> None:
-        """Has the loop do it; when the loop has ended, there is nothing left to do."""
+        """Call a function on the loop's thread; do nothing when the loop has ended."""
         if os.getpid() == self._process:
+            # The loop may have been closed since.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(what)
 
@@ -330,22 +337,26 @@ class _ExecutorThread:
                 self._take_in()
 
     def _take_in(self) -> None:
-        """Some of what came in: the loop has more to do than this."""
+        """Pass some of the waiting calls to the engine; the loop has other work, too."""
         for _ in range(_AT_ONCE):
             with self._lock:
                 if not self._inbox:
                     return
                 call, task = self._inbox.popleft()
             if call.cancelled():
+                # Its waiters hear of the cancellation here: Future.cancel does not tell
+                # concurrent.futures.wait.
                 call.begin()
                 continue
             call.number = self._service.submit(task)
             self._calls[call.number] = call
+        # There may be more: the loop comes back after it has looked after the workers.
         self._wake.set()
 
     def _started(self, tasks: Sequence[int]) -> None:
         for task in tasks:
             call = self._calls.get(task)
+            # Cancelled between the hand-over to the engine and now.
             if call is not None and not call.begin():
                 del self._calls[task]
                 self._service.cancel(task)
@@ -388,7 +399,7 @@ class _ExecutorThread:
 
 
 class _CallFuture(Future[Any]):
-    """A future that takes its task along when it is cancelled."""
+    """A future whose cancellation cancels the task of the call."""
 
     def __init__(self, thread: _ExecutorThread) -> None:
         super().__init__()
@@ -397,7 +408,7 @@ class _CallFuture(Future[Any]):
         self.number: int | None = None
 
     def cancel(self) -> bool:
-        """Cancels the call unless it has started."""
+        """Cancel the call if no worker has started the task."""
         already = self.cancelled()
         done = super().cancel()
         if done and not already:
@@ -406,7 +417,7 @@ class _CallFuture(Future[Any]):
 
     def begin(self) -> bool:
         """
-        Mark the call as running; return False if it was cancelled before.
+        Mark the call as running; return False for a call that was cancelled before.
 
         A cancelled call notifies its waiters here, which ``cancel`` does not.
         """
@@ -416,12 +427,12 @@ class _CallFuture(Future[Any]):
 
     def settle(self, outcome: Outcome, site: SiteFacts) -> None:
         """
-        Takes the result, or the reason why there is none.
+        Set the result of the call, or the reason why there is none.
 
         Parameters
         ----------
         site
-            Where the outcome is from, which says whether a pickle from there may be loaded.
+            Site that the outcome is from, which says whether a pickle from there may be loaded.
         """
         if not self.begin():
             return
@@ -446,14 +457,15 @@ class _CallFuture(Future[Any]):
 
 def _loaded(outcome: Outcome, site: SiteFacts) -> Any:
     """
-    Return the value of a call, or its exception.
+    Return the value or the exception of a call.
 
     Raises
     ------
     TaskFailed
-        When the site sends data, and this is none.
+        When the site sends data, and the value could not be sent so.
     """
     if site.sends_pickles:
+        # Only from workers of this machine, or from a site that its user trusts to run code here.
         return pickle.loads(outcome.value)
     succeeded = outcome.status is Status.SUCCEEDED
     try:

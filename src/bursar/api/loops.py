@@ -1,4 +1,4 @@
-"""Work that runs an asyncio loop of its own, also where there is one already."""
+"""Calling of work that needs an asyncio loop where one may already run."""
 
 import asyncio
 import ctypes
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_outside_loop(work: Callable[[], T]) -> T:
-    """Call ``work``, which runs a loop of its own, also where a loop runs, as in a notebook."""
+    """Call ``work``, which runs an asyncio loop, also within a running loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -20,7 +20,7 @@ def run_outside_loop(work: Callable[[], T]) -> T:
 
 
 def _in_thread(work: Callable[[], T]) -> T:
-    """Call ``work`` in a thread of its own, and pass an interrupt on to it."""
+    """Call ``work`` in a new thread, and pass an interrupt on to that thread."""
     done: Future[T] = Future()
 
     def do() -> None:

@@ -31,14 +31,14 @@ OUT_OF_REACH = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKindMatches:
     """
-    Tasks that ask for the same, and how the sites fare with them.
+    Tasks with equal requirements, and how well each site suits these tasks.
 
     Parameters
     ----------
     tasks
-        At least one.
+        Tasks of the kind, at least one.
     explanation
-        Of any of them.
+        Match of the sites with any of the tasks.
     """
 
     tasks: tuple[Task, ...]
@@ -92,7 +92,7 @@ class Matches:
         }
 
     def print(self) -> None:
-        """A table of sites for each kind of task, and what is against the others."""
+        """Print a table of sites for each kind of task, and what rules out the other sites."""
         from bursar.report.match_table import print_matches
 
         print_matches(self.to_dict())
@@ -107,7 +107,7 @@ def match(
     task: str | None = None,
 ) -> Matches:
     """
-    Match the tasks of a campaign with the sites as they are now, without starting anything.
+    Match the tasks of a campaign with the present state of sites, without starting anything.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def match(
 def broker_now(
     sites: Sequence[SiteFacts], settings: Brokering, copies: Mapping[str, Sequence[Replica]]
 ) -> ResourceBroker:
-    """The resource broker, with what can be known before anything starts."""
+    """Return a resource broker that knows the sites and replicas before anything starts."""
     files = (
         LinkedFileTimes(sites, lambda name: copies.get(name, ())) if settings.catalogue else None
     )
@@ -156,12 +156,13 @@ def broker_now(
         weights=RankWeights(alpha=settings.alpha, beta=settings.beta),
         choice=settings.choice,
         rng=np.random.default_rng(settings.seed),
+        # A clock that stands still: no status expires while it is looked at.
         clock=_no_time_passes,
     )
 
 
 def index_now(sites: Sequence[SiteFacts]) -> InformationIndex:
-    """An information index that knows what can be known of sites before anything starts."""
+    """Return an information index with the status of all sites before anything starts."""
     index = InformationIndex(clock=_no_time_passes)
     for status in statuses_now(sites).values():
         index.publish(status)
@@ -246,7 +247,7 @@ def _asked_for(campaign: Campaign, task: str | None) -> Sequence[Task]:
 
 
 def group_alike_tasks(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Tasks that ask for the same, in the order of the first of each."""
+    """Group tasks with equal requirements, in the order of the first task of each group."""
     groups: dict[tuple[object, ...], list[Task]] = {}
     for task in tasks:
         asked = task.matching

@@ -20,7 +20,9 @@ from bursar.report.formatting import amount_above, span_above
 
 class PlanNeeds:
     """
-    Needs of the plans of a front; see :class:`bursar.planning.plan_choice.ExecutionMargins`.
+    Finds the time and money that plans of a front need.
+
+    The class is a :class:`bursar.planning.plan_choice.ExecutionMargins`.
 
     Simulated sites start their workers at once and hand tasks over in no time; there, only
     money that is held ahead, and rounding, are margins.
@@ -28,9 +30,9 @@ class PlanNeeds:
     Parameters
     ----------
     front
-        Whose options are asked about.
+        Front with the options in question.
     goal
-        Its actions at a share of the budget count.
+        Goal, whose actions at a share of the budget count.
     """
 
     def __init__(self, front: ParetoFront, goal: Goal) -> None:
@@ -43,7 +45,8 @@ class PlanNeeds:
         self._found: dict[int, tuple[float, float | None]] = {}
 
     def affords(self, option: PlanOption, budget: float) -> bool:
-        """Whether the guard lets a plan run to its end with a budget."""
+        """Whether the guard lets a plan finish with a budget."""
+        # From above first: most plans are settled by it without a guard's whole course.
         most = self._most(option, option.makespan, len(self._tasks))
         if most is None or most <= budget or option.makespan is None:
             return True
@@ -51,7 +54,7 @@ class PlanNeeds:
         return least is None or least <= budget * (1 + _CLOSE)
 
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
-        """Time and budget of a plan whose workers start late and whose tasks take a bit more."""
+        """Return time and budget of a plan whose workers start late and whose tasks take longer."""
         key = id(option)
         if key not in self._found:
             seconds, late, slower = self._seconds(option, len(self._tasks))
@@ -65,25 +68,26 @@ class PlanNeeds:
         return self._found[key]
 
     def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
-        """The same of part of the tasks, from above: as if all leases were kept to the end."""
+        """Return upper limits of time and budget for part of the tasks; leases never end early."""
         seconds, _, _ = self._seconds(option, tasks)
         most = self._most(option, seconds, tasks)
         return seconds, None if most is None else amount_above(most)
 
     def _seconds(self, option: PlanOption, tasks: int) -> tuple[float, float, float]:
-        """Time with its margins, seconds of it before the first task, and the share on top."""
+        """Return seconds with margins, seconds before the first task, and the share on top."""
         assert option.makespan is not None
         used = [self._sites[purchase.slot.site] for purchase in option.purchases]
         late = max((start_up(site) for site in used), default=0.0)
         if not late:
             return span_above(option.makespan), 0.0, 0.0
+        # Each processor hands over once per task that it runs, one after the other.
         rounds = math.ceil(tasks / max(1, option.processors))
         more = SLOWER * option.makespan + HAND_OVER * rounds
         slower = more / option.makespan if option.makespan else 0.0
         return span_above(late + option.makespan + more), late, slower
 
     def _most(self, option: PlanOption, seconds: float | None, tasks: int) -> float | None:
-        """Currency units that no plan on these purchases needs more than; None when unknown."""
+        """Return the most that a plan on these purchases needs, currency units; None: unknown."""
         if option.cost is None or seconds is None:
             return None
         total = _MICRO * (tasks + len(option.purchases))  # each lease is rounded up
@@ -110,7 +114,7 @@ def least_budget(
     slower: float = 0.0,
 ) -> float | None:
     """
-    Return the smallest budget with which the guard lets a plan run to its end, currency units.
+    Return the smallest budget, currency units, with which the guard lets a plan finish.
 
     The plan's leases are opened, and its tasks admitted and settled, by a guard of the kind
     that holds the money of runs; None where a price or a run time is unknown.
@@ -118,7 +122,8 @@ def least_budget(
     Parameters
     ----------
     goal
-        Its actions at a share of the budget count: what stops or drains there is the limit.
+        Goal, whose actions count: a share of the budget at which the run stops or drains is the
+        limit.
     sites
         Sites of the plan by name: a batch queue has a least time for which processors are asked
         for, and its pilots may go on for a while when no process watches them.
@@ -130,6 +135,8 @@ def least_budget(
     if plan.cost is None or plan.makespan is None:
         return None
     pilots = {pilot.name: pilot for pilot in plan_pilots(plan, tasks)}
+    # The guard of live runs itself, so that a forecast and what is allowed later cannot drift
+    # apart.
     guard = BudgetGuard(None, limit_of=lambda task: tasks[task].wall_limit)
     for pilot in pilots.values():
         guard.open(_lease(pilot, plan.currency, sites[pilot.site]), 0.0)
@@ -142,8 +149,10 @@ def least_budget(
             start = late + placement.start * (1 + slower)
             finish = late + placement.finish * (1 + slower)
             # Leases that end free money for those that begin at the same time.
+            # Sorted by time, then 0 for an end, 1 for a start, 2 for a task without duration.
             moments += [(start, 1, placement.task, finish), (finish, 0, placement.task, finish)]
             if finish <= start:
+                # Its end must not be settled before its start is admitted at the same moment.
                 moments[-1] = (finish, 2, placement.task, finish)
     for now, kind, task, finish in sorted(moments):
         lease = where[task]
@@ -159,28 +168,30 @@ def least_budget(
         left[lease] -= 1
         if not left[lease]:
             guard.close(lease, now)
+    # An action at a share of the budget stops the run when that much is spent, so all of the cost
+    # must lie below the share.
     return max(from_micros(least), from_micros(guard.spent(plan.makespan)) / _stopping(goal))
 
 
 def _stopping(goal: Goal) -> float:
-    """Share of the budget from which on not everything runs any more."""
+    """Return the share of the budget from which on the run stops or drains."""
     return min((share for share, action in goal.on_budget.items() if action != "warn"), default=1.0)
 
 
 def _agreed(pilot: Pilot, site: SiteFacts) -> int:
-    """Micro-units that a pilot is sure to ask for at the begin."""
+    """Return the micro-units that a pilot needs set aside at the begin."""
     lease = _lease(pilot, "", site)
     seconds = 0.0 if lease.until is None else lease.until - lease.start
     return lease.charge(lease.processors * (seconds + lease.unwatched))
 
 
 def _least_seconds(site: SiteFacts) -> float:
-    """Seconds for which processors of a site are asked for at the least."""
+    """Return the seconds for which processors of a site are requested at least."""
     return 0.0 if site.batch is None else site.acquiring.shortest
 
 
 def _lease(pilot: Pilot, currency: str, site: SiteFacts) -> Lease:
-    """The lease of a pilot of a plan, on the plan's clock."""
+    """Return the lease of a pilot of a plan, on the plan's clock."""
     start = pilot.start or 0.0
     return Lease(
         id=pilot.name,

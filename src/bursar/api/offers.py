@@ -1,9 +1,9 @@
 """
-Counter-offers are made here; each is tried, with its margins, before it is made.
+Counter-offers, each tried with all margins before the offer is made.
 
-An offer is a time and an amount as they are printed. Taken as deadline and budget, they are
-enough whenever tasks take what was said: they include the start of workers, the money that is
-held ahead of the clock and at wall limits, and rounding.
+An offer is a printed time and a printed amount. Taken as deadline and budget, both are
+enough whenever tasks take as long as stated: an offer includes the start of workers, the
+money that is held ahead of the clock and at wall limits, and rounding.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ HAND_OVER = 0.01
 """Seconds between two tasks of a processor, generously."""
 
 SLOWER = 0.02
-"""Share by which a task takes longer than it was said to, where it is really run."""
+"""Share by which a task takes longer than stated, where tasks really run."""
 
 GoalCheck = Callable[[Goal], bool]
 """Whether all that is offered is done by a deadline and within a budget."""
 
 
 def start_up(site: SiteFacts) -> float:
-    """Seconds of margin for the start of a site's workers; 0 where they are simulated."""
+    """Return the seconds of margin for the start of a site's workers; 0 for simulated sites."""
     return START_UP.get(site.kind, 0.0)
 
 
@@ -36,7 +36,7 @@ def firm_offer(
     offer: GoalCounterOffer, goal: Goal, holds: GoalCheck, lasting: float
 ) -> GoalCounterOffer | None:
     """
-    Return an offer of all tasks with the margins it needs, or None where none is enough.
+    Return an offer of all tasks with sufficient margins, or None where no margin is enough.
 
     Parameters
     ----------
@@ -45,17 +45,18 @@ def firm_offer(
     goal
         Limits that are out of reach together; the offer keeps to one of them.
     holds
-        Tries a deadline and a budget.
+        Tries a deadline and a budget; returns whether a plan exists.
     lasting
         Seconds that the offer is expected to last, start of workers included.
     """
     seconds, cost = max(offer.makespan, lasting), offer.cost
 
     def at(more: float) -> Goal:
-        """Limits as they are printed, so much above the offer."""
+        """Return the limits, rounded for print, that lie above the offer by a share."""
         later = span_above(seconds * (1 + more))
         dearer = None if cost is None else amount_above(cost * (1 + more))
         if offer.kind == "budget" and goal.deadline is not None:
+            # The offer keeps the limit that was stated: only the other one may grow.
             later = min(later, goal.deadline)
         if offer.kind == "time" and dearer is not None and goal.budget is not None:
             dearer = min(dearer, goal.budget)
@@ -65,6 +66,7 @@ def firm_offer(
     if high is None:
         return None
     low = max((more for more in _STEPS if more < high), default=high)
+    # Each try may make a plan, so steps that double come first, and bisection within the last one.
     while high - low > _CLOSE_TO * (1 + high):
         middle = (low + high) / 2
         low, high = (low, middle) if holds(at(middle)) else (middle, high)
@@ -74,7 +76,7 @@ def firm_offer(
 
 
 def with_margins(offer: GoalCounterOffer, seconds: float, cost: float | None) -> GoalCounterOffer:
-    """Return the offer at another time and amount, which say what of them is margin."""
+    """Return the offer at another time and amount, with the parts that are margin."""
     more = 0.0 if cost is None or offer.cost is None else max(0.0, cost - offer.cost)
     return replace(
         offer,

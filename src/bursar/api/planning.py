@@ -1,4 +1,4 @@
-"""Planning of a campaign on its sites, which ends in a proposal."""
+"""Planning of a campaign on given sites, which ends in a proposal."""
 
 import math
 import time
@@ -99,7 +99,7 @@ def plan(
 
 
 def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tuple[SiteFacts, ...]]:
-    """The sites at their prices; once more for each way to book what begins later."""
+    """Yield the sites at present prices, once for each way to book processors ahead."""
     if all(site.pricing is None for site in facts):
         yield facts
         return
@@ -113,7 +113,7 @@ def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tup
 def _badness(
     proposals: Sequence[Proposal], goal: Goal
 ) -> Callable[[Proposal], tuple[bool, float, float]]:
-    """Orders proposals as the goal orders plans; those that do not meet it come last."""
+    """Return a sort key that orders proposals by the goal; those without a plan come last."""
     if len(proposals) == 1:
         return lambda proposal: (False, 0.0, 0.0)
     plans = [proposal.chosen for proposal in proposals if proposal.chosen is not None]
@@ -136,7 +136,7 @@ def _badness(
 def _at_prices_now(
     facts: tuple[SiteFacts, ...], ahead: Mapping[str, float]
 ) -> tuple[SiteFacts, ...]:
-    """Prices as owners set them by what all runs on this machine have used and paid."""
+    """Return the sites at the prices that owners set by the use and payments of all runs here."""
     with known_owners() as owners:
         return price_sites(facts, time.time(), owners, ahead)
 

@@ -1,4 +1,4 @@
-"""Planning again what is left of a run."""
+"""Planning of the rest of a run."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from bursar.planning.policy import Method, Scheduler
 from bursar.runs.execution import Replan, RunSnapshot
 
 _LONGER = 2.0
-"""What a task that was stopped is expected to take, over what it had done by then."""
+"""Expected duration of a task that was cut off, as a multiple of the work done by then."""
 
 
 def replanner(
@@ -26,14 +26,14 @@ def replanner(
     scheduler: Scheduler = "heft",
 ) -> Replan:
     """
-    Plans what is left over what sites offer then, by the goal as far as it is left.
+    Return a function that plans the rest of a run on present offers, within the rest of the goal.
 
     Parameters
     ----------
     campaign
-        The whole of it.
+        The whole campaign.
     offers
-        The sites as they are when asked; starts are seconds from then.
+        Returns the sites with present offers; starts are seconds from now.
     method, scheduler
         See :func:`bursar.plan`.
     """
@@ -43,9 +43,11 @@ def replanner(
         left = [i for i in range(len(tasks)) if i not in snapshot.ended]
         workflow = _what_is_left(tasks, left, snapshot.cut, snapshot.stretch)
         rest = replace(campaign, workflow=workflow, goal=_goal_left(snapshot), recording=None)
+        # In a thread: planning takes seconds, and workers want answers meanwhile.
         proposed = await asyncio.to_thread(
             make_plan, rest, tuple(offers()), method=method, scheduler=scheduler
         )
+        # A run that cannot meet its goal any more goes on as well as it can.
         plan = proposed.chosen or proposed.nearest()
         return replace(
             plan,
@@ -61,7 +63,7 @@ def replanner(
 def _what_is_left(
     tasks: Sequence[Task], left: Sequence[int], cut: Mapping[int, float], stretch: float
 ) -> Workflow:
-    """The tasks that are left; what was stopped will take longer than thought."""
+    """Return a workflow of the remaining tasks, with longer runtimes for interrupted ones."""
     ids = {tasks[i].id for i in left}
     return Workflow(
         tuple(
@@ -78,6 +80,8 @@ def _what_is_left(
 def _expected(runtime: float | None, cut: float, stretch: float) -> float | None:
     if runtime is None:
         return _LONGER * cut if cut else None
+    # A task that was cut off has shown that it takes longer than it had; doubling what it needs
+    # keeps the number of such surprises small.
     return max(runtime * stretch, _LONGER * cut)
 
 
@@ -88,5 +92,6 @@ def _goal_left(snapshot: RunSnapshot) -> Goal:
         goal,
         deadline=None if deadline is None else max(deadline - snapshot.elapsed, 1e-3),
         budget=None if budget is None else max(budget - snapshot.spent, 0.0),
+        # Thresholds are shares of the whole budget; the run's own guard watches them.
         on_budget={},
     )

@@ -102,6 +102,7 @@ class RunReplay:
         What is smaller than the error of the simulation is not called a saving.
         """
         was, base, *others = self.rows
+        # A policy that left tasks undone or missed the deadline may be cheaper, and is no better.
         whole = [r for r in others if r.succeeded >= base.succeeded and r.deadline_met is not False]
         cheaper = [r for r in whole if _saved(was.cost, base.cost, r.cost) > 0]
         if cheaper:
@@ -149,7 +150,7 @@ def replay(
     name: str | Path, policies: Sequence[Policy] = POLICIES, *, runs: str | Path = RUNS
 ) -> RunReplay:
     """
-    Simulates a run again, by its own policy and under others.
+    Simulate a run again, under the actual policy and under others.
 
     Tasks take what they took, on the sites there were, by their speeds; a policy knows what
     was known at the begin: the estimates. A task that did not succeed takes what the others
@@ -159,9 +160,9 @@ def replay(
     Parameters
     ----------
     name
-        Of the run, or its folder.
+        Name of the run, or path of the folder.
     policies
-        Which; ``"planned"`` is left out where runtimes are not known.
+        Policies to try; ``"planned"`` is left out where runtimes are not known.
     runs
         Folder that holds the runs.
 
@@ -194,7 +195,7 @@ def replay(
 
 class _ReplaySimulator:
     """
-    Simulates a run with what was measured of it.
+    Simulates a run with the overheads and durations measured in the journal.
 
     Parameters
     ----------
@@ -215,7 +216,7 @@ class _ReplaySimulator:
         )
 
     def as_it_was(self) -> tuple[Policy | None, dict[str, Any]]:
-        """The run's own policy, if it is one that can be named, and what it comes to."""
+        """Return the run's policy, None if that has no name, and the simulated figures."""
         info = self._record.info
         if info.strategy is not None:
             return info.strategy, self._simulator(info.strategy).carry_out(None, {})
@@ -225,7 +226,7 @@ class _ReplaySimulator:
         return "planned", self._simulator(None).carry_out(plan, proposal)
 
     def under(self, policy: Policy) -> dict[str, Any] | None:
-        """Return a policy's outcome; None where it cannot be simulated."""
+        """Return a policy's outcome; None where the policy cannot be simulated."""
         strategy: Named | None = None
         campaign = self._campaign
         if policy != "planned":
@@ -259,7 +260,7 @@ def _follows_date(site: SiteFacts) -> bool:
 
 
 def _by_lease(record: RunRecord) -> dict[str, list[Outcome]]:
-    """Outcomes of each lease, by start."""
+    """Return the outcomes of each lease, by start."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for entry in record.journal.records:
         found[entry.lease].append(entry.outcome)
@@ -267,7 +268,7 @@ def _by_lease(record: RunRecord) -> dict[str, list[Outcome]]:
 
 
 def _overheads(record: RunRecord) -> dict[str, list[PilotOverhead]]:
-    """What the pilots at each site were paid for besides their tasks, in order; else all pilots."""
+    """Return the paid overheads of pilots by site, in order; of all pilots for other sites."""
     ran = _by_lease(record)
     measured: dict[str, list[PilotOverhead]] = defaultdict(list)
     for lease in sorted(record.leases, key=lambda lease: lease.start):
@@ -276,6 +277,7 @@ def _overheads(record: RunRecord) -> dict[str, list[PilotOverhead]]:
             starting = max(0.0, of[0].start - lease.start)
             stopping = max(0.0, lease.end - max(o.end for o in of))
             measured[lease.site].append(PilotOverhead(starting, stopping))
+    # A policy may buy at a site where the run had no pilot: then all pilots are the best guess.
     everywhere = [one for of in measured.values() for one in of]
     return {
         site.name: found
@@ -286,7 +288,7 @@ def _overheads(record: RunRecord) -> dict[str, list[PilotOverhead]]:
 
 def _seconds(record: RunRecord) -> dict[int, float]:
     """
-    Seconds that each task which succeeded held its processors.
+    Return the seconds for which each successful task held processors.
 
     On a single processor that includes the moment between the task before and it.
     """
@@ -294,6 +296,8 @@ def _seconds(record: RunRecord) -> dict[int, float]:
     before: dict[int, float] = {}  # the end of what ran before, by task
     for lease, of in _by_lease(record).items():
         if lease in single:
+            # With one processor the moment between two tasks is the second one's hand-over, which
+            # was paid.
             before |= {b.task: a.end for a, b in pairwise(of)}
     return {
         number: r.outcome.end - min(r.outcome.start, before.get(number, r.outcome.start))
@@ -303,7 +307,7 @@ def _seconds(record: RunRecord) -> dict[int, float]:
 
 
 def _work(record: RunRecord, seconds: Mapping[int, float]) -> dict[int, float]:
-    """Seconds at speed 1 that each task took, or would have taken."""
+    """Return the seconds at speed 1 that each task took, or would have taken."""
     speeds = {site.name: site.speed for site in record.info.sites}
     tasks = record.campaign.workflow.tasks
     took = {
@@ -319,6 +323,7 @@ def _work(record: RunRecord, seconds: Mapping[int, float]) -> dict[int, float]:
     mean = sum(took.values()) / len(took)
     for number, task in enumerate(tasks):
         if number not in took:
+            # Tasks without success: by their estimates, stretched as those of the others were.
             took[number] = mean if task.runtime is None else task.runtime * ratio
     return took
 
@@ -339,10 +344,11 @@ def _difference(one: float | None, other: float | None) -> float | None:
 
 
 def _saved(was: float | None, base: float | None, other: float | None) -> float:
-    """Return the saving against the simulated run; 0 where it is within the simulation's error."""
+    """Return the saving against the simulated run; 0 where below the simulation's error."""
     if was is None or base is None or other is None:
         return 0.0
     saved = base - other
+    # The simulated run differs from the real one by this much though nothing was changed.
     return saved if saved > max(abs(base - was), _CLOSE * max(base, other)) else 0.0
 
 

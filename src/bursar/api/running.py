@@ -46,7 +46,7 @@ class GoalOutOfReach(Infeasible):
     Attributes
     ----------
     proposal
-        With the counter-offers.
+        Proposal, with the counter-offers.
     """
 
     def __init__(self, proposal: Proposal | StrategyForecast | MatchProposal) -> None:
@@ -74,7 +74,7 @@ def run(
     argv: Sequence[str] = (),
 ) -> RunResult:
     """
-    Plan a campaign, lease the processors, run it and write results, bill and report.
+    Plan a campaign, lease processors, run the tasks and write results, bill and report.
 
     Parameters
     ----------
@@ -148,6 +148,8 @@ def run(
     brokering = choose_brokering(
         campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
     )
+    # Where processors come from queues nobody knows when, a plan's reservations cannot be kept: a
+    # pool takes what it gets.
     if provisioning is None and brokering is None and strategy is None and processors is None:
         queued = any(site.batch is not None or site.remote is not None for site in facts)
         provisioning = "dynamic" if queued else None
@@ -205,6 +207,8 @@ def run(
         oversubscribe=oversubscribe,
     )
     with created as folder:
+        # Within the context: a run folder without its plan cannot be resumed, and must not stay
+        # behind.
         write_plan(folder, proposal.to_dict(), chosen)
         _make_initial_files(folder, allowed)
     return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
@@ -219,19 +223,19 @@ def resume(
     progress: bool = False,
 ) -> RunResult:
     """
-    Goes on with a run that was stopped or killed, or that its budget stopped.
+    Resume a run that was stopped or killed, or that ran out of budget.
 
     Parameters
     ----------
     name
-        Of the run, or its folder.
+        Name of the run, or path of the folder.
     runs
         Folder that holds the runs.
     budget
         Takes the place of the run's budget: ``"40 SU"``, a number, or amount and
         currency; None: as it was.
     retry_failed
-        Whether what failed for good is tried again.
+        Whether tasks that failed for good are tried again.
     progress
         Whether to show it on stderr.
 
@@ -290,7 +294,7 @@ def _check_sites(sites: Sequence[SiteFacts]) -> None:
 
 
 def _payer(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
-    """The account that pays: the caller's, else the campaign's; None: none does."""
+    """Return the account that pays: the caller's, else the campaign's; None: no account."""
     account = campaign.account if account is None else account
     if account is None:
         return None
@@ -299,7 +303,7 @@ def _payer(campaign: Campaign, account: str | None, book: str | Path | None) -> 
 
 
 def _within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer) -> Campaign:
-    """The campaign with the lesser of its budget and what its account has left."""
+    """Return the campaign with the lesser of the budget and the account's remaining amount."""
     allowance = allowance_of(payer)
     for site in facts:
         if site.currency != allowance.currency:
@@ -312,6 +316,8 @@ def _within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer
                 f"site {site.name} has no price, so what runs there cannot be charged",
                 where="--account",
             )
+    # Looked up without a lock: what really is set aside is decided by RunPayments when the run
+    # begins.
     left = from_micros(allowance.amount)
     stated = campaign.goal.budget
     budget = left if stated is None else min(left, stated)
@@ -320,7 +326,7 @@ def _within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer
 
 def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     """
-    The sites with the processors that no other run holds, where some are free.
+    Return the sites with the processors that no other run holds, where some are free.
 
     Planning for these means that the run begins at once. A site that is all in use, or too
     narrow for some task, is planned whole: the run waits there.
@@ -337,7 +343,7 @@ def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts
 
 
 def _is_dearer(planned: Proposal, budget: float | None) -> bool:
-    """Whether no plan was found, or one that costs more than there is, or nobody knows what."""
+    """Whether no plan was found, or the plan's cost is unknown or above the budget."""
     if budget is None or planned.campaign.goal.budget == budget:
         return False
     cost = None if planned.chosen is None else planned.chosen.cost
@@ -347,9 +353,10 @@ def _is_dearer(planned: Proposal, budget: float | None) -> bool:
 def _planned(
     campaign: Campaign, facts: Sequence[SiteFacts], processors: int | None, *, dynamic: bool
 ) -> Proposal:
-    """A plan; where a pool will not follow it, what may be expected, without much thought."""
+    """Make a plan; only a quick one where a pool will run the tasks without following any plan."""
     if dynamic:
         quick = make_plan(campaign, facts, method="heft")
+        # HEFT is enough to say what to expect; the pool decides by itself.
         if quick.chosen is not None:
             return quick
     return make_plan(campaign, facts, processors=processors)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedConditions:
     """
-    What is known of a run beforehand, in place of what a simulation draws.
+    Measured figures of a run, in place of the random numbers of a simulation.
 
     Parameters
     ----------
@@ -72,13 +72,13 @@ class Simulator:
     Parameters
     ----------
     campaign
-        What to run.
+        Campaign to simulate.
     grid
-        Where; it stays as it is.
+        Sites; each simulation works on a copy.
     chance
-        How far what happens differs from what was estimated.
+        Spread of runtimes about their estimates, and share of failures.
     method, scheduler
-        Of plans made on the way, see :func:`bursar.plan`.
+        Methods for plans made on the way, see :func:`bursar.plan`.
     strategy
         Brings the jobs of a bag to the sites, where there is no plan; None: best effort.
     out_of_reach
@@ -87,11 +87,11 @@ class Simulator:
         How the resource broker brings the jobs to the sites, where there is no plan and no
         strategy; None: best effort.
     copies
-        Where logical files are at the begin, by name.
+        Replicas of logical files at the begin, by name.
     recorded
-        What a recorded run came to, where that takes the place of what is drawn.
+        Figures of a recorded run, in place of random ones.
     progress
-        Whether to show it on stderr.
+        Whether to show progress on stderr.
     """
 
     def __init__(
@@ -125,16 +125,16 @@ class Simulator:
 
     def expected(self) -> tuple[float | None, float | None]:
         """
-        Makespan and cost that best effort is likely to come to.
+        Return the expected makespan and cost of best effort.
 
-        Others send what they sent in the week before, and estimates are right.
+        Other users submit the jobs of the week before, and estimates are exact.
         """
         summary, _ = self._undisturbed()._simulate(None, {}, "expected")
         return summary["makespan_s"] if _is_whole(summary) else None, summary["cost"]
 
     def queued(self) -> Plan | None:
         """
-        The plan of all tasks put into the queues now, each to start after its parents.
+        Return the plan of all tasks put into the queues now, each to start after the parents.
 
         Tasks start when best effort would start them if no other job came; as they are
         reserved, no later job delays them. None when there is no such plan.
@@ -156,20 +156,20 @@ class Simulator:
         argv: Sequence[str] = (),
     ) -> dict[str, Any]:
         """
-        The key figures of a run by a plan; without one, by best effort.
+        Return the key figures of a run by a plan; without a plan, by best effort.
 
         Parameters
         ----------
         proposal
-            That the plan was picked from, as a dictionary.
+            Proposal that the plan was picked from, as a dictionary.
         name, runs, argv
-            Of the run that is kept; without a name, none is.
+            Name, parent folder and command line of the run; without a name nothing is kept.
         """
         summary, _ = self._simulate(plan, proposal, "log", name, runs, argv)
         return summary
 
     def _undisturbed(self) -> "Simulator":
-        """The same without what one cannot know, and without a goal that would stop it."""
+        """Return a simulator without random deviations or a goal that could stop the run."""
         campaign = replace(self.campaign, goal=Goal())
         return Simulator(campaign, self.grid, ExecutionUncertainty())
 
@@ -201,8 +201,13 @@ class Simulator:
             lifespan=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
             replan=self._replan(sites),
+            # Tasks reach simulated workers in no time: prefetching would only change which worker
+            # has them.
             prefetch=False,
+            # Nothing needs a look now and then: simulated time goes from event to event.
             tick=math.inf,
+            # The folder is removed, or written up, when the simulation has ended: no sync is
+            # needed.
             durable=False,
             refresh=_refresh(campaign, plan),
             amendable=False,
@@ -213,6 +218,7 @@ class Simulator:
             proposal.get("expected_finish_s"),
             proposal.get("expected_cost"),
         )
+        # Of kind simulated, so that nobody resumes it on real sites.
         kept = tuple(replace(site, kind="simulated", slots=None) for site in grid.sites)
         with _place(runs, name) as (base, called):
             made = RunFolder.create(
@@ -270,7 +276,7 @@ class Simulator:
     def _supply(
         self, sites: dict[str, SimulatedSite], plan: Plan | None, brokerage: RunBroker | None
     ) -> DynamicScheduler | None:
-        """Job by job as the broker or a strategy says, or by best effort; None by a plan."""
+        """Return the scheduler that sends jobs one by one; None where a plan is followed."""
         if plan is not None:
             return None
         if brokerage is not None:
@@ -319,7 +325,7 @@ def _pool() -> "PilotPool":
 
 
 def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTimeScheduler:
-    """Each task goes where it is expected to end first."""
+    """Return a scheduler that sends each task to the site with the earliest expected end."""
     tasks = campaign.workflow.tasks
     candidates = list(sites.values())
     for task in tasks:
@@ -333,6 +339,7 @@ def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustIn
             return wait + runtime / site.facts.speed
 
         wide = [site for site in candidates if site.facts.processors >= width]
+        # Estimating a wait means a simulation of the queue: not for a choice of one.
         best = wide[0] if len(wide) == 1 else min(wide, key=end)
         return best.facts, _seconds(tasks[task], best.facts)
 
@@ -356,11 +363,11 @@ def _check_width(task: Task, sites: Sequence[SiteFacts]) -> None:
 
 
 _SHORTEST = 1e-3
-"""Seconds that a job asks for at the least."""
+"""Seconds that a job requests at least."""
 
 
 def _refresh(campaign: Campaign, plan: Plan | None) -> float:
-    """Simulated seconds between two looks at the progress: some hundreds in all."""
+    """Return the simulated seconds between updates of the progress: some hundred updates in all."""
     makespan = plan.makespan if plan is not None else None
     if makespan is None:
         makespan = max(task.runtime or 0.0 for task in campaign.workflow.tasks)
@@ -377,7 +384,7 @@ def _is_whole(summary: Mapping[str, Any]) -> bool:
 def _plan_of(
     records: Sequence[AttemptRecord], tasks: Sequence[Task], sites: Sequence[SiteFacts]
 ) -> Plan:
-    """Return a run as a plan that buys, of each site, what each task used when it ran."""
+    """Return a run as a plan that buys for each task exactly the processors and time used."""
     by_name = {site.name: site for site in sites}
     bought: dict[str, int] = dict.fromkeys(by_name, 0)
     purchases, placements = [], []
@@ -412,11 +419,13 @@ def _plan_of(
 
 @contextlib.contextmanager
 def _place(runs: Path, name: str | None) -> Iterator[tuple[Path, str]]:
-    """Yield folder and name of the simulated run; remove it afterwards unless it is kept."""
+    """Yield folder and name of the simulated run; remove an unnamed run afterwards."""
     if name is not None:
         yield runs, name
         return
     try:
+        # A simulated run is a run like any other and writes a folder; only one that has a name is
+        # kept.
         place = tempfile.TemporaryDirectory(prefix="bursar-")
     except OSError as error:
         raise BursarError(f"no place for the simulated run: {error.strerror}") from None

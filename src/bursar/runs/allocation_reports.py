@@ -18,7 +18,7 @@ from bursar.runs.run_record import RunRecord
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationReport:
     """
-    One request of a run for processors of a site, and its fate.
+    One request of a run for processors of a site, and what became of the request.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class AllocationReport:
 
     @property
     def recorded(self) -> float | None:
-        """Processor-seconds that it held, by the scheduler's record."""
+        """Processor-seconds that the allocation held, by the scheduler's record."""
         return None if self.record is None else self.record.processors * self.record.seconds
 
     @property
@@ -94,7 +94,7 @@ class AllocationReport:
 
 
 def allocation_reports(record: RunRecord) -> list[AllocationReport]:
-    """Every request of a run, in the order in which they were made."""
+    """Return a report on every request of a run, in the order of the requests."""
     begin = record.incarnations[0][0] if record.incarnations else 0.0
     last = record.journal.last_seen
     leases = {lease.id: lease for lease in record.leases}
@@ -140,6 +140,7 @@ def _one(
     steps_made = [step for _, step in steps]
     site = lease.site if lease is not None else steps_made[0].site
     began = ended = None
+    # A lease that ends before it begins was withdrawn: nothing is owed for it.
     if lease is None or (lease.end is not None and lease.end < lease.start):
         processors = steps_made[0].processors if steps_made else 0
         account = AllocationUsage(
@@ -164,7 +165,7 @@ def _one(
 
 
 def _fate(steps: Sequence[AllocationStep], lease: Lease | None) -> str:
-    """The last that is known of it."""
+    """Return in words how a request ended, or the present state."""
     given_back = next((step for step in steps if step.step == "given back"), None)
     if given_back is not None:
         return f"given back: {given_back.reason}"

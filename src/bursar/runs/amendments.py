@@ -16,10 +16,10 @@ from bursar.runs.folder import RunFolder, append_durably, record_budget
 from bursar.runs.plan_file import read_plan, write_plan
 
 AMENDED = "amended"
-"""Kind of the events that answer."""
+"""Kind of the events with answers to amendments."""
 
 EVERY = 0.2
-"""Seconds between two looks for amendments."""
+"""Seconds between two checks for amendments."""
 
 PATIENCE = 10.0
 """Seconds that an answer is waited for."""
@@ -32,13 +32,13 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     id
-        Of the amendment.
+        Identity of the amendment, 16 hex digits.
     deadline
         Seconds from the run's begin; None for none.
     budget
         Currency units; None for none.
     expected_finish, expected_cost
-        What the run is expected to come to: seconds from its begin, currency units; None when
+        Expected end and cost of the run, seconds from the begin and currency units; None when
         unknown.
     """
 
@@ -49,7 +49,7 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
     expected_cost: float | None = None
 
     def of(self, goal: Goal) -> Goal:
-        """A goal with these limits."""
+        """Return the goal with these limits."""
         return replace(goal, deadline=self.deadline, budget=self.budget)
 
 
@@ -81,9 +81,9 @@ def request_amendment(
     folder: RunFolder, goal: Goal, expected: tuple[float | None, float | None] = (None, None)
 ) -> AmendmentReply:
     """
-    Ask the process that carries a run out for other limits, and wait for its answer.
+    Ask the process that carries a run out for other limits, and wait for the answer.
 
-    Where no process carries the run out, the limits are written into its campaign.
+    Where no process carries the run out, the limits are written into the campaign.
 
     Parameters
     ----------
@@ -103,6 +103,8 @@ def request_amendment(
         expected_finish=finish,
         expected_cost=cost,
     )
+    # Nobody would answer: the next process that carries the run out reads the goal from the
+    # campaign.
     if not is_written(folder.journal_file):
         campaign = folder.read_campaign()
         changed = amendment.of(campaign.goal)
@@ -126,7 +128,8 @@ def request_amendment(
 
 
 async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
-    """Takes in what is asked for from now on."""
+    """Carry out amendments that are requested from now on."""
+    # Older requests have been answered, or nobody waits for their answer any more.
     seen = _size(folder)
     while True:
         await asyncio.sleep(EVERY)
@@ -136,6 +139,7 @@ async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], Non
         with folder.amendments_file.open("rb") as file:
             file.seek(seen)
             text = file.read(size - seen)
+        # A line without its end is still being written, and is taken the next time.
         whole, _, rest = text.rpartition(b"\n")
         seen = size - len(rest)
         for line in whole.split(b"\n"):
@@ -146,7 +150,7 @@ async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], Non
 
 
 def expected_after(events: Sequence[RunEvent]) -> tuple[float | None, float | None]:
-    """End and cost that a run was expected to come to when its goal was last changed."""
+    """Return the end and cost expected of a run when the goal was last changed."""
     for event in reversed(events):
         if event.kind == AMENDED:
             answer = msgspec.json.decode(event.text, type=AmendmentReply)
@@ -157,7 +161,7 @@ def expected_after(events: Sequence[RunEvent]) -> tuple[float | None, float | No
 
 def validated_goal(goal: Goal, elapsed: float) -> Goal:
     """
-    The same goal, where it makes sense for a run that has lasted so long.
+    Return the goal unchanged, if a run of that age can still meet the deadline.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Bookings that a run had made ahead when an earlier incarnation of it ended."""
+"""Bookings that an earlier incarnation of a run had made ahead."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from bursar.market.lease import Lease
 
 
 def bookings_of(events: Sequence[RunEvent]) -> dict[str, str]:
-    """Bookings by their leases, as they are journalled; those given back are left out."""
+    """Return journalled bookings by lease, without bookings that were given back."""
     found: dict[str, str] = {}
     for event in events:
         if event.kind == BOOKING:
@@ -24,7 +24,7 @@ def split_bookings(
     events: Sequence[RunEvent], leases: Mapping[str, Lease], last_seen: float, now: float
 ) -> tuple[dict[str, str], dict[str, float]]:
     """
-    Split the bookings of a killed incarnation into those that stand and those that were missed.
+    Split the bookings of a killed incarnation into valid bookings and missed ones.
 
     A booking that had not begun stands while some of its time is left: the owner keeps its
     processor from the begin on, whether it is used or not. One whose time has passed
@@ -47,6 +47,8 @@ def split_bookings(
     for name, text in bookings_of(events).items():
         lease = leases.get(name)
         terms = msgspec.json.decode(text, type=Booking).agreement.terms
+        # Settled already, or begun before the kill: then it is a lease like any other that was left
+        # open.
         if (lease is not None and lease.end is not None) or terms.start <= last_seen:
             continue
         if now < terms.end:

@@ -27,15 +27,15 @@ from bursar.model.status import SiteStatus
 from bursar.sites.protocol import Site
 
 Copies = Callable[[str], Sequence[Replica]]
-"""Where a logical file is."""
+"""Function that returns the replicas of a logical file."""
 
 
 class RunBroker:
     """
-    Brings a run's jobs to its sites by matchmaking.
+    Brings the jobs of a run to sites by matchmaking.
 
-    The broker counts the queue of a site that only this run uses; a shared site reports its
-    own. The information index asks all sites every ``refresh`` seconds.
+    The broker counts the queue of a site that only this run uses; a shared site reports the
+    queue. The information index asks all sites every ``refresh`` seconds.
 
     Parameters
     ----------
@@ -118,9 +118,11 @@ class RunBroker:
         return replace(status, state="Closed") if self.supply.is_broken(site) else status
 
     def _ask(self, site: str) -> SiteStatus:
-        """Return a site's status; within one instant it is asked once for all jobs."""
+        """Return a site's status; within one instant the site is asked once for all jobs."""
         moment = self._now.number
         stored = self._statuses.get(site)
+        # A burst of jobs is matched at one instant of a clock that stands still; asking once for
+        # each job would cost as many questions as there are jobs and sites.
         if stored is not None and moment is not None and stored[0] == moment:
             return stored[1]
         try:
@@ -135,13 +137,13 @@ class RunBroker:
         return status
 
     def _publish(self, site: str) -> None:
-        """The index hears of a site out of its turn; not where it does not say."""
+        """Publish the status of a site in the index at once, if the site reports one."""
         with suppress(SiteError):
             self.directory.publish(self.status(site))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The index knows all sites, and goes on asking them."""
+        """Wait until the index knows all sites, then poll the sites until the context is left."""
         poller = StatusPoller(
             self.directory,
             {name: partial(self.status, name) for name in self._sites},

@@ -278,10 +278,11 @@ def _amend(
     payments: RunPayments | None,
     amendment: Amendment,
 ) -> None:
-    """Changes the goal of a run, in the book first, and says so in its journal."""
+    """Change the goal of a run, in the book first, and journal the answer."""
     goal = amendment.of(execution.goal)
     refused = None
     if payments is not None and goal.budget is not None:
+        # The book first: a run must not spend what its account has not set aside.
         refused = payments.amend(goal.budget)
     if refused is None:
         was = execution.goal.budget
@@ -443,7 +444,7 @@ def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
 def _sharing(
     owners: OwnersBook, info: RunManifest, folder: RunFolder, lifespan: LifespanFactory
 ) -> LifespanFactory:
-    """Give back what the run holds at its end, and tell owners what they were paid."""
+    """Return a lifespan that releases a run's claims at the end and reports payments to owners."""
 
     def note_paid() -> None:
         priced = [site for site in info.sites if site.pricing is not None]
@@ -502,7 +503,7 @@ def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:
 
 
 def _all_open(queues: Sequence[OpenableSite], lifespan: LifespanFactory) -> LifespanFactory:
-    """Queues are watched before anything else begins, and until everything has ended."""
+    """Return a lifespan in which the queues of sites are watched from first to last."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[None]:
@@ -518,7 +519,7 @@ def _all_open(queues: Sequence[OpenableSite], lifespan: LifespanFactory) -> Life
 def _matched(
     folder: RunFolder, campaign: Campaign, sites: Mapping[str, Site], settings: Brokering
 ) -> RunEnvironment:
-    """Sites to which the resource broker brings the jobs."""
+    """Return an environment in which the resource broker brings jobs to sites."""
     tasks = campaign.workflow.tasks
     staging = None
     if settings.catalogue is not None and any(task.data or task.registers for task in tasks):
@@ -557,7 +558,7 @@ def _matched(
 def economy_of(
     info: RunManifest, campaign: Campaign, trading: CampaignTrader | None = None
 ) -> EconomyScheduler | None:
-    """Make what brings a run's jobs to its sites, buying by ``trading``; None: its plan does."""
+    """Make the scheduler of a run with a strategy, buying by ``trading``; None for a plan."""
     if info.strategy is None:
         return None
     return EconomyScheduler(

@@ -33,19 +33,19 @@ from bursar.supervisor import TaskSupervisor
 
 class ExecutorEngine:
     """
-    Leases processors and carries out what is submitted, until it is left.
+    Leases processors and runs submitted tasks.
 
-    Use it as an asynchronous context, on the loop that its other methods are
-    called from.
+    The engine is an asynchronous context: leaving gives the processors back. All methods are
+    called from one loop.
 
     Parameters
     ----------
     path
-        Folder for the journal and what goes with it; made where there is none.
+        Folder for the journal and the run's files; a missing folder is made.
     sites
-        Where to lease.
+        Sites to lease from.
     processors
-        How many of each site; None: all it has.
+        Processors of each site; None: all of them.
     budget
         Most that may be spent, currency units; None for no limit.
     keep_bill
@@ -88,6 +88,7 @@ class ExecutorEngine:
         if len(currencies) > 1:
             raise InputError(f"the sites ask {' and '.join(currencies)}; expected one currency")
         folder = RunFolder(path.absolute())
+        # Calls cannot be resumed: their futures ended with the process that made them.
         if folder.journal_file.exists():
             raise InputError(
                 "has the journal of earlier calls", where=str(path), hint="choose another folder"
@@ -123,6 +124,7 @@ class ExecutorEngine:
             for site in self._to_open:
                 await opening.enter_async_context(site.opened())
             await self._execution.__aenter__()
+            # Only when all have opened; else those that have are closed again.
             self._opened = opening.pop_all()
         self._tasks.start(self._tick())
         return self
@@ -133,6 +135,7 @@ class ExecutorEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # First, so that nobody looks at workers that are being dismissed and takes them for lost.
         await self._tasks.close()
         async with self._opened:
             await self._execution.__aexit__(kind, error, trace)
@@ -140,13 +143,14 @@ class ExecutorEngine:
             await asyncio.to_thread(self._write_bill, self._billed)
 
     def submit(self, task: Task) -> int:
-        """Adds a task; its number."""
+        """Add a task; return the number of the task."""
         if self._billed is not None:
+            # Without steps: pickled calls would fill memory, and the bill wants names only.
             self._billed.append(replace(task, steps=()))
         return self._execution.submit(task)
 
     def cancel(self, task: int) -> None:
-        """A task is not wanted any more."""
+        """Cancel a task, running or not."""
         self._execution.dispatcher.cancel(task)
 
     def _write_bill(self, tasks: Sequence[Task]) -> None:
@@ -171,7 +175,7 @@ class ExecutorEngine:
         self.failed.set_result(failure)
 
     async def _watch(self) -> BursarError:
-        """Looks at the money and the workers until something is wrong with them."""
+        """Check budget and workers until something is wrong; return the error."""
         execution = self._execution
         while True:
             await asyncio.sleep(TICK)
@@ -198,7 +202,7 @@ def _site(facts: SiteFacts, folder: RunFolder) -> Site:
 
 
 def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:
-    """Every site's processors without end, and no task placed yet."""
+    """Return a plan that leases processors of all sites without end, and places no task."""
     return Plan(
         purchases=tuple(
             Purchase(

@@ -117,12 +117,13 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """Identity of the folder among all folders; its pilots' jobs are named after it."""
+        """Identity of the folder among all folders; batch jobs of pilots are named by this."""
+        # The path and not the name: runs of one name may lie below several folders of one user.
         return hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:10]
 
     @property
     def name(self) -> str:
-        """The run's name for its user: the folder's own name."""
+        """Name of the run for the user: the name of the folder."""
         return self.path.name
 
     @classmethod
@@ -143,10 +144,10 @@ class RunFolder:
         oversubscribe: bool = False,
     ) -> "Iterator[RunFolder]":
         """
-        Makes the folder of a new run under ``base``; a context to fill it in.
+        Make the folder of a new run under ``base``, as a context for filling the folder.
 
-        What is in the folder is a run once the context is left; when that
-        happens by an error, nothing stays behind.
+        The folder becomes a run when the context is left; when that happens by an error, the
+        folder is removed.
 
         Raises
         ------
@@ -169,6 +170,8 @@ class RunFolder:
                 folder.mkdir()
             run.write_campaign(campaign)
             yield run
+            # Last: a folder without run.json is no run, so that one which was made only in part is
+            # never found.
             run.write_info(
                 RunManifest(
                     format=FORMAT,
@@ -187,18 +190,19 @@ class RunFolder:
                 )
             )
         except BaseException:
+            # Also on Ctrl-C: the name must be free for the next try.
             shutil.rmtree(run.path, ignore_errors=True)
             raise
 
     @classmethod
     def open(cls, base: Path, name: str) -> "RunFolder":
         """
-        The run of that name under ``base``, or at that path.
+        Return the run of a name under ``base``, or at a path.
 
         Raises
         ------
         InputError
-            When there is none, with the nearest name as a hint.
+            When there is no such run, with the nearest name as a hint.
         """
         for path in (base / name, Path(name)):
             if (path / "run.json").is_file():
@@ -250,12 +254,12 @@ class RunFolder:
 
     def read_campaign(self) -> Campaign:
         """
-        The campaign as it was when the run began.
+        Read the compiled campaign, with the present goal of the run.
 
         Raises
         ------
         BursarError
-            When it cannot be read.
+            When the file cannot be read.
         """
         try:
             return stored_campaign.decode(self.compiled_file.read_bytes())
@@ -272,14 +276,15 @@ def record_budget(folder: RunFolder, info: RunManifest, budget: float | None) ->
 
 def append_durably(path: Path, data: bytes) -> None:
     """
-    Adds to a file that only its owner may read; what it returned from is on disk.
+    Append to a file that only the owner may read, and wait until the data are on disk.
 
     Raises
     ------
     BursarError
-        When it cannot be written.
+        When the file cannot be written.
     """
     try:
+        # Appended in one write, so that lines of two writers do not mix.
         target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with open(target, "ab") as file:
             file.write(data)

@@ -16,9 +16,9 @@ HISTORY = "waits.json"
 
 def read_waits(folder: Path) -> WaitPredictor:
     """
-    The waits that runs of a folder have seen.
+    Read the waits that earlier runs of a folder have seen.
 
-    One that cannot be read is no history: it begins anew.
+    Where the file is missing or damaged, the history begins anew.
     """
     try:
         return WaitPredictor.of_kept(msgspec.json.decode((folder / HISTORY).read_bytes()))
@@ -28,13 +28,14 @@ def read_waits(folder: Path) -> WaitPredictor:
 
 def write_waits(folder: Path, waits: WaitPredictor) -> None:
     """
-    Keeps them; of runs that end at one time, what the last has learned.
+    Write the waits; of runs that end at one time, the last one's are kept.
 
-    Nothing hangs on it: where it cannot be written, it is left.
+    The history is a help only: where the file cannot be written, the old one stays.
     """
     part = folder / f".{HISTORY}.{secrets.token_hex(4)}"
     try:
         part.write_bytes(msgspec.json.encode(waits.kept()))
+        # In one step: another run may read it now.
         os.replace(part, folder / HISTORY)
     except OSError:
         with contextlib.suppress(OSError):

@@ -20,11 +20,11 @@ class AttemptLogs:
     Parameters
     ----------
     task
-        Its id.
+        Id of the task.
     record
-        The attempt's.
+        Record of the attempt.
     stdout_file, stderr_file
-        Where they lie when they were too long for the journal; else None.
+        Files of streams that were too long for the journal; else None.
     """
 
     task: str
@@ -33,11 +33,11 @@ class AttemptLogs:
     stderr_file: Path | None
 
     def copy_stdout(self, target: BinaryIO) -> None:
-        """Writes what it printed to stdout."""
+        """Write the standard output of the attempt to a file."""
         _copy(self.stdout_file, self.record.outcome.stdout, target)
 
     def copy_stderr(self, target: BinaryIO) -> None:
-        """Writes what it printed to stderr."""
+        """Write the standard error of the attempt to a file."""
         _copy(self.stderr_file, self.record.outcome.stderr, target)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The plan as a run keeps it: what the curve looked like, and where each task was to go."""
+"""The plan file of a run: the trade-off curve, and the place of each task."""
 
 import math
 from typing import Any
@@ -59,19 +59,19 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_plan(folder: RunFolder, proposal: dict[str, Any], plan: Plan) -> None:
-    """Keeps the plan in the run's folder."""
+    """Write the plan into the run's folder."""
     file = PlanFile(format=FORMAT, proposal=proposal, plan=_encoded(plan))
     write_atomically(folder.plan_file, msgspec.json.encode(file))
 
 
 def read_plan(folder: RunFolder) -> tuple[dict[str, Any], Plan]:
     """
-    The proposal as it was printed, and the chosen plan.
+    Return the printed proposal and the chosen plan.
 
     Raises
     ------
     BursarError
-        When it cannot be read, is damaged or of a newer format.
+        When the file cannot be read, is damaged or of a newer format.
     """
     try:
         file = msgspec.json.decode(folder.plan_file.read_bytes(), type=PlanFile)

@@ -79,7 +79,7 @@ class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def last_number(events: Sequence[RunEvent]) -> int:
-    """The highest number of a pilot that was asked for, whether it began or not; 0: none was."""
+    """Return the highest number in the name of a requested pilot, begun or not; 0: none was."""
     names = (
         msgspec.json.decode(event.text, type=AllocationStep).name
         for event in events
@@ -102,7 +102,7 @@ class _PendingAllocation:
 
 class PoolController(PilotObserver):
     """
-    Brings a pool's decisions to the sites, again and again, until it is stopped.
+    Carries a pool's decisions out at the sites, round after round, until the run stops.
 
     Parameters
     ----------
@@ -111,15 +111,15 @@ class PoolController(PilotObserver):
     sites
         By name.
     dispatcher
-        Whose tasks wait, and whose workers are counted.
+        Dispatcher whose tasks wait, and whose workers are counted.
     guard
-        Of the budget.
+        Guard of the run's budget.
     goal
-        As it is now.
+        Returns the present goal.
     elapsed
         Seconds since the run's first incarnation began.
     pilots
-        That there were before: names go on from there.
+        Highest number of an earlier pilot; names go on from there.
     note
         Journals an event, by kind and text.
     stop
@@ -158,7 +158,7 @@ class PoolController(PilotObserver):
         self._has_begun = False
 
     def begin(self, provision: PilotProvisioner) -> None:
-        """Decides from now on."""
+        """Begin to decide."""
         self._provision = provision
         self._tasks.start(self._run())
         self._has_begun = True
@@ -188,7 +188,7 @@ class PoolController(PilotObserver):
     # Called by the pilot provisioner.
 
     def began(self, pilot: Pilot, since: float) -> None:
-        """Note that a pilot has got its processors."""
+        """Note that a site has granted the processors of a pilot."""
         entry = self._asked.get(pilot.name)
         if entry is None:
             return
@@ -219,7 +219,9 @@ class PoolController(PilotObserver):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            # Before the view is taken: what changes from here on is seen by the next one.
             self._changed.clear()
+            # One view for all decisions of a round, so that they add up to the demand.
             view = self._view()
             decisions = self._pool.decide(view)
             self._request([d for d in decisions if isinstance(d, AllocationRequest)], view.now)
@@ -230,6 +232,8 @@ class PoolController(PilotObserver):
             if verdict:
                 self._stop(verdict)
                 return
+            # Changes come in bursts, such as the workers of one pilot one after the other: they are
+            # decided on together.
             await asyncio.sleep(PAUSE)
             until = min(loop.time() + REVIEW_INTERVAL, loop.time() + self._pool.wake - view.now)
             async with TaskSupervisor() as tasks:
@@ -259,6 +263,8 @@ class PoolController(PilotObserver):
                 bundle=ask.bundle,
                 copies=copies[ask.bundle] if ask.bundle else 1,
             )
+            # Journalled before it is requested, so that after a kill no later pilot gets the same
+            # name.
             entry = self._asked[pilot.name] = _PendingAllocation(ask, pilot, now)
             self._pool.asked(pilot.name, ask, now)
             self._write(entry, "asked")
@@ -266,6 +272,7 @@ class PoolController(PilotObserver):
 
     def _give_back(self, decision: AllocationRelease) -> None:
         entry = self._asked.get(decision.name)
+        # The pool may say so again while the processors are on their way back.
         if entry is not None and not entry.leaving:
             entry.leaving = True
             self._write(entry, "given back", decision.reason)
@@ -281,16 +288,17 @@ class PoolController(PilotObserver):
             allocations=tuple(self._allocation(name, e, loads) for name, e in self._asked.items()),
             sites={name: self._seen(site, goal) for name, site in self._sites.items()},
             until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
+            # A little less than is free: amounts are rounded up when they are set aside.
             affordable=None if goal.budget is None else from_micros(max(0, free - _ROUNDING)),
             settling=bool(self._guard.unsettled),
         )
 
     def _seen(self, site: Site, goal: Goal) -> PoolSite:
         """
-        A site as it sees itself.
+        Return a site's own view, as a batch site where there is a budget.
 
-        Of a lease without an end any amount may have to be set aside for what it runs: with a
-        budget each has one, wherever it is.
+        A lease without an end may need any amount set aside for running tasks, so that with a
+        budget every lease gets an end, also on sites that need none.
         """
         view = site.view()
         return view if goal.budget is None else replace(view, batch=True)

@@ -1,4 +1,4 @@
-"""Sees that a planned run will miss its goal, and has what is left planned again."""
+"""Replanning of a run that is forecast to miss the goal."""
 
 import asyncio
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ MOST = 5
 """Times that a run is planned again for its goal, at the most."""
 
 WORTH = 0.95
-"""Of the expected end or cost: a plan that does not come below is not worth the change."""
+"""Share of the expected end or cost that a new plan must come below to be worth the change."""
 
 SURE = 0.02
-"""Share of the tasks, and three, that must have ended before a forecast counts."""
+"""Share of the tasks, and at least three tasks, that must have ended before a forecast counts."""
 
 
 @dataclass(slots=True)
@@ -25,11 +25,11 @@ class ReplanMonitor:
     Parameters
     ----------
     execution
-        Of the run.
+        The run that is watched.
     forecast
-        What is learned of it.
+        Forecast of the run's end.
     every
-        Seconds between two looks.
+        Seconds between two checks.
     """
 
     execution: RunExecution
@@ -39,25 +39,30 @@ class ReplanMonitor:
     _stretch: float = 0.0
 
     async def watch(self) -> None:
-        """Looks until the run ends."""
+        """Check again and again until the run ends."""
         while self._times < MOST:
             await asyncio.sleep(self.every)
             reason = self._reason()
             if reason is not None:
+                # Noted whether or not the plan is worth it: with the same knowledge it would not be
+                # a second later either.
                 self._stretch = self.forecast.stretch
                 if await self._is_worth_it():
                     self._times += 1
                     self.execution.plan_again(reason, self.forecast.stretch)
 
     def _reason(self) -> str | None:
-        """Why it should be planned again; None while the goal is met, or nothing is new."""
+        """Return why to plan again; None while the goal is met or nothing new is known."""
         execution, forecast = self.execution, self.forecast
         forecast.follow(execution.plan)
         counts = execution.counts
         if execution.is_planning or execution.cause is not None:
             return None
+        # A few tasks say little of the others.
         if counts.succeeded < max(3, SURE * counts.total):
             return None
+        # What is left has begun, or will as soon as processors come free: another plan could not
+        # move it.
         if counts.waiting <= execution.plan.processors:
             return None
         if forecast.stretch < self._stretch * 1.1:
@@ -80,13 +85,15 @@ class ReplanMonitor:
         return finish, self.execution.spent + self.execution.rate * (finish - elapsed)
 
     async def _is_worth_it(self) -> bool:
-        """Whether another plan would come to less than this one will."""
+        """Whether a new plan would be clearly better than the present one."""
         plan = await self.execution.sketch(self.forecast.stretch)
         goal, finish, cost = self.execution.goal, *self._expected()
         if plan is None or finish is None:
             return False
         elapsed = self.execution.elapsed
         if goal.deadline is not None and finish > goal.deadline:
+            # A change costs the end of running tasks and new leases: a small gain on paper is a
+            # loss.
             return _is_below(plan.makespan, WORTH * (finish - elapsed))
         return cost is not None and _is_below(plan.cost, WORTH * (cost - self.execution.spent))
 
@@ -96,5 +103,5 @@ def _is_below(value: float | None, limit: float) -> bool:
 
 
 def can_rebuy(plan: Plan) -> bool:
-    """Whether what a plan buys can be given back and bought anew at any time."""
+    """Whether the purchases of a plan can be given back and bought anew at any time."""
     return bool(plan.purchases) and all(purchase.slot.leased for purchase in plan.purchases)

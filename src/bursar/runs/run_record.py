@@ -109,7 +109,7 @@ class RunRecord:
 
     @cached_property
     def recorded_at(self) -> dict[str, str]:
-        """The site of each lease that a record is of, as far as leases and requests tell."""
+        """Site of each lease with a record of a site, as far as leases and requests tell."""
         sites = {lease.id: lease.site for lease in leases_of(self.journal.events).values()}
         return {pilot: sites[pilot] for pilot in self.recorded if pilot in sites}
 
@@ -130,12 +130,13 @@ class RunRecord:
 
     @cached_property
     def skipped(self) -> frozenset[int]:
-        """Tasks that cannot run because one before them failed."""
+        """Tasks that cannot run because a task before has failed."""
         children = self.campaign.workflow.children
         stack = [t for t, r in self.final.items() if r.outcome.status is not Status.SUCCEEDED]
         found: set[int] = set()
         while stack:
             for child in children[stack.pop()]:
+                # Counted once, though several of its ancestors may have failed.
                 if child not in found:
                     found.add(child)
                     stack.append(child)
@@ -162,12 +163,12 @@ class RunRecord:
 
 def read_run(folder: RunFolder) -> RunRecord:
     """
-    The run in a folder, also while it is carried out.
+    Read the record of a run, also while the run goes on.
 
     Raises
     ------
     BursarError
-        When part of it cannot be read.
+        When part of the record cannot be read.
     """
     return RunRecord(folder, effective_manifest(folder), read_journal(folder.journal_file))
 
@@ -185,8 +186,9 @@ def integrity_warning(record: RunRecord) -> str:
 
 
 def effective_manifest(folder: RunFolder) -> RunManifest:
-    """``run.json``, where a run that was killed before it could say so is ``interrupted``."""
+    """Read ``run.json``, with the state ``interrupted`` for a run whose process was killed."""
     info = folder.read_info()
+    # The lock ends with its process, also by kill -9, when nobody writes that the run has ended.
     if info.state in ("new", "running") and not is_written(folder.journal_file):
         info.state = "interrupted"
     return info
@@ -207,7 +209,7 @@ def bill_of(record: RunRecord) -> Bill:
 
 
 def summarise(record: RunRecord) -> dict[str, Any]:
-    """The key figures of a run, as ``bursar run --json`` prints them."""
+    """Return the key figures of a run, the output of ``bursar run --json``."""
     info, ledger = record.info, record.ledger
     proposal, plan = record.planned
     goal = record.campaign.goal

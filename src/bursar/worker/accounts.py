@@ -9,7 +9,7 @@ from bursar.dispatch.linux import close_memory
 from bursar.model.errors import SiteError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where programs are looked for, unless the service has its own idea."""
+"""Search path of programs for tasks of another account."""
 
 _KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
@@ -37,19 +37,19 @@ class UnixAccount:
 
     @property
     def owner(self) -> tuple[int, int]:
-        """User and group of its files."""
+        """Ids of the user and group that own the account's files."""
         return self.uid, self.gid
 
 
 def find_account(name: str) -> UnixAccount:
     """
-    The account of that name.
+    Return the account of a name.
 
     Raises
     ------
     SiteError
-        When there is none; when it is the superuser's, as whom no task runs; or when this process
-        may not start others as that user.
+        When there is no such account; when the account is root's, as whom no task runs; or when
+        this process may not start others as that user.
     """
     try:
         found = pwd.getpwnam(name)
@@ -67,7 +67,7 @@ def find_account(name: str) -> UnixAccount:
 
 def switch_to_account(account: UnixAccount) -> None:
     """
-    Switch this process to an account for good, and keep the account from tracing it.
+    Switch this process to an account for good, and keep that account from tracing the process.
 
     The kernel closes the memory of a process that changes its user, at once: there is no moment
     at which processes of the account may trace it, unlike a program that is started as that
@@ -78,6 +78,7 @@ def switch_to_account(account: UnixAccount) -> None:
     OSError
         When this process is not permitted to switch.
     """
+    # Groups before the user: without root's rights they could not be changed any more.
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
@@ -101,5 +102,6 @@ def environment_of(account: UnixAccount | None, mine: Mapping[str, str]) -> dict
     else:
         name, home = account.name, account.home
     kept = {key: mine[key] for key in _KEPT if key in mine}
+    # Root's PATH may name folders that the account cannot enter.
     path = mine.get("PATH", PATH) if account is None else PATH
     return {**kept, "PATH": path, "HOME": home, "USER": name, "LOGNAME": name, "SHELL": "/bin/sh"}

@@ -93,6 +93,7 @@ _RAISED, _REFUSED = "raised", "refused"
 def described_error(error: BaseException) -> bytes:
     """Describe the exception of a call as data, for :func:`result_of_data`."""
     kind = type(error)
+    # By identity: a class of the user's may have the name of a built-in one.
     name = kind.__name__ if BUILT_IN.get(kind.__name__) is kind else ""
     stored = getattr(error, "__notes__", None)
     notes = [note for note in stored if type(note) is str] if type(stored) is list else []
@@ -156,7 +157,7 @@ def result_of_data(data: bytes, *, succeeded: bool) -> Any:
 
 
 def _arguments(error: BaseException) -> list[Any]:
-    """Return the exception's arguments; where they are no data, its message."""
+    """Return the arguments of an exception, or the message where the arguments are no data."""
     try:
         found = list(error.__reduce__()[1])  # of an OSError, with the names of its files
         encode_plain((found,))  # as deep as it will lie

@@ -19,23 +19,23 @@ from functools import partial
 from bursar.worker.staging import StagingError, kind_of, shown
 
 DEEPEST = 100
-"""Folders in folders of an output."""
+"""Levels of folders that an output may have, at most."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How folders are opened."""
+"""Flags for opening folders, never through a link."""
 
 PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-"""How files are opened: a pipe in the place of one would keep us for ever."""
+"""Flags for opening files: without O_NONBLOCK opening a named pipe would wait for ever."""
 
 
 def parts_of(name: str) -> list[str]:
     """
-    The steps of a relative name.
+    Return the steps of a relative name.
 
     Raises
     ------
     StagingError
-        When it is no name of something below a folder.
+        When the name is not that of something below a folder.
     """
     parts = _steps_of(name)
     if not parts:
@@ -45,7 +45,7 @@ def parts_of(name: str) -> list[str]:
 
 def open_folder(folder: str, parts: list[str], *, owner: tuple[int, int] | None = None) -> int:
     """
-    Open a folder below another one, making it where it is missing; return its descriptor.
+    Open a folder below another one, and return the descriptor; missing folders are made.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def open_folder(folder: str, parts: list[str], *, owner: tuple[int, int] | None 
 
 def descend(at: int, steps: Iterable[str], enter: Callable[[int, str], int]) -> int:
     """
-    A descriptor of a folder below another one, reached step by step.
+    Return a descriptor of a folder below another one, reached step by step.
 
     Parameters
     ----------
     at
-        Descriptor of the folder to begin at; it is closed, whatever happens.
+        Descriptor of the folder to begin at; closed here in any case.
     enter
         Opens a folder of a folder, as :data:`FOLDER` has it; may make it before.
     """
@@ -84,19 +84,20 @@ def descend(at: int, steps: Iterable[str], enter: Callable[[int, str], int]) -> 
 
 class ConfinedFiles:
     """
-    The files of an instance, which its tasks take their inputs from and leave their outputs in.
+    The files of an instance: inputs and outputs of the instance's tasks.
 
     Parameters
     ----------
     folder
-        Where they lie.
+        Folder of the files.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def find(self, name: str) -> str:
-        """Path to read ``name`` from; links that stay inside are followed."""
+        """Return the path to read ``name`` from; links that stay inside are followed."""
+        # A name for reading may pass through links of the user's own, as long as they stay inside.
         path = os.path.realpath(os.path.join(self.folder, *parts_of(name)))
         if not _is_below(path, self.folder):
             raise StagingError(f'"{shown(name)}" leads out of the instance\'s files')
@@ -105,7 +106,7 @@ class ConfinedFiles:
         return path
 
     def target(self, name: str) -> str:
-        """Path to write ``name`` to, its folder made."""
+        """Return the path to write ``name`` to, and make the folder."""
         parts = parts_of(name)
         os.close(open_folder(self.folder, parts[:-1]))
         path = os.path.join(self.folder, *parts)
@@ -140,7 +141,7 @@ class ConfinedFiles:
             os.close(parent)
 
     def make_room(self, folder: str, name: str) -> None:
-        """Makes the folder of something that is to be in a working directory."""
+        """Make the parent folder of a file in a working directory."""
         parts = parts_of(name)
         # An input that is a folder is a link there, and may take outputs.
         if len(parts) > 1 and not os.path.isdir(os.path.join(folder, *parts[:-1])):
@@ -162,8 +163,11 @@ class ConfinedFiles:
             raise StagingError(f'output "{shown(name)}" was not made')
         if not (_is_below(source, folder) or _is_below(source, self.folder)):
             raise StagingError(f'output "{shown(name)}" leads out of the task\'s folder')
+        # An output may be a link to an input of the instance, which is then published as it is.
         base = folder if _is_below(source, folder) else self.folder
         steps = os.path.relpath(source, os.path.realpath(base)).split("/")
+        # Taken again step by step: since realpath() a process of the task may have put a link in
+        # the way.
         at, into = _descend(base, steps[:-1]), -1
         try:
             into = open_folder(self.folder, parts[:-1])
@@ -190,6 +194,7 @@ def _is_below(path: str, folder: str) -> bool:
 def _descend(
     folder: str, parts: list[str], *, make: bool = False, owner: tuple[int, int] | None = None
 ) -> int:
+    # The service made this folder; only what lies below is a task's.
     top = os.open(folder, FOLDER & ~os.O_NOFOLLOW)
     try:
         return descend(top, parts, partial(_step, make=make, owner=owner))
@@ -200,17 +205,21 @@ def _descend(
 def _step(at: int, part: str, *, make: bool, owner: tuple[int, int] | None) -> int:
     if make:
         with contextlib.suppress(FileExistsError):
+            # Made first and opened then, whether it was there or not: to look before would be a
+            # race.
             os.mkdir(part, dir_fd=at)
             if owner is not None:
+                # Only of a folder made here: one that was there belongs to whom it belongs.
                 os.chown(part, *owner, dir_fd=at, follow_symlinks=False)
     return os.open(part, FOLDER, dir_fd=at)
 
 
 def _put(source: str, found: os.stat_result, name: str, parent: int) -> None:
-    """A further name of a plain file, in place of what has that name."""
+    """Give a plain file a further name, in place of any other file of that name."""
     try:
         os.link(source, name, dst_dir_fd=parent, follow_symlinks=False)
     except FileExistsError:
+        # Of two names of one file nothing need be replaced.
         if not os.path.samestat(found, os.stat(name, dir_fd=parent, follow_symlinks=False)):
             os.unlink(name, dir_fd=parent)
             _put(source, found, name, parent)
@@ -219,7 +228,7 @@ def _put(source: str, found: os.stat_result, name: str, parent: int) -> None:
 
 
 def _put_link(source: str, found: os.stat_result, name: str, parent: int) -> None:
-    """A link to a folder, in place of a link that has that name."""
+    """Make a link to a folder, in place of any other link of that name."""
     try:
         os.symlink(source, name, dir_fd=parent)
     except FileExistsError:
@@ -229,8 +238,9 @@ def _put_link(source: str, found: os.stat_result, name: str, parent: int) -> Non
 
 
 def _publish(at: int, name: str, into: int, goal: str, stays: bool, depth: int) -> None:
-    """One file or folder, from folder to folder; within one, links stay what they are."""
+    """Publish one file or folder from folder to folder; links within a folder stay links."""
     found = os.stat(name, dir_fd=at, follow_symlinks=False)
+    # A rename of one name of a file over another does nothing, and the first would stay behind.
     if _is_at(found, goal, into):
         return
     if stat.S_ISDIR(found.st_mode):
@@ -246,6 +256,7 @@ def _publish(at: int, name: str, into: int, goal: str, stays: bool, depth: int) 
 
 
 def _publish_folder(at: int, name: str, into: int, goal: str, stays: bool, depth: int) -> None:
+    # Each level holds two descriptors; a folder without a bottom must not use them all up.
     if not depth:
         raise StagingError(f"there are more than {DEEPEST} folders in folders")
     source, target = os.open(name, FOLDER, dir_fd=at), -1
@@ -261,7 +272,8 @@ def _publish_folder(at: int, name: str, into: int, goal: str, stays: bool, depth
 
 @contextlib.contextmanager
 def _in_one_step(into: int, goal: str) -> Iterator[str]:
-    """A name to make something under, which then takes the place of what has the other name."""
+    """Yield a temporary name; on success the file there is renamed to the final name."""
+    # A worker puts one file in place at a time; the name of another worker is another.
     fresh = f".part-{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(fresh, dir_fd=into)
@@ -279,6 +291,7 @@ def _give_name(at: int, name: str, into: int, fresh: str, stays: bool) -> None:
         with contextlib.suppress(OSError):  # another device, or no hard links here
             os.link(name, fresh, src_dir_fd=at, dst_dir_fd=into, follow_symlinks=False)
             return
+    # A copy where the task may go on to write: with a hard link it would change what was published.
     with open(os.open(name, os.O_RDONLY | PLAIN, dir_fd=at), "rb") as source:
         mode = stat.S_IMODE(os.fstat(source.fileno()).st_mode) & 0o777
         made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, mode, dir_fd=into)

@@ -20,7 +20,7 @@ _PATIENCE = 5.0  # seconds for killed processes to be gone
 
 class ControlGroups:
     """
-    A group for each lease, which holds its processes to their processors.
+    Control groups of leases, each of which limits processes to the lease's processors.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class ControlGroups:
 
     def enter(self, lease: str, processors: int, pid: int) -> None:
         """
-        Puts a process into a lease's group, which is made.
+        Put a process into the group of a lease; a missing group is made.
 
         Raises
         ------
@@ -49,11 +49,12 @@ class ControlGroups:
         (group / "cpu.max").write_text(f"{processors * _PERIOD} {_PERIOD}")
         if self._memory is not None:
             (group / "memory.max").write_text(str(processors * self._memory))
+        # After the limits, so that the process is never without them.
         (group / "cgroup.procs").write_text(str(pid))
 
     def leave(self, lease: str) -> None:
         """
-        Ends what is in a lease's group, and the group; nothing where there is none. May wait.
+        Kill the processes of a lease's group and remove the group, if there is one. May wait.
 
         Raises
         ------
@@ -67,6 +68,8 @@ class ControlGroups:
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:
+                # Busy until the kernel has buried the processes, which takes a moment after the
+                # kill.
                 group.rmdir()
             except OSError:
                 if time.monotonic() > give_up:
@@ -83,7 +86,7 @@ def open_control_groups(
     notify: Callable[[str], None], *, memory: int | None = None, info: Path = PROCESS_INFO
 ) -> ControlGroups | None:
     """
-    Open control groups below this process's own, which must have been delegated to it.
+    Open control groups below this process's own, which must have been delegated to the process.
 
     Under systemd that is what ``Delegate=cpu memory pids`` of a unit does. This process goes into
     a group of its own there.
@@ -110,6 +113,8 @@ def open_control_groups(
         own = base / _SUPERVISOR
         with contextlib.suppress(FileExistsError):
             own.mkdir()
+        # Controllers can be handed down only by a group without processes (cgroups(7), "no internal
+        # processes").
         (own / "cgroup.procs").write_text(str(os.getpid()))
         (base / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in _CONTROLLERS))
     except OSError as error:
@@ -120,7 +125,7 @@ def open_control_groups(
 
 
 def _own_group(info: Path) -> Path:
-    """Folder of the group of version 2 that this process is in, or was before it had its own."""
+    """Return the folder of this process's group of version 2, as it was at the start."""
     path = next(
         (line[3:] for line in (info / "cgroup").read_text().splitlines() if line[:3] == "0::"),
         None,

@@ -15,7 +15,7 @@ _RECORD = 1 << 16  # bytes given to TLS at a time: what did not go out is given 
 
 class DispatcherConnection:
     """
-    A plain connection to the dispatcher, which never blocks once it is made.
+    A plain connection to the dispatcher; after connecting, no call blocks.
 
     Parameters
     ----------
@@ -38,10 +38,13 @@ class DispatcherConnection:
         self._socket = socket.create_connection((host, port), patience)
         if owner is not None:
             try:
+                # Before the first byte, which would be the run's secret.
                 check_peer(self._socket, owner, patience)
             except BaseException:
                 self._socket.close()
                 raise
+        # Reports are small and the dispatcher waits for them: none is held back to be sent with the
+        # next.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
 
@@ -72,9 +75,9 @@ class DispatcherConnection:
 
     def send(self, data: bytearray) -> int:
         """
-        Bytes of what is to be sent that have gone, maybe none.
+        Send as many bytes as the socket takes, and return their number, 0 at least.
 
-        What has not is to be given again, with more behind it or not.
+        The caller gives the rest again in the next call, with or without more data behind.
 
         Raises
         ------
@@ -110,6 +113,7 @@ class TlsDispatcherConnection(DispatcherConnection):
         plain = self._socket
         try:
             keep_alive(plain, silence)
+            # The handshake blocks, with a limit; the connection does not any more after it.
             plain.settimeout(patience)
             secure = client_context(certificate).wrap_socket(plain)
         except BaseException:

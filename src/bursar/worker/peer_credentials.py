@@ -17,7 +17,7 @@ _POLL_TIMEOUT = 5  # milliseconds
 
 def check_peer(connection: socket.socket, owner: int, patience: float) -> None:
     """
-    Wait until the peer has accepted the connection, and check its user.
+    Wait until the peer has accepted the connection, and check the user of the peer's process.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ def check_peer(connection: socket.socket, owner: int, patience: float) -> None:
     while (found := _owner_of_peer(connection)) is None:
         if time.monotonic() >= until:
             raise TimeoutError("nobody takes the connection")
+        # Peeked at and left: what the dispatcher says first is for the caller.
         if poll.poll(_POLL_TIMEOUT) and not connection.recv(1, socket.MSG_PEEK):
             raise ConnectionResetError("the connection was ended")
     if found != owner:
@@ -47,7 +48,7 @@ def check_peer(connection: socket.socket, owner: int, patience: float) -> None:
 
 def _owner_of_peer(connection: socket.socket) -> int | None:
     """
-    User of the process that has accepted a connection; None: none has.
+    Return the user of the process that has accepted a connection; None: no process has.
 
     Raises
     ------
@@ -68,6 +69,8 @@ def _owner_of_peer(connection: socket.socket) -> int | None:
             continue
         for line in lines:
             fields = line.split()
+            # Without an inode nobody has accepted the connection: the listener's user is not known
+            # yet.
             if (fields[1], fields[2]) in wanted and fields[9] != "0":
                 return int(fields[7])
     return None

@@ -76,7 +76,7 @@ def encode_plain(value: object) -> bytes:
 
 def decode_plain(data: bytes) -> Any:
     """
-    Decode what :func:`encode_plain` made; other bytes, whoever made them, run no code.
+    Decode the output of :func:`encode_plain`; no bytes, whoever made them, can run code.
 
     Raises
     ------
@@ -128,6 +128,8 @@ class _PlainEncoder:
             return _lifted_array(value, kind)
         if depth == 0:
             raise NotPlainError(f"it nests containers more than {DEPTH} deep, or holds itself")
+        # Counted by occurrence: a list of ten lists of ten lists, each the same object, is small in
+        # memory and endless in bytes.
         self._parts += len(value)
         if self._parts > MOST_PARTS:
             raise NotPlainError(f"it has more than {MOST_PARTS} parts")
@@ -137,6 +139,7 @@ class _PlainEncoder:
             for key, item in value.items():
                 lifted.append(lift(key, depth - 1))
                 lifted.append(lift(item, depth - 1))
+        # Most long lists hold numbers or bytes: one look in C instead of a call for each item.
         elif _SELF.issuperset(map(type, value)):
             lifted.extend(value)
         else:
@@ -157,6 +160,7 @@ def _lifted_array(value: Any, kind: type) -> object:
     numpy = sys.modules.get("numpy")  # where nobody has loaded it, nothing is an array
     if numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic)):
         name = value.dtype.str
+        # Both: a structured type, or one with metadata, has a name that loses part of it.
         if _is_plain_dtype(name) and value.dtype == numpy.dtype(name):
             if kind is numpy.ndarray:
                 return _ARRAY, name, value.shape, value.tobytes()
@@ -196,6 +200,8 @@ def _gathered(mark: int, items: list[Any]) -> Any:
     else:
         found = set(items) if mark == _SET else frozenset(items)
         size = len(items)
+    # A sender that repeats a key would have it mean one thing here and another to who checks the
+    # bytes.
     if len(found) != size:
         raise NotPlainError("these bytes are not data: equal keys")
     return found
@@ -225,8 +231,10 @@ def _built_array(name: str, shape: list[int], data: bytes) -> Any:
     dtype = _dtype(name)
     if any(type(length) is not int or length < 0 for length in shape):
         raise NotPlainError("these bytes are not data: no shape of an array")
+    # Before NumPy sees the shape, which could ask for any amount of memory.
     if math.prod(shape) * dtype.itemsize != len(_bytes(data)):
         raise NotPlainError("these bytes are not data: no array of this shape")
+    # A truth value that is neither 0 nor 1 makes NumPy's results depend on the operation.
     if dtype.kind == "b" and data.translate(None, b"\0\1"):
         raise NotPlainError("these bytes are not data: no truth values")
     return numpy.ndarray(tuple(shape), dtype, data).copy()  # which may be written to

@@ -24,8 +24,8 @@ def pickled_error(error: BaseException) -> bytes:
     """
     Pickle the exception of a call.
 
-    Unpickled, it is the exception again, or a :class:`RemoteError` where its class does not
-    load; with a :class:`RemoteTraceback` as its cause.
+    Unpickling yields the exception, or a :class:`RemoteError` where the class does not
+    load; the cause is a :class:`RemoteTraceback`.
     """
     return pickle.dumps(_Raised(error))
 
@@ -69,7 +69,7 @@ def pickled(value: Any) -> bytes:
 
 
 class _Raised:
-    """An exception on its way: unpickled, it is the exception again."""
+    """Pickles as a call of :func:`rebuild`, so that unpickling yields the exception again."""
 
     def __init__(self, error: BaseException) -> None:
         self._trace = trace_of(error)
@@ -77,6 +77,7 @@ class _Raised:
         try:
             self._error = pickled(error)
         except BaseException:
+            # The receiver then gets a RemoteError with this line and traceback.
             self._error = b""
 
     def __reduce__(self) -> tuple[Any, ...]:

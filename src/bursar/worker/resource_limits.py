@@ -55,10 +55,10 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def impose(self) -> None:
         """
-        Holds this process, and all that it starts from now on, to them.
+        Limit this process and all processes started from now on.
 
-        By itself: to narrow those of another user's process takes a capability that services in
-        containers do not have. Limits that are narrower already stay.
+        A worker limits itself: to limit another user's process takes a capability that services
+        in containers do not have. Limits that are narrower already stay.
         """
         _narrow(resource.RLIMIT_CORE, 0)
         _narrow(resource.RLIMIT_AS, self.memory)

@@ -45,12 +45,12 @@ class SealedTaskOpener:
 
     def open(self, job: WireJob) -> tuple[WireJob, OutcomeSealer]:
         """
-        The job with its steps and environment, and what its outcome is sealed with.
+        Return the opened job, with steps and environment, and the function that seals the outcome.
 
         Raises
         ------
         SealError
-            When it cannot be opened here.
+            When the job cannot be opened here.
         """
         if self._opener is None:
             raise SealError("this worker has no key to open tasks with")
@@ -63,7 +63,7 @@ class SealedTaskOpener:
 
 
 def seal_outcome(outcome: Outcome, seal: OutcomeSealer) -> Outcome:
-    """The outcome with all that is its user's own in an envelope."""
+    """Seal the parts of an outcome that only the task's user may read."""
     content = SealedResult(
         status=outcome.status,
         exit_code=outcome.exit_code,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class StagingError(Exception):
-    """A file is missing or cannot be put in its place: the attempt fails with this line."""
+    """A file is missing or cannot be staged: the attempt fails with this one-line message."""
 
 
 class RootNamespace(NamedTuple):
@@ -31,13 +31,14 @@ class RootNamespace(NamedTuple):
 
     def find(self, name: str) -> str:
         """
-        Path to read ``name`` from.
+        Return the path to read ``name`` from.
 
         Raises
         ------
         StagingError
-            When it is in neither folder.
+            When the file is in neither folder.
         """
+        # The run's own first: a task may have made a newer file of that name.
         for folder in (self.files, self.campaign):
             path = os.path.join(folder, name)
             if os.path.lexists(path):
@@ -46,12 +47,12 @@ class RootNamespace(NamedTuple):
 
     def target(self, name: str) -> str:
         """
-        Path to write ``name`` to, its folder made.
+        Return the path to write ``name`` to, and make the folder.
 
         Raises
         ------
         StagingError
-            When it would leave the run's files.
+            When the path would leave the run's files.
         """
         path = os.path.normpath(os.path.join(self.files, name))
         # Where it leads counts, not how it is spelled: a task may have made a link.
@@ -83,6 +84,7 @@ class RootNamespace(NamedTuple):
         target = os.path.join(folder, name)
         self.make_room(folder, name)
         try:
+            # A hard link survives when another task publishes a newer file of that name.
             os.link(os.path.join(self.files, name), target, follow_symlinks=False)
         except FileNotFoundError:
             source = self.find(name)
@@ -97,7 +99,7 @@ class RootNamespace(NamedTuple):
 
     def publish(self, folder: str, name: str, *, stays: bool) -> None:
         """
-        Puts an output into the run's files, whole or not at all.
+        Put an output into the run's files, whole or not at all.
 
         Parameters
         ----------
@@ -116,6 +118,8 @@ class RootNamespace(NamedTuple):
         if stays:
             copy(source, self.target(name))
         else:
+            # The working directory is about to go: giving the file another name is cheaper than a
+            # copy.
             copy_whole(source, self.target(name))
 
 
@@ -195,13 +199,13 @@ def check_kind(path: str, what: str) -> None:
 
 
 def shown(name: str) -> str:
-    """Return a name as it may stand in a message of one line."""
+    """Return a name in a form that fits into a message of one line."""
     name = name[:200]
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def kind_of(mode: int) -> str:
-    """Return what kind of thing a file's mode says it is, for a message."""
+    """Return the kind of file for a mode, in words for a message."""
     return _KINDS.get(stat.S_IFMT(mode), "of an unknown kind")
 
 
@@ -217,7 +221,7 @@ _KINDS = {
 
 
 def copy_whole(source: str, target: str) -> None:
-    """Gives ``source`` the further name ``target``, replacing what had it, in one step."""
+    """Give ``source`` the further name ``target``, replacing any file there in one step."""
     if os.path.isdir(source):
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
     else:
@@ -238,6 +242,7 @@ def _in_one_step(source: str, target: str, make: Callable[[str, str], None]) -> 
 
 
 def _link_file(source: str, target: str) -> None:
+    # A link to a file that may change or go: what is published must be the content.
     if os.path.islink(source):
         _copy_file(source, target)
         return

@@ -1,4 +1,4 @@
-"""The settings of a worker, and the hello that it makes of them."""
+"""The settings of a worker, and the first message that follows from these."""
 
 import socket
 
@@ -13,7 +13,7 @@ from bursar.worker.resource_limits import ResourceLimits
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Settings of a worker; a program of its own reads them as JSON from standard input.
+    Settings of a worker, which a worker process reads as JSON from standard input.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_connection(settings: WorkerSettings) -> DispatcherConnection:
     """
-    A worker's connection to the dispatcher.
+    Connect a worker to the dispatcher.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) 
     Parameters
     ----------
     holds
-        Task and attempt of all that it has of a connection that was lost.
+        Task and attempt of all work kept since a connection was lost.
     """
     return Hello(
         settings.token,
