@@ -34,7 +34,7 @@ def figures_of(paper: str) -> list[str]:
 
 def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experiment]:
     """
-    Those of a paper; one of them where a figure is named.
+    Return the experiments of a paper, or the one of a figure.
 
     Parameters
     ----------

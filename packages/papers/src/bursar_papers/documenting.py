@@ -1,5 +1,5 @@
 """
-Render what a study's last run found into its page, between markers.
+Render the findings of a study's last run into the study's page, between markers.
 
 A page holds, for each figure, a pair of lines between which nothing is written by hand::
 
@@ -42,7 +42,7 @@ Entry = dict[str, Any]
 
 
 def entry_of(outcome: ExperimentResult) -> Entry:
-    """Return what a run found, without its rows."""
+    """Return the findings of a run, without the rows."""
     experiment = outcome.experiment
     return {
         "title": experiment.title,
@@ -75,7 +75,7 @@ def read_entries(path: Path) -> dict[str, Entry]:
 
 def record(path: Path, paper: str, entries: dict[str, Entry], order: Sequence[str]) -> None:
     """
-    Put entries into a study's file in the place of those of the same figures.
+    Put entries into a study's file; entries of the same figures are replaced.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def record(path: Path, paper: str, entries: dict[str, Entry], order: Sequence[st
 
 def update_page(folder: Path, paper: str) -> Path | None:
     """
-    Render a study's findings into its page; None where the folder has no such page.
+    Render a study's findings into the study's page; None when the folder lacks the page.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def update_page(folder: Path, paper: str) -> Path | None:
 
 def rendered(page: str, paper: str, entries: Mapping[str, Entry]) -> str:
     """
-    Return a page with all its blocks rendered anew.
+    Return a page with all blocks rendered anew.
 
     Raises
     ------

@@ -49,7 +49,7 @@ good": equal figures are, and a mean whose interval reaches below is open.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """
-    A figure of ours with its interval, and the bounds within which it agrees.
+    A figure of ours with an interval, and the bounds within which both figures agree.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Comparison:
         return "differs" if self.high < self.at_least or self.low > self.at_most else "open"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON, in which an infinite bound is null."""
+        """Return the comparison for JSON, in which an infinite bound is null."""
         figures = {"mean": self.mean, "low": self.low, "high": self.high}
         bounds = {"at_least": self.at_least, "at_most": self.at_most}
         finite = {k: v if math.isfinite(v) else None for k, v in (figures | bounds).items()}
@@ -112,7 +112,7 @@ def compare_with_bounds(
 def compare_with_stated(
     ours: Summary | float, stated: float, *, share: float = RELATIVE, name: str = ""
 ) -> Comparison:
-    """Compare with a stated figure; ours may differ by a share of it."""
+    """Compare with a stated figure, from which ours may differ by a share."""
     margin = share * abs(stated)
     return compare_with_bounds(ours, stated - margin, stated + margin, name=name)
 
@@ -124,7 +124,7 @@ def compare_per_cent(ours: Summary | float, stated: float, *, name: str = "") ->
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Say a comparison's name, figure and half its interval."""
+    """Describe a comparison by name, figure and half the interval."""
     width = comparison.high - comparison.mean
     spread = f" ± {rounded(width)}" if width else ""
     return f"{comparison.name} {rounded(comparison.mean, 4)}{spread}".strip()

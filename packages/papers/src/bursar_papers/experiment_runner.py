@@ -1,4 +1,4 @@
-"""Cells measured on several processes, each kept as soon as it is done."""
+"""Measures cells on several processes and stores each result at once."""
 
 import hashlib
 import json
@@ -79,7 +79,7 @@ def key_of(experiment: Experiment, cell: Cell) -> str:
 
 @cache
 def code_stamp() -> str:
-    """Return a digest of the source of Bursar and of its studies."""
+    """Return a digest of the source of Bursar and of the studies."""
     digest = hashlib.sha256()
     for package in (Path(bursar.__file__).parent, Path(__file__).parent):
         for module in sorted(package.rglob("*.py")):
@@ -122,7 +122,7 @@ def _measured(
     data: Path,
     pool: Executor | None,
 ) -> Iterator[tuple[int, list[Row], float]]:
-    """Index, rows and seconds of each missing cell, as they are done."""
+    """Yield index, rows and seconds of each missing cell, in the order of completion."""
     measure = experiment.measure
     if pool is None or len(missing) <= 1:
         for i in missing:
@@ -157,7 +157,7 @@ def worker_processes(jobs: int) -> Iterator[Executor | None]:
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; the first of them knows what to do."""
+    """Ignore Ctrl-C in a worker process: the terminal sends it to all, the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -137,11 +137,12 @@ def _find_trade_off(rows: Sequence[Row]) -> list[PaperFinding]:
 
 
 def _find_slower(rows: Sequence[Row]) -> list[PaperFinding]:
-    """In how many single submissions the plan is the slower one."""
+    """Count the single submissions in which the plan is slower."""
     queued = {row["seed"]: row["makespan"] for row in selected(rows, kind=BEST_EFFORT)}
     told = []
     for weight in (0.0, 0.5, 1.0):
         plans = selected(rows, kind=MOGA, trade_off=weight)
+        # Equal makespans are sums in different orders and may differ in the last digits.
         slower = sum(row["makespan"] > queued[row["seed"]] * (1 + 1e-9) for row in plans)
         told.append(f"{slower} at {weight:g}")
     return [
@@ -203,7 +204,7 @@ def _draw_trade_off(rows: Sequence[Row]) -> Charts:
 
 
 def _along_trade_offs(rows: Sequence[Row]) -> list[Row]:
-    """What does not depend on the trade-off is drawn at both ends."""
+    """Repeat rows that do not depend on the trade-off at both ends of the axis."""
     flat = (BEST_EFFORT, DEPENDENT, BOUND)
     ends = [row | {"trade_off": w} for row in rows if row["kind"] in flat for w in (0.0, 1.0)]
     return [*ends, *(row for row in rows if row["trade_off"] is not None)]
@@ -260,7 +261,7 @@ def _plan(trade_off: float) -> Row:
 
 
 def _relative(rows: Sequence[Row], what: str, factors: Sequence[str]) -> list[Row]:
-    """A measure of each provisioned row in per cent of best effort's beside it."""
+    """Return provisioned rows with a measure in per cent of the paired best effort's."""
     below = {tuple(r[k] for k in factors): r[what] for r in selected(rows, kind=BEST_EFFORT)}
     return [
         row | {what: 100 * row[what] / below[tuple(row[k] for k in factors)]}
@@ -326,7 +327,7 @@ def _shake_cells(effort: Effort) -> list[Cell]:
 
 
 def _measure_cybershake(cell: Cell, data: Path) -> list[Row]:
-    """Under the load, the looseness or the other assumptions that the cell names."""
+    """Measure under the load, the looseness or the other assumptions that the cell names."""
     named = {k: cell[k] for k in ("utilisation", "looseness", "variant") if k in cell}
     assumed = VARIANTS[cell["variant"]] if "variant" in cell else named
     cluster = cluster_at(data, submission_moment(cell["seed"]), **assumed)

@@ -36,7 +36,7 @@ def read_ctc_log(data: Path, name: str) -> Trace:
 
 
 def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
-    """The machine of one of ``LOGS``, somewhere in the middle three fifths of it."""
+    """Return the machine of one of ``LOGS`` at a time in the log's middle three fifths."""
     trace = read_ctc_log(data, name)
     share = np.random.default_rng([seed, 5]).uniform(0.2, 0.8)
     at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
@@ -97,7 +97,7 @@ def cluster_at(
     processors: int = PROCESSORS,
 ) -> LoadedCluster:
     """
-    Return a copy of the cluster as it stands at a moment of the log.
+    Return a copy of the cluster at a moment of the log.
 
     See :class:`bursar.simulation.loaded_cluster.LoadedCluster`.
     """

@@ -219,7 +219,7 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[PaperFinding]:
 
 
 def _at_most(values: Sequence[float], most: float, name: str, *, chance: bool) -> Comparison:
-    """Compare the mean of a sample with an upper bound; without chance it is a point."""
+    """Compare the mean of a sample with an upper bound; without variance the mean is exact."""
     ours = Summary.of(values) if chance else float(np.mean(values))
     return compare_with_bounds(ours, at_most=most, name=name)
 

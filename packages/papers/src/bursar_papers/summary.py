@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Mean and standard deviation of a sample, and its size."""
+    """Mean, standard deviation and size of a sample."""
 
     mean: float
     deviation: float
@@ -45,7 +45,7 @@ class Summary:
         return Summary(factor * self.mean + offset, abs(factor) * self.deviation, self.count)
 
     def __str__(self) -> str:
-        """The mean and half its 95 % interval."""
+        """Return the mean and half the 95 % interval as text."""
         return f"{rounded(self.mean, 4)} ± {rounded(self.half_width)}"
 
 

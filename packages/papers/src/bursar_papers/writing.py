@@ -16,7 +16,7 @@ FORMATS = ("svg", "png", "html")
 
 
 def to_dict(outcome: ExperimentResult) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """Return all results for JSON."""
     experiment = outcome.experiment
     return {
         "paper": experiment.paper,

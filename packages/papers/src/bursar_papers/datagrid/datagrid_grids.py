@@ -60,7 +60,7 @@ POLICIES = (*PAPER, *OURS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridAssumptions:
     """
-    What is assumed where the paper is silent.
+    Assumptions made where the paper is silent.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ VARIANTS = {
 
 def policy(name: str, alpha: float, beta: float, *, direct: bool = False) -> BrokerPolicy:
     """
-    Return a policy by the name that it has in figures.
+    Return a policy by the name used in figures.
 
     The paper's own broker does not count its jobs on their way, so neither does it here.
     """

@@ -26,7 +26,7 @@ class SimulatedQueue(Protocol):
 
     @property
     def now(self) -> float:
-        """Seconds on its clock."""
+        """Time on the queue's clock, seconds."""
 
     @property
     def free(self) -> int:
@@ -34,53 +34,53 @@ class SimulatedQueue(Protocol):
 
     @property
     def holes(self) -> tuple[BackfillWindow, ...]:
-        """What is free, now and later, as far as a plain user can tell."""
+        """Backfill windows, now and later, as far as a user without privileges can tell."""
 
     @property
     def waiting(self) -> int:
-        """Jobs of others that wait."""
+        """Number of waiting jobs of other users."""
 
     @property
     def next_event(self) -> float:
-        """When something happens next by itself, seconds."""
+        """Time of the queue's next own event, seconds."""
 
     def submit(
         self, processors: int, seconds: float, *, fewest: int | None = None, with_last: bool = False
     ) -> int:
-        """A job, and perhaps an element of the same submission as the last one."""
+        """Submit a job, with ``with_last`` as an element of the previous submission."""
 
     def cancel(self, number: int) -> None:
-        """A job is not wanted any more."""
+        """Cancel a job."""
 
     def began(self, number: int) -> float | None:
-        """When a job got its processors, seconds; None: not yet."""
+        """Return the time at which a job started, seconds; None: not yet."""
 
     def ended(self, number: int) -> bool:
-        """Whether a job is gone."""
+        """Return whether a job has ended."""
 
     def processors(self, number: int) -> int:
-        """That it asks for, and has once it began."""
+        """Return the processors that a job requests or, once started, holds."""
 
     def ready(self, number: int) -> int:
-        """Its workers that have registered."""
+        """Return the number of a job's workers that have registered."""
 
     def advance(self, until: float) -> None:
-        """Moves the clock."""
+        """Advance the clock to a time, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBacklog:
     """
-    Tasks of one processor that all wait from the begin on.
+    Tasks of one processor each, all waiting from the beginning.
 
     Parameters
     ----------
     wanted
-        Processors that are to work on it at a time.
+        Processors that should work on the tasks at a time.
     tasks
-        How many there are.
+        Number of tasks.
     seconds
-        Of each.
+        Run time of each task.
     """
 
     wanted: int
@@ -90,20 +90,21 @@ class TaskBacklog:
 
 class Acquirer:
     """
-    A pool with one site, and what is known of its allocations.
+    A pool with one site, and the known state of the allocations.
 
-    It says what to submit and to cancel; whoever holds the scheduler tells what became of it.
+    The acquirer decides what to submit and cancel; the caller owns the scheduler and reports
+    events.
 
     Parameters
     ----------
     acquisition
         The policy.
     work
-        That waits.
+        Waiting tasks.
     site
-        What the pool is told of the site, but for what changes.
+        Constant facts of the site, as the pool sees them.
     longest
-        Seconds of one allocation at most.
+        Duration limit of one allocation, seconds.
     """
 
     def __init__(
@@ -125,27 +126,27 @@ class Acquirer:
         self._pool = PilotPool()
         self._asked = 0
         self._spent = 0.0
-        """Processor-seconds of allocations that are gone."""
+        """Processor-seconds of ended allocations."""
 
     @property
     def looks(self) -> bool:
-        """Whether its policy goes by what is free."""
+        """Whether the policy uses the numbers of free processors."""
         return self._site.rules.acquisition in ("adaptive", "optimal", "node-range")
 
     @property
     def bounds(self) -> BoundScore:
-        """What became of the bounds on its requests' waits."""
+        """Score of the predicted bounds on the waits of the requests."""
         return self._pool.waits.score()
 
     @property
     def wake(self) -> float:
-        """When it may decide something by time alone, seconds."""
+        """Time at which a decision may be due without an event, seconds."""
         return self._pool.wake
 
     def decide(
         self, now: float, free: int | None, holes: Sequence[BackfillWindow] = (), waiting: int = 0
     ) -> tuple[list[tuple[str, AllocationRequest]], list[str]]:
-        """Requests to submit, by a name for each, and allocations to cancel."""
+        """Return named requests to submit, and names of allocations to cancel."""
         site = replace(self._site, free=free, backfill_windows=tuple(holes), waiting=waiting)
         view = PoolSnapshot(
             now=now,
@@ -176,17 +177,17 @@ class Acquirer:
         return asks, back
 
     def on_began(self, name: str, now: float, processors: int) -> None:
-        """An allocation has its processors."""
+        """Record that an allocation started."""
         known = self.allocations[name]
         self._change(name, began=now, until=now + known.seconds, processors=processors)
         self._pool.began(name, now)
 
     def on_ready(self, name: str, workers: int, now: float) -> None:
-        """So many of its workers have registered; each has a task at once."""
+        """Record the number of registered workers; each gets a task at once."""
         self._change(name, ready=workers, busy=workers, idle_since=None if workers else now)
 
     def on_ended(self, name: str, now: float) -> None:
-        """An allocation is gone."""
+        """Record that an allocation ended."""
         gone = self.allocations.pop(name)
         if gone.began is not None:
             self._spent += gone.processors * min(now - gone.began, gone.seconds)
@@ -199,6 +200,7 @@ class Acquirer:
         held = [a for a in self.allocations.values() if a.began is not None and a.ready]
         running = sum(a.ready for a in held)
         done = self._spent + sum(a.ready * (now - a.began) for a in held if a.began is not None)
+        # Whole tasks only: processor time that the end of an allocation cut off counts for nothing.
         left = max(0, self.work.tasks - int(done // self.work.seconds) - running)
         return ProcessorDemand(
             tasks=left,
@@ -214,7 +216,7 @@ def run_acquisition(
     scheduler: SimulatedQueue, acquirer: Acquirer, *, horizon: float, every: float
 ) -> None:
     """
-    Acquires until the horizon, seconds on the scheduler's clock.
+    Run the acquisition until the horizon, seconds on the scheduler's clock.
 
     Parameters
     ----------
@@ -237,11 +239,15 @@ def run_acquisition(
             numbers[name] = scheduler.submit(
                 ask.processors, ask.seconds, fewest=ask.least_processors, with_last=with_last
             )
+        # By no time at all: jobs that can start at once do so before the clock moves.
         scheduler.advance(scheduler.now)
+        # A start changes the demand, and so perhaps the next decision at the same moment.
         if any(_is_new(scheduler, acquirer, name, numbers) for name in numbers):
             continue
         if scheduler.now >= horizon:
             return
+        # The clock moves by a millisecond at least, or a due decision that changes nothing would be
+        # asked for without end.
         ahead = min(scheduler.now + every, max(acquirer.wake, scheduler.now + 1e-3), horizon)
         _advance(scheduler, ahead, list(numbers.values()))
 
@@ -260,7 +266,7 @@ def _advance(scheduler: SimulatedQueue, until: float, numbers: Sequence[int]) ->
 
 
 def _look(scheduler: SimulatedQueue, acquirer: Acquirer, name: str, number: int) -> None:
-    """What is new of a job."""
+    """Report a job's changes to the acquirer."""
     at = scheduler.began(number)
     known = acquirer.allocations[name]
     if at is not None and known.began is None:
@@ -280,7 +286,7 @@ def _is_new(
 def _submissions(
     asks: Sequence[tuple[str, AllocationRequest]],
 ) -> Iterator[tuple[str, AllocationRequest, bool]]:
-    """With each request whether it belongs to the submission of the one before."""
+    """Yield each request with whether it belongs to the same submission as the one before."""
     last = ""
     for name, ask in asks:
         yield name, ask, bool(ask.bundle) and ask.bundle == last

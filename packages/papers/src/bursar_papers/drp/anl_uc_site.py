@@ -61,7 +61,7 @@ StartOrder = Literal["shared", "own"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
     """
-    How long acquiring takes.
+    Latencies of acquiring processors.
 
     Parameters
     ----------
@@ -72,7 +72,8 @@ class Latencies:
     worker
         Seconds from one worker to the next.
     door
-        Of whom.
+        Whether the workers of all submissions register in one sequence (``"shared"``), or those of
+        each submission in a sequence of their own.
     """
 
     first: float = FIRST
@@ -84,9 +85,9 @@ class Latencies:
 @cache
 def calibrated(door: StartOrder = "shared") -> Latencies:
     """
-    By one-at-a-time and all-at-once on the idle site.
+    Derive the latencies from one-at-a-time and all-at-once on the idle site.
 
-    So many workers that come at even distances are there for ``WANTED * (HORIZON - FIRST)``
+    ``WANTED`` workers that register at even intervals are there for ``WANTED * (HORIZON - FIRST)``
     seconds less ``distance * WANTED * (WANTED - 1) / 2``.
     """
     pairs = WANTED * (WANTED - 1) / 2
@@ -113,7 +114,7 @@ class _PaperJob:
 
 class PaperSite:
     """
-    A queue over so many free processors, more of them from a moment on.
+    A queue with a number of free processors that grows once.
 
     Jobs start in the order of submission; those behind one that waits go ahead where they fit
     ("evidence of the back-filling strategies of the local resource manager"). None ends by itself
@@ -153,7 +154,7 @@ class PaperSite:
 
     @property
     def submissions(self) -> int:
-        """Made so far."""
+        """Number of submissions so far."""
         return self._submissions
 
     @property
@@ -164,9 +165,9 @@ class PaperSite:
     @property
     def holes(self) -> tuple[BackfillWindow, ...]:
         """
-        What a user reads from the queue: what is free, and what the other job will leave.
+        Backfill windows: processors free now, and those that the other user's job will release.
 
-        His own requests that wait have taken of it already, as in any projection of a queue.
+        The user's own waiting requests are already deducted, as in any projection of a queue.
         """
         coming = max(0.0, self._release - self.now)
         lasting, until_then, later = self._free, 0, self._more
@@ -187,25 +188,27 @@ class PaperSite:
 
     @property
     def waiting(self) -> int:
-        """Jobs of others that wait."""
+        """Number of waiting jobs of other users: none."""
         return 0
 
     def submit(
         self, processors: int, seconds: float, *, fewest: int | None = None, with_last: bool = False
     ) -> int:
         """
-        A job.
+        Submit a job.
 
         Parameters
         ----------
         processors, fewest
-            That it asks for; and the fewest with which it starts as well, None: not fewer.
+            Number requested, and the least number with which the job starts; None: no fewer.
         seconds
-            That it asks for; longer than anybody looks here.
+            Ignored: no job ends within the time simulated here.
         with_last
-            Whether it is an element of the same submission as the last one.
+            Whether the job is an element of the previous submission.
         """
         if not with_last:
+            # Submissions follow one another at the pace at which the paper's client could make
+            # them.
             self._submitted = max(self.now, self._submitted + self._latencies.submission)
             self._overhead = self._firsts.pop(0) if self._firsts else self._latencies.first
             self._submissions += 1
@@ -220,22 +223,22 @@ class PaperSite:
         return job.number
 
     def cancel(self, number: int) -> None:
-        """A job is not wanted any more."""
+        """Cancel a job."""
         job = self._jobs[number]
         if not job.cancelled and job.began is not None:
             self._free += job.processors
         job.cancelled = True
 
     def began(self, number: int) -> float | None:
-        """When a job got its processors, seconds; None: not yet."""
+        """Return the time at which a job started, seconds; None: not yet."""
         return self._jobs[number].began
 
     def ended(self, number: int) -> bool:
-        """Whether a job is gone."""
+        """Return whether a job was cancelled."""
         return self._jobs[number].cancelled
 
     def processors(self, number: int) -> int:
-        """That a job asks for, and has once it began."""
+        """Return the processors that a job requests or, once started, holds."""
         return self._jobs[number].processors
 
     def ready(self, number: int) -> int:
@@ -244,11 +247,11 @@ class PaperSite:
 
     @property
     def next_event(self) -> float:
-        """When something happens next by itself, seconds."""
+        """Time of the next event, seconds."""
         return min(self._moments(), default=math.inf)
 
     def advance(self, until: float) -> None:
-        """Moves the clock; what can start by then starts."""
+        """Advance the clock; jobs that can start by then start."""
         while (at := self.next_event) <= until:
             self._step(at)
         self._step(until)
@@ -267,6 +270,8 @@ class PaperSite:
         if self._more and self._release <= at:
             self._free, self._more = self._free + self._more, 0
         for job in self._waiting():
+            # In the order of submission, but past those that do not fit: the paper saw evidence of
+            # backfilling.
             if job.may_start <= at and self._free >= job.fewest:
                 job.processors = min(job.processors, self._free)
                 self._free -= job.processors
@@ -274,7 +279,7 @@ class PaperSite:
                 self._let_in(job)
 
     def _let_in(self, job: _PaperJob) -> None:
-        """Its workers come through the door, one after the other."""
+        """Register a job's workers one after the other."""
         door = 0 if self._latencies.door == "shared" else job.submission
         at = max(self.now, self._doors.get(door, 0.0))
         times = [at + self._latencies.worker * i for i in range(job.processors)]
@@ -293,7 +298,7 @@ def accumulated(times: Sequence[float], horizon: float = HORIZON) -> float:
 
 
 def measures(times: Sequence[float], requests: int) -> Row:
-    """Of one run, from the moments at which its workers registered, seconds."""
+    """Return the measures of one run, from the times at which workers registered, seconds."""
     return {
         "cpu": accumulated(times),
         "workers": sum(at <= HORIZON for at in times),

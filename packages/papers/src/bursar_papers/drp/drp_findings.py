@@ -68,7 +68,7 @@ REMARKS = {
 
 
 def order(rows: Sequence[Row]) -> list[Row]:
-    """Sort rows by policy, those of the paper first."""
+    """Sort rows by policy, the paper's policies first."""
     names = [*STATED, *(name for name in ACQUISITIONS if name not in STATED)]
     return sorted(rows, key=lambda row: names.index(row["policy"]))
 

@@ -115,12 +115,12 @@ class LiveAcquisition:
             await asyncio.sleep(LOOK)
 
     async def end(self) -> None:
-        """Ends all its jobs."""
+        """Cancel all jobs of the run."""
         if self.jobs:
             await self.manager.cancel(list(self.jobs.values()))
 
     async def _hear(self) -> None:
-        """What became of the jobs."""
+        """Ask what became of the jobs."""
         said = await self.manager.poll(list(self.jobs.values())) if self.jobs else {}
         there = self._reported()
         for name, job in list(self.jobs.items()):
@@ -243,7 +243,7 @@ def measured(
 
 
 def manager_of(cluster: SlurmCluster) -> Slurm:
-    """Of a test cluster's jobs."""
+    """Return the resource manager of a test cluster."""
     return Slurm(BatchScheduler(manager="slurm", environment=cluster.environment))
 
 
@@ -373,7 +373,7 @@ def experiments(
     draw_table: "Callable[[Sequence[Row]], dict[str, altair.TopLevelMixin]]",
     draw_curves: "Callable[[Sequence[Row]], dict[str, altair.TopLevelMixin]]",
 ) -> tuple[Experiment, ...]:
-    """Those that need Slurm on this machine."""
+    """Return the experiments that need Slurm on this machine."""
     return (
         Experiment(
             paper="drp",

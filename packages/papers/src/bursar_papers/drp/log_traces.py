@@ -1,5 +1,5 @@
 """
-What acquisition policies gather on machines with the jobs of real logs.
+Compares acquisition policies on machines that run the jobs of real logs.
 
 The paper stops at two scenarios that were made by hand, and concludes that each policy suits
 another load. Here all of them meet the same moments of recorded loads.
@@ -59,9 +59,10 @@ MOMENTS_SEED = 180
 
 class TraceSite:
     """
-    A loaded machine as :class:`bursar_papers.drp.acquiring.SimulatedQueue`; pilots are jobs of it.
+    A loaded machine as :class:`bursar_papers.drp.acquiring.SimulatedQueue`.
 
-    A pilot runs until its limit. Its workers are there as soon as it starts.
+    Pilots are jobs of the machine. A pilot runs until its limit; its workers register when it
+    starts.
     """
 
     def __init__(self, cluster: LoadedCluster) -> None:
@@ -82,54 +83,54 @@ class TraceSite:
 
     @property
     def holes(self) -> tuple[BackfillWindow, ...]:
-        """What the queue leaves free by what its jobs asked for."""
+        """Backfill windows, by the times that the queue's jobs requested."""
         return backfill_windows_of(self._machine)
 
     @property
     def waiting(self) -> int:
-        """Jobs of others that wait."""
+        """Number of waiting jobs of other users."""
         return len(np.setdiff1d(self._machine.waiting, self._own, assume_unique=True))
 
     @property
     def next_event(self) -> float:
-        """When something happens next by itself, seconds."""
+        """Time of the machine's next event, seconds."""
         return self._cluster.next_event
 
     def submit(
         self, processors: int, seconds: float, *, fewest: int | None = None, with_last: bool = False
     ) -> int:
-        """A job; it takes no time to hand in."""
+        """Submit a job; the submission takes no time."""
         self._own.append(self._machine.submit(processors, seconds))
         self.submissions += not with_last
         return self._own[-1]
 
     def cancel(self, number: int) -> None:
-        """A job is not wanted any more."""
+        """Cancel a job."""
         self._machine.cancel(number)
 
     def began(self, number: int) -> float | None:
-        """When a job got its processors, seconds; None: not yet."""
+        """Return the time at which a job started, seconds; None: not yet."""
         return self._machine.jobs.times(number, self._machine.now)[0]
 
     def ended(self, number: int) -> bool:
-        """Whether a job is gone."""
+        """Return whether a job has ended."""
         return self._machine.jobs.times(number, self._machine.now)[1] is not None
 
     def processors(self, number: int) -> int:
-        """That a job asks for."""
+        """Return the number of processors that a job requests."""
         return self._machine.job(number).processors
 
     def ready(self, number: int) -> int:
-        """All of a job's workers while it runs."""
+        """Return the number of workers: all while the job runs, none otherwise."""
         start, finish = self._machine.jobs.times(number, self._machine.now)
         return self.processors(number) if start is not None and finish is None else 0
 
     def advance(self, until: float) -> None:
-        """Moves the clock."""
+        """Advance the clock to a time, seconds."""
         self._cluster.advance(until)
 
     def spans(self, until: float) -> Iterator[tuple[float, float, int]]:
-        """From when to when each job of ours held how many processors, up to a moment."""
+        """Yield start, end and processors of each of our jobs that started, up to a time."""
         for number in self._own:
             job = self._machine.job(number)
             if job.start is not None:
@@ -138,9 +139,9 @@ class TraceSite:
 
 def cluster_at_work(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
     """
-    The machine of a log somewhere in the middle three fifths of it, at work hours or not.
+    Return a log's machine at a random time in the middle three fifths of the log.
 
-    Its users ask for what they asked for; where they ended early, waiting jobs move forward.
+    Jobs request what the log states; when one ends early, waiting jobs move forward.
     """
     trace = read_ctc_log(data, name)
     share = np.random.default_rng([seed, MOMENTS_SEED]).uniform(0.2, 0.8)
@@ -154,13 +155,13 @@ def gather_processors(
     cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: float
 ) -> Row:
     """
-    What a policy gathers for so many processors until the horizon; the cluster moves there.
+    Measure what a policy acquires until the horizon, to which the cluster is advanced.
 
     Returns
     -------
     dict
         ``cpu``: processor time in per cent of what as many processors at once would have given;
-        ``useful``: such as whole tasks fit into; ``first``, ``half``, ``all``: seconds until so
+        ``useful``: the same, in whole tasks only; ``first``, ``half``, ``all``: seconds until so
         many processors were held, None where they never were; ``requests``; ``bounds`` on their
         waits that were scored, and ``bounds_held`` of these.
     """
@@ -176,6 +177,7 @@ def gather_processors(
     full = wanted * HORIZON
     return {
         "cpu": 100 * sum(n * (b - a) for a, b, n in spans) / full,
+        # A microsecond against rounding: a span of exactly one task must hold one.
         "useful": 100 * sum(n * TASK * ((b - a + 1e-6) // TASK) for a, b, n in spans) / full,
         "most": max(_held(spans), default=(0.0, 0), key=lambda step: step[1])[1],
         **{
@@ -189,7 +191,7 @@ def gather_processors(
 
 
 def _held(spans: Sequence[tuple[float, float, int]]) -> Iterator[tuple[float, int]]:
-    """Processors held from each moment on; those given back go first."""
+    """Yield the processors held from each time on; releases come before starts."""
     steps = sorted([(b, -n) for _, b, n in spans] + [(a, n) for a, _, n in spans])
     held = 0
     for at, change in steps:
@@ -200,7 +202,7 @@ def _held(spans: Sequence[tuple[float, float, int]]) -> Iterator[tuple[float, in
 def reached(
     spans: Sequence[tuple[float, float, int]], began: float, processors: int
 ) -> float | None:
-    """Seconds until so many processors were held at a time; None: never."""
+    """Return the seconds until a number of processors was held at once; None: never."""
     return next((at - began for at, held in _held(spans) if held >= processors), None)
 
 
@@ -238,7 +240,7 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
 
 
 def differences(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
-    """Of one policy over another, at the same moments of the same machines."""
+    """Return the differences between two policies, paired by moment and machine."""
     on = ("log", "queue", "share", "seed")
     theirs = {tuple(r[k] for k in on): r[measure] for r in selected(rows, policy=other)}
     return [
@@ -249,7 +251,7 @@ def differences(rows: Sequence[Row], policy: str, measure: str, other: str) -> l
 
 
 def by_moment(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
-    """The same, a mean for each moment of a log: those of one moment are not independent."""
+    """Return the mean difference at each moment of a log: those of one moment are dependent."""
     moments = dict.fromkeys((row["log"], row["seed"]) for row in rows)
     return [
         float(np.mean(differences(selected(rows, log=name, seed=seed), policy, measure, other)))
@@ -299,6 +301,8 @@ def _find_bounds(rows: Sequence[Row]) -> PaperFinding:
         for name in ("bounds", "bounds_held")
     )
     share = held.sum() / given.sum() if given.sum() else math.nan
+    # Linearised ratio estimator: its mean is the pooled share and its spread that of the ratio, so
+    # moments with many bounds weigh more and each moment still counts once in the interval.
     by_moment = share + (held - share * given) / given.mean() if given.sum() else []
     found = Summary.of([100 * float(each) for each in by_moment])
     return PaperFinding(

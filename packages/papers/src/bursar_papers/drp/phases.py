@@ -40,7 +40,7 @@ class PhaseTimes:
 
     @property
     def seconds(self) -> float:
-        """From the first submission to the last result."""
+        """Seconds from the first submission to the last result."""
         return self.delivered[-1][0] - self.began
 
     def over_time(self, step: float) -> Iterator[tuple[float, dict[str, float]]]:

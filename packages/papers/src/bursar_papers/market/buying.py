@@ -69,6 +69,8 @@ def _take_quote(
     ]
     if not quotes:
         return
+    # Of equal prices the earlier start, then the shorter deal: the choice must not depend on the
+    # order in which owners are asked.
     best = min(quotes, key=lambda q: (_per_job(place, q), q.terms.start, q.terms.seconds))
     if place.hold(customer, order, best.terms.amount, now):
         said = place.carry(customer.manager.accept(best, now), now)
@@ -80,7 +82,7 @@ def _take_quote(
 def _options(
     place: MarketSimulation, customer: MarketCustomer, start: float
 ) -> list[tuple[str, float, int]]:
-    """Name, begin and jobs of what is asked for: the next period, a later one, several."""
+    """Return name, start and jobs of each option: the next period, a later one, a block."""
     setting = place.setting
     later = start + setting.ahead * setting.seconds
     found = [("next", start, 1)]
@@ -151,7 +153,7 @@ def _conclude(
     said: list[TradeMessage],
     now: float,
 ) -> bool:
-    """Whether what was said made a deal of the order."""
+    """Conclude the deals among delivered messages; return whether there was one."""
     agreements = confirmed_agreements(said, deal, customer.name)
     for agreement in agreements:
         place.agree(customer, order, jobs, agreement, now)
@@ -159,14 +161,14 @@ def _conclude(
 
 
 def _limit(place: MarketSimulation, customer: MarketCustomer, job: int, now: float) -> Micros:
-    """What a job may cost now; 0 when it was bought for meanwhile."""
+    """Return the most that a job may cost now; 0 when the job has an agreement by now."""
     return place.limits(customer, now).get(job, 0)
 
 
 def _open(
     place: MarketSimulation, customer: MarketCustomer, lot: str, limit: Micros, now: float
 ) -> list[str]:
-    """Owners that are worth asking."""
+    """Return the owners that are worth asking."""
     return [
         owner
         for owner in place.owners
@@ -177,11 +179,12 @@ def _open(
 def _note(
     place: MarketSimulation, customer: MarketCustomer, lot: str, said: list[TradeMessage]
 ) -> None:
-    """Remembers what is asked for a lot, and who refused to open: what is sold stays sold."""
+    """Record quoted prices, and owners that refuse: a sold lot stays sold."""
     for message in said:
         if isinstance(message, Quote):
             customer.heard[lot, message.sender] = _per_job(place, message)
         elif isinstance(message, Reject) and message.to == customer.name and message.of == 1:
+            # Above any limit, so that this owner is not asked again for this lot.
             customer.heard[lot, message.sender] = math.inf
 
 

@@ -24,7 +24,7 @@ EASY, HASTE = 0.75, 0.5
 @dataclass(slots=True, eq=False)
 class MarketCustomer:
     """
-    One broker with its campaign.
+    One broker with one campaign.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class MarketCustomer:
 
     def limits(self, money: Micros, urgency: float, most: int) -> Mapping[int, Micros]:
         """
-        What it gives for each of the next jobs.
+        Return the most that the customer pays for each of the next jobs.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class MarketCustomer:
 
     def shaded(self, job: int, limit: Micros, reserve: Micros, rivals: int) -> Micros:
         """
-        Return the customer's bid where the winner pays its own bid.
+        Return the customer's bid in a first-price sale.
 
         The equilibrium of bidders who do not know each other's values, drawn evenly from
         one range, and do know the reserve (Krishna 2009, Auction Theory, section 2.5).
@@ -109,6 +109,6 @@ class MarketCustomer:
 
 
 def draw_values(seed: int, customer: int, jobs: int, budget: Micros) -> tuple[Micros, ...]:
-    """What the jobs of a customer are worth; the same whoever else there is."""
+    """Draw the values of a customer's jobs, independently of the other customers."""
     rng = np.random.default_rng([seed, customer])
     return tuple(int(w * budget / jobs) for w in rng.uniform(LOWEST, HIGHEST, jobs))

@@ -10,7 +10,7 @@ from bursar.model.money import Micros
 
 class DoubleAuctionTrader(NegotiationSide):
     """
-    Gives one order when called, and hears what it trades. Its states: open, ordered, told.
+    Places one order when called, and receives the trades. Its states: open, ordered, told.
 
     Parameters
     ----------

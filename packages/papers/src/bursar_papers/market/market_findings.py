@@ -278,7 +278,7 @@ _ENOUGH = 5
 
 
 def find_breakdowns(rows: Sequence[Row]) -> list[PaperFinding]:
-    """Return what an owner's failure costs its customers."""
+    """Return the cost of an owner's failure for the customers."""
     found = []
     for n in sorted({row["users"] for row in rows}):
         broken, whole = {"outage": True, "users": n}, {"outage": False, "users": n}

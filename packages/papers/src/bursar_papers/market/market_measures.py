@@ -1,4 +1,4 @@
-"""What a simulated market came to, once its books are found in order."""
+"""Measures of a simulated market whose books were found in order."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -115,7 +115,7 @@ class MarketMeasures:
 
 def simulate_market(setting: MarketScenario, protocol: MarketProtocol) -> MarketSimulation:
     """
-    Has the market of a setting traded out by a protocol.
+    Simulate the market of a setting under a protocol.
 
     Raises
     ------
@@ -142,6 +142,8 @@ def find_violations(place: MarketSimulation, *, told: bool = True) -> list[str]:
     found = place.accounts.faults()
     found += [f"{a} still holds {b}" for a, b in place.accounts.balances.items()
               if a.startswith("held:") and b]  # fmt: skip
+    # The rows alone must give the balances, and must agree with what the owners signed: money that
+    # appears in one of three places only is an error in one of them.
     replayed = Accounts(opened=place.accounts.accounts.values(), rows=place.accounts.rows)
     if replayed.balances != place.accounts.balances:
         found.append("the rows do not give the balances")
@@ -163,7 +165,7 @@ def find_violations(place: MarketSimulation, *, told: bool = True) -> list[str]:
 
 
 def owners_payments(place: MarketSimulation) -> Accounts:
-    """The payments and refunds as the owners have them, from the agreements they signed."""
+    """Return the payments and refunds by the agreements that the owners signed."""
     book = open_customer_accounts(place)
     for name, owner in place.owners.items():
         for agreement in owner.agreements:
@@ -177,7 +179,7 @@ def owners_payments(place: MarketSimulation) -> Accounts:
 
 
 def measure(place: MarketSimulation) -> MarketMeasures:
-    """What came out."""
+    """Return the measures of a market that has been traded out."""
     setting = place.setting
     customers = list(place.customers.values())
     done = sum(len(c.ended) for c in customers)
@@ -215,9 +217,9 @@ def measure(place: MarketSimulation) -> MarketMeasures:
 
 def max_welfare(place: MarketSimulation) -> float:
     """
-    The most that values less costs can come to, micro-units.
+    Return the greatest possible sum of values less costs, micro-units.
 
-    The jobs worth most run where a processor costs least, as long as they are worth more.
+    The most valuable jobs run on the cheapest processors, while a job's value exceeds the cost.
     """
     setting = place.setting
     values = sorted((v for c in place.customers.values() for v in c.values), reverse=True)
@@ -234,6 +236,7 @@ def mean_quotes(place: MarketSimulation) -> dict[tuple[float, str], float]:
     seconds = place.setting.seconds
     for message in place.exchange.delivered:
         if isinstance(message, Quote):
+            # A quote does not say when it was made; it expires a fixed time later.
             asked = message.expires - place.owners[message.sender].validity - BEGIN
             found[asked // seconds * seconds + seconds, message.sender].append(
                 message.terms.unit_price
@@ -255,7 +258,7 @@ def _completed(customers: list[MarketCustomer]) -> float | None:
 
 
 def _share(place: MarketSimulation, of: Callable[[JobAgreement, float], bool]) -> float:
-    """Per cent of the jobs done of which something holds, by the deal and the end of each."""
+    """Return the per cent of the jobs done for which a predicate of deal and end holds."""
     found = [
         of(deal, deal.customer.ended[job])
         for deal in place.deals
@@ -275,7 +278,7 @@ def _variation(place: MarketSimulation) -> float:
 
 
 def _oversold(place: MarketSimulation, owner: str) -> list[str]:
-    """Moments at which more of an owner's processors are sold than it has."""
+    """Report times at which an owner has sold more processors than the owner has."""
     changes: dict[float, int] = defaultdict(int)
     for deal in place.deals:
         agreement = deal.agreement

@@ -101,7 +101,7 @@ class JobAgreement:
 
 class MarketSimulation:
     """
-    The market of a setting; :meth:`run` lets a way to trade decide each period.
+    The market of a setting; :meth:`run` applies a trading procedure to each period.
 
     Attributes
     ----------
@@ -143,11 +143,13 @@ class MarketSimulation:
     # Time.
 
     def at(self, moment: float, action: Callable[[float], None]) -> None:
-        """Has something done at a moment; of equal ones, what was asked for first."""
+        """Schedule an action; actions of equal times run in the order of scheduling."""
+        # The running number decides between equal times, as functions cannot be compared, and keeps
+        # equal seeds equal.
         heapq.heappush(self._events, (moment, next(self._order), action))
 
     def run(self, trade: "TradingProcedure") -> None:
-        """Has every period traded, until nothing is left to happen."""
+        """Trade every period, and run until no event is left."""
         for start in self.periods():
             self.at(start - TRADING_LEAD, partial(trade, self, start))
             self.at(start, self.exchange.tick)
@@ -156,7 +158,7 @@ class MarketSimulation:
             action(now)
 
     def periods(self) -> list[float]:
-        """Begin of each, seconds since the epoch."""
+        """Return the start of each period, seconds since the epoch."""
         seconds = self.setting.seconds
         return [BEGIN + i * seconds for i in range(int(self.setting.deadline // seconds))]
 
@@ -168,27 +170,27 @@ class MarketSimulation:
     # Trade.
 
     def carry(self, messages: Iterable[TradeMessage], now: float) -> list[TradeMessage]:
-        """Has messages delivered and answered; returns all that were delivered."""
+        """Deliver messages and their answers; return all that were delivered."""
         before = len(self.exchange.delivered)
         self.exchange.deliver(messages, now)
         return self.exchange.delivered[before:]
 
     def lot(self, start: float, jobs: int = 1, processors: int = 1) -> DealTemplate:
-        """Processors from a moment on, for as many jobs one after the other."""
+        """Return a template for processors from a time on, for ``jobs`` jobs in sequence."""
         seconds = jobs * self.setting.seconds
         return DealTemplate(
             processors=processors, seconds=seconds, earliest=start, latest=start + seconds
         )
 
     def limits(self, customer: MarketCustomer, now: float) -> dict[int, Micros]:
-        """What a customer gives for each of its next jobs, as many as there are processors."""
+        """Return a customer's limits for the next jobs, at most one job for each processor."""
         left = max(self.setting.seconds, self.end - now)
         needed = len(customer.waiting) * self.setting.seconds / (self.processors * left)
         money = self.accounts.balance(f"user:{customer.name}")
         return dict(customer.limits(money, min(1.0, needed), self.processors))
 
     def visits(self, start: float) -> Iterator[tuple[float, MarketCustomer, int]]:
-        """When which customer comes to buy for which job, at random in the minute before."""
+        """Yield random times in the minute before a period, each with a buyer and a job."""
         for customer in self.customers.values():
             jobs = customer.waiting[: self.processors]
             moments = np.sort(
@@ -198,12 +200,12 @@ class MarketSimulation:
                 yield float(moment), customer, job
 
     def hold(self, customer: MarketCustomer, order: str, amount: Micros, now: float) -> bool:
-        """Sets aside what an order may cost; False when the customer does not have it."""
+        """Set aside the most an order may cost; False when the customer lacks the money."""
         answer = self.accounts.hold(now, f"{order} ordered", customer.name, order, amount)
         return not isinstance(answer, Refusal)
 
     def drop(self, order: str, now: float) -> None:
-        """Gives back what an order still holds."""
+        """Release the money that an order still holds."""
         left = self.accounts.balance(f"held:{order}")
         if left:
             _require_booked(self.accounts.release(now, f"{order} over", order, left))
@@ -216,7 +218,8 @@ class MarketSimulation:
         agreement: Agreement,
         now: float,
     ) -> None:
-        """Turns an order into a deal: its price is held, its begin and end are awaited."""
+        """Turn an order into a deal: hold the price, and schedule payment and delivery."""
+        # First: the customer need not have the money for the order and for the deal at once.
         self.drop(order, now)
         deal = JobAgreement(agreement, customer, tuple(jobs))
         amount, name = agreement.terms.amount, agreement.id
@@ -255,6 +258,7 @@ class MarketSimulation:
             else:
                 customer.ended[job] = begin + self.setting.seconds
         if lost:
+            # Before all others: the most valuable jobs were bought for first.
             customer.waiting[:0] = lost
             customer.avoided[agreement.owner] = now + AVOIDANCE
             amount = agreement.terms.amount * len(lost) // len(deal.jobs)
@@ -275,7 +279,7 @@ TradingProcedure = Callable[[MarketSimulation, float, float], None]
 
 
 def open_customer_accounts(place: MarketSimulation) -> Accounts:
-    """A book in which each customer is granted its budget."""
+    """Return a book in which every customer is granted a budget."""
     accounts = Accounts()
     for owner in place.owners:
         _require_booked(accounts.open_account(LedgerAccount(name=owner, kind="provider")))
@@ -298,6 +302,6 @@ def refund_key(agreement: str) -> str:
 
 
 def _require_booked(answer: object) -> None:
-    """What the market booked must have been possible."""
+    """Raise RuntimeError when the book refused an entry of the market."""
     if isinstance(answer, Refusal):
         raise RuntimeError(f"the book refuses: {answer.reason}")

@@ -60,6 +60,7 @@ def double(place: MarketSimulation, start: float, now: float) -> None:
     ordered: dict[str, list[int]] = {}
     for customer in _shuffled(place):
         limits = place.limits(customer, now)
+        # An order has one price for all its processors: the mean of what the next jobs are worth.
         amount = sum(limits.values()) // max(1, len(limits))
         if amount and place.hold(customer, f"{deal} {customer.name}", amount * len(limits), now):
             ordered[customer.name] = list(limits)
@@ -78,8 +79,10 @@ def double(place: MarketSimulation, start: float, now: float) -> None:
 
 def share(place: MarketSimulation, start: float, now: float) -> None:
     """
-    All processors shared out by what customers bid: what its next job is worth at the mean,
-    for as many as it needs each period to be done in time.
+    Share out all processors in proportion to the customers' bids.
+
+    A bid is the mean limit of the customer's next jobs, times the number of jobs that must run each
+    period to finish in time.
     """
     (name,) = place.owners
     deal = f"share {start:.0f}"
@@ -117,6 +120,7 @@ def _auctions(
     for customer in _shuffled(place):
         limits = place.limits(customer, now)
         owners = place.rng.permutation(list(place.owners))
+        # One job at each owner at most: two of one customer would bid against each other.
         for owner, (job, limit) in zip(owners, limits.items(), strict=False):
             jobs[str(owner)][customer.name] = job
             bids[str(owner)][customer.name] = limit
@@ -166,6 +170,7 @@ def _dutch(
         first=first,
         reserve=reserve,
         step=step,
+        # The clock comes down to the reserve within half of the time before the period.
         every=TRADING_LEAD / 2 / (first // step + 2),
         opened=now,
     )
@@ -216,7 +221,7 @@ def _follow(
     said: list[TradeMessage],
     now: float,
 ) -> None:
-    """Makes deals of what an auction has come to, or looks again when it is due."""
+    """Conclude the deals of a closed auction, or schedule the next look at an open one."""
     if not auction.is_over:
         place.at(auction.next_tick(), partial(_look, place, owner, auction, jobs))
         return
@@ -251,7 +256,7 @@ def _clear(
     jobs: dict[str, list[int]],
     now: float,
 ) -> None:
-    """Clears, and has each owner sell what it traded."""
+    """Clear the double auction, and let each owner sell the traded processors."""
     place.carry(auction.tick(now), now)
     for trade in auction.clearing.trades if auction.clearing else ():
         terms = Terms.of_amount(place.lot(start, 1, trade.processors), start, trade.amount)
@@ -266,6 +271,6 @@ def _clear(
 
 
 def _shuffled(place: MarketSimulation) -> list[MarketCustomer]:
-    """The customers in random order: of equal bids the first received wins."""
+    """Return the customers in random order, as the first of equal bids wins."""
     customers = list(place.customers.values())
     return [customers[i] for i in place.rng.permutation(len(customers))]

@@ -1,4 +1,4 @@
-"""What others leave of the bandwidth of OptorSim's links, over the hours of a day."""
+"""Bandwidth that background traffic leaves on OptorSim's links, over the hours of a day."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

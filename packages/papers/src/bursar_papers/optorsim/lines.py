@@ -1,4 +1,4 @@
-"""Lines of OptorSim's files, and the numbers in them."""
+"""Lines and numbers of OptorSim's files."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ _MOST = 10**9
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """What is not empty and no comment, with its line."""
+    """Yield the lines that are neither empty nor comments, with their numbers."""
     for number, line in enumerate(text.splitlines(), start=1):
         content = line.partition("#")[0].strip()
         if content:
@@ -25,7 +25,7 @@ def lines_of(text: str) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def at(path: Path, line: int) -> Iterator[None]:
-    """What is wrong in a line, told there."""
+    """Place an error that is raised in this context at a line of a file."""
     try:
         yield
     except InputError as error:

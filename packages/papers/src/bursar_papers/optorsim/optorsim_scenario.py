@@ -1,5 +1,5 @@
 """
-OptorSim's grids and jobs, taken from its configuration files.
+OptorSim's grids and jobs, read from configuration files.
 
 What is read as it stands: nodes, links and what others leave of them, files, kinds of job, what
 each site runs, and the number and spacing of submissions. What becomes the nearest thing of

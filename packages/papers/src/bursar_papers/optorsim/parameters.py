@@ -102,7 +102,7 @@ class _ParameterEntries:
             self._lines[key] = line
 
     def at(self, key: str) -> str:
-        """Where it stands."""
+        """Return the place of a parameter in the file."""
         return f"{self._file}:{self._lines[key]}" if key in self._lines else str(self._file)
 
     def text(self, key: str) -> str:
@@ -131,7 +131,7 @@ class _ParameterEntries:
             raise error if error.where else error.within(self.at(key)) from None
 
     def truth(self, key: str) -> bool:
-        """``yes`` or ``no``; no, where it is not there."""
+        """Return whether a parameter is ``yes``; a missing one counts as ``no``."""
         word = self.values.get(key, "no").lower()
         if word not in ("yes", "no", "true", "false"):
             raise InputError(f'expected yes or no, got "{shown(word)}"', where=self.at(key))
