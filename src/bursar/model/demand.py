@@ -24,7 +24,11 @@ class ProcessorDemand:
     running
         Processors that tasks hold now.
     later
-        Tasks that cannot start yet, since others come before them.
+        Tasks that cannot start yet: others come before them, or they are withheld.
+    withheld
+        Whether any of the later tasks is withheld, by a service that has restarted or drains.
+        Which processors these tasks need is unknown meanwhile: requests that wait in a queue are
+        kept for them, and none are made.
     """
 
     tasks: int = 0
@@ -34,3 +38,4 @@ class ProcessorDemand:
     longest: float = 0.0
     running: int = 0
     later: int = 0
+    withheld: bool = False

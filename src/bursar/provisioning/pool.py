@@ -268,7 +268,8 @@ class PilotPool:
         self, view: PoolSnapshot, stay: Sequence[Allocation], spare: int
     ) -> list[AllocationRelease]:
         """Requests that wait and have been too many for a while, the last first."""
-        if spare <= 0:
+        # While tasks are withheld nobody knows how many requests are too many.
+        if spare <= 0 or view.demand.withheld:
             self._memory.spare = None
             return []
         now, active = view.now, is_active(view.demand)

@@ -260,6 +260,28 @@ def test_a_lost_worker_costs_a_try_only_where_the_task_can_have_run(world: World
     assert world.engine.counters.retried == 0
 
 
+def test_tasks_of_an_earlier_incarnation_are_withheld_until_settling(world: World) -> None:
+    """
+    Their need of processors is unknown before, and known afterwards; a drain withholds them, too.
+    """
+
+    def demanded() -> tuple[int, int, bool]:
+        demand = world.engine.demand()["shared"]
+        return demand.tasks, demand.later, demand.withheld
+
+    handle = world.create()
+    world.submit(handle, 2)
+    assert demanded() == (2, 0, False)
+    world.restart()
+    assert demanded() == (0, 2, True)
+    world.submit(handle, 1)
+    assert demanded() == (1, 2, True)
+    world.settle()
+    assert demanded() == (3, 0, False)
+    world.do(world.engine.drain)
+    assert demanded() == (0, 3, True)
+
+
 def test_losses_are_remembered_over_a_restart(world: World) -> None:
     """
     A task that kills its worker, and then the service's machine, has not its tries anew.

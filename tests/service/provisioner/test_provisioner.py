@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,11 +12,13 @@ from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
 from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import SiteError
+from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
 from bursar.service.interfaces import JournalParticipant, Position, ServiceError, WorkerDemand
+from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
 from bursar.service.provisioner.lease_policy import LeasePolicy
 from bursar.service.provisioner.machine_policy import MachineLeasePolicy
 from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLease, ProvisioningView
@@ -414,6 +416,48 @@ def test_the_time_of_processors_begins_when_they_are_there(restarted: bool) -> N
         assert set(world.place.held) == {name}
         await asyncio.sleep(5)
         assert name not in world.place.held
+        await world.stop()
+
+    on_virtual_time(main)
+
+
+def test_a_request_that_waits_outlasts_the_time_for_which_tasks_are_withheld() -> None:
+    """After a restart a request keeps its place until it is known which tasks need processors."""
+
+    def rules() -> ClusterLeasePolicy:
+        policy = AcquisitionPolicy(idle=1.0, acquisition="one-at-a-time")
+        return ClusterLeasePolicy(lambda: PoolSite(name="here", rules=policy, processors=4))
+
+    async def main() -> None:
+        world = World(rules=rules())
+        world.place.queue = asyncio.Event()
+        waiting = ProcessorDemand(tasks=2, processors=2, widest=1, work=20.0, longest=10.0)
+        world.engine.waiting["shared"] = waiting
+        await world.start()
+        await asyncio.sleep(10)
+        requests = set(world.place.held)
+        assert len(requests) == 2
+
+        await world.stop()
+        world.rules = rules()
+        world.engine.waiting["shared"] = ProcessorDemand(later=2, withheld=True)
+        await world.start()
+        await asyncio.sleep(29)
+        assert set(world.place.held) == requests
+
+        world.engine.waiting["shared"] = waiting
+        world.provisioner.review()
+        await asyncio.sleep(29)
+        assert set(world.place.held) == requests
+        assert len(world.place.tried) == 2
+
+        # One task is over: the request that nobody needs any more is withdrawn, and only that.
+        world.engine.waiting["shared"] = replace(waiting, tasks=1, processors=1, work=10.0)
+        world.provisioner.review()
+        await asyncio.sleep(29)
+        assert len(world.place.held) == 1
+        assert set(world.place.held) < requests
+        assert len(world.place.tried) == 2
         await world.stop()
 
     on_virtual_time(main)

@@ -522,13 +522,14 @@ class ServiceEngine:
     def demand(self) -> Mapping[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""
         found = {} if self._draining else self.dispatching.demand()
-        # Of what is not given out now, later: what waits in a scheduler's queue for it may stay.
+        # Tasks that are not given out now call for no new workers, but requests in a scheduler's
+        # queue are not given up for them either: a place there cannot be had back.
         for instance in self._index if self._draining or not self.dispatching.settled else ():
             counts = instance.tasks.counts
             later = counts[HELD] + (counts[READY] if self._draining else 0)
             if later:
                 known = found.get(instance.pool, ProcessorDemand())
-                found[instance.pool] = replace(known, later=known.later + later)
+                found[instance.pool] = replace(known, later=known.later + later, withheld=True)
         return found
 
     def overview(self) -> Overview:
