@@ -144,6 +144,7 @@ def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
             raise file_not_found("file of this name") from None
+        # Of the open file: what the name stands for may change at any time.
         found = os.fstat(file)
         if not is_own_file(found, os.fstat(top).st_uid):
             os.close(file)

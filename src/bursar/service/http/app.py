@@ -111,11 +111,15 @@ class ServiceApi:
     async def _reply(
         self, request: HttpRequest, known: _RequestContext, held: ExitStack
     ) -> HttpResponse | StreamingResponse:
+        # Cheapest first, and before any credential is looked at: a foreign page learns nothing,
+        # not even whether a path exists.
         request.check_origin(self._service.names)
         request.check_headers()
+        # Before authentication, which depends on the route: public ones need none.
         route, values = self._route(request)
         known.route = route.name
         known.principal = self._admission.authenticate(request, route)
+        # Before the query and the body are read: whoever sends too much is refused cheaply.
         self._admission.admit(known.principal, route, held)
         query = request.query(route.query)
         given: dict[str, Any] = {"query": query} if route.query is not None else {}
@@ -134,12 +138,16 @@ class ServiceApi:
             document=self._document,
         )
         reply = as_response(await route.handler(call, **given), route.status)
+        # Counted until it is sent: a client that asks for pages and does not read them would fill
+        # the memory of the service.
         if isinstance(reply, HttpResponse):
             self._hold(reply, known.principal.user, held)
         if isinstance(reply, StreamingResponse) and reply.size is None:
             try:
                 self._admission.admit_stream(known.principal, held)
             except ServiceError:
+                # The stream may hold a file or a place among the waiting, though none of it was
+                # sent.
                 await reply.pieces.aclose()
                 raise
             if route.access != "public":
@@ -149,9 +157,12 @@ class ServiceApi:
 
     def _route(self, request: HttpRequest) -> tuple[ApiRoute, dict[str, Any]]:
         try:
+            # HEAD is GET without the body (RFC 9110, section 9.3.2); the body is left out when it
+            # is sent.
             method = "GET" if request.method == "HEAD" else request.method
             return self._router.find(method, request.parts())
         except ServiceError:
+            # Unknown paths need no credentials: guessing at them is limited by address.
             self._admission.count_unauthenticated(request)
             raise
 
@@ -163,6 +174,8 @@ class ServiceApi:
         size = 0
         try:
             async for piece in request.pieces(getattr(limits, body.limit)):
+                # As it arrives and not as it is announced: a client that announces much and sends
+                # nothing takes no memory.
                 if not self._buffers.take(user, len(piece)):
                     detail = "the service has its hands full"
                     raise ServiceError("busy", 503, detail, retry_after=1.0)
@@ -217,6 +230,7 @@ class ServiceApi:
         """
         if not user:
             return ""
+        # Keyed by a salt of this life of the service: names cannot be found by trying them.
         return hashlib.blake2b(user.encode(), key=self._salt, digest_size=6).hexdigest()
 
 

@@ -90,4 +90,5 @@ class AuthorizedRequest:
             doing = tasks.start(work)
             over = tasks.start(self.over())
             await asyncio.wait((doing, over), return_when=asyncio.FIRST_COMPLETED)
+            # A result that came at the same moment as the end is not lost.
             return doing.result() if doing.done() else None

@@ -73,6 +73,7 @@ class ConnectionSlot:
     def disconnect(self) -> None:
         """Free the slot and shut the connection down, so that its tasks end."""
         self.leave()
+        # In its handshake, which would otherwise go on until its timeout.
         if self.connecting is not None and not self.is_connected:
             self.connecting.cancel()
         with suppress(OSError):  # the client has disconnected
@@ -133,6 +134,10 @@ class _ConnectionLimit:
         if not self._idle:
             return
         most_idle = max(self._idle, key=lambda each: len(self._idle[each]))
+        # The address with most idle connections loses one even if it is young, as long as it has
+        # more than the newcomer would then: many idle connections must not keep others out.
+        # Otherwise only a silent one goes, else two addresses could close each other's connections
+        # in turn.
         if len(self._idle[most_idle]) > len(self._idle.get(subnet, ())) + 1:
             next(iter(self._idle[most_idle])).disconnect()
         else:
@@ -200,6 +205,8 @@ class ConnectionAcceptor:
                 listening.setblocking(False)
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
+                    # One that takes IPv4 as well would collide with the IPv4 socket bound beside
+                    # it.
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 listening.bind(address)
         except OSError:
@@ -229,6 +236,7 @@ class ConnectionAcceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        # Many for one wake-up, but not all: a flood of connections must not hold the loop.
         for _ in range(_AT_ONCE):
             try:
                 connection, address = listening.accept()
@@ -244,6 +252,8 @@ class ConnectionAcceptor:
                 connection.close()
                 continue
             slot.connecting = self._connecting.start(self._connect(connection, slot))
+            # A callback and not a finally: a task that is cancelled before its first step runs no
+            # line of its own.
             slot.connecting.add_done_callback(partial(self._on_connected, connection, slot))
 
     def _accept_again(self, listening: socket.socket) -> None:

@@ -99,12 +99,16 @@ class HttpConnection(HttpToolsProtocol):
             return
         if self._in_head:
             self._check_head(len(data))
+        # Bytes that begin no request (empty lines may come before one, RFC 9112, section 2.2) do
+        # not keep the connection open.
         elif self._timer is None and not self._in_body and not self._is_busy:
             self._start_timer(self._limits.header_seconds, self._close)
 
     def pause_writing(self) -> None:
         """Abort the connection unless the client reads within ``send_seconds``."""
         super().pause_writing()
+        # One timer from the first pause: a client that reads a byte now and then is resumed, which
+        # stops the timer, only when the buffer is nearly empty.
         if self._send_timer is None:
             self._send_timer = self.loop.call_later(self._limits.send_seconds, self.transport.abort)
 
@@ -148,6 +152,8 @@ class HttpConnection(HttpToolsProtocol):
         self._check_coding()
         self._use_host_of_target()
         self._in_head, self._in_body = False, True
+        # From the end of the headers: a connection that only begins requests stays closable for
+        # others.
         self._slot.busy()
         self._body_bytes = 0
         self._start_timer(self._limits.body_seconds, self._check_rate)
@@ -192,6 +198,7 @@ class HttpConnection(HttpToolsProtocol):
         if not enough and not self.flow.read_paused:  # while paused, the service is the slow one
             self._refuse_as_slow()
             return
+        # Each period by itself: an early burst does not pay for a body that trickles later.
         self._body_bytes = 0
         self._start_timer(self._limits.body_seconds, self._check_rate)
 
@@ -277,6 +284,7 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
+        # Half of an answer is out: an error in the middle of it would be taken for its content.
         if self.cycle is not None and self._is_busy and self.cycle.response_started:
             self.transport.abort()
             return

@@ -46,6 +46,7 @@ class TokenBuckets:
         """Take a token and return 0, or return the seconds until there is one."""
         now = self._clock()
         rate, burst = self._pace(who)
+        # Popped and put back at the end, so that the first one is always the longest unused.
         bucket = self._buckets.pop(who, None)
         if bucket is None:
             bucket = _TokenBucket(burst, now)  # a new bucket is full
@@ -86,6 +87,7 @@ class ConcurrencyLimit:
     def leave(self, who: str) -> None:
         """Give back one item."""
         taken = self._taken[who] - 1
+        # Kept for holders only: the table must not grow with every address ever seen.
         if taken:
             self._taken[who] = taken
         else:
@@ -119,6 +121,7 @@ class DynamicThreshold:
             Whether a holder that has nothing yet may take one piece of any size.
         """
         taken = self._taken.get(who, 0) + size
+        # A holder may have as much as stays free afterwards (threshold factor 1 of the paper).
         if taken > self._free - size and not (lone and taken == size):
             return False
         self._taken[who] = taken

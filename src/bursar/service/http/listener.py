@@ -40,6 +40,7 @@ class HttpListener:
         """Accept no more connections; running requests have ``grace`` seconds to end."""
         await self._acceptor.close()
         for connection in list(self._state.connections):
+            # Idle ones end now; one with a request ends after its answer.
             connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=grace)
@@ -109,6 +110,8 @@ async def serve_http(
     except OSError as error:
         raise InputError(f"cannot listen: {error.strerror or error}", where=where) from None
     open_to = [listening.getsockname()[0] for listening in acceptor.sockets]
+    # The addresses that were really bound: a name may stand for several, and not only for those
+    # that its owner thinks of.
     if tls is None and not all(ipaddress.ip_address(at).is_loopback for at in open_to):
         acceptor.leave()
         raise InputError(

@@ -139,6 +139,7 @@ class HttpRequest:
         ServiceError
             400 when the path is not UTF-8; 404 when it is not below the prefix.
         """
+        # Split before decoding: an encoded slash does not change which route is found.
         raw: bytes = self._scope.get("raw_path") or quote(self._scope["path"]).encode()
         parts = raw.partition(b"?")[0].split(b"/")
         if parts[:2] != [b"", PREFIX[1:].encode()] or not 2 < len(parts) <= _MOST_PARTS:
@@ -167,6 +168,7 @@ class HttpRequest:
             found = dict(pairs)
             if len(found) < len(pairs):
                 raise ServiceError("bad-value", 400, "a parameter is there twice", where="query")
+            # NaN passes every check of a range, as no comparison with it is true.
             if "nan" in (value.strip().lower().lstrip("+-") for value in found.values()):
                 raise ServiceError("bad-value", 400, "expected a number", where="query")
             return msgspec.convert(found, kind or Empty, strict=False)
@@ -193,6 +195,7 @@ class HttpRequest:
         length = self.headers.get("content-length", "")
         size = int(length) if length.isdecimal() and length.isascii() and len(length) < 20 else 0
         while not self._is_whole:
+            # What is announced to be too large is refused before it is read.
             if size > most:
                 raise ServiceError("too-large", 413, f"expected at most {most:,} bytes")
             message = await self._receive()

@@ -85,6 +85,7 @@ class RequestAdmission:
         wait = self._users.take(principal.user)
         if wait:
             raise _too_many_requests("too many requests", wait)
+        # After the rate: requests that are refused for their scope cost a token, too.
         if not self._may(principal, route.access):
             detail = f"this takes the scope {_scope_of(route.access)}"
             raise ServiceError("forbidden", 403, detail)

@@ -75,6 +75,7 @@ class Router:
             text = "/".join(parts[index:]) if node.rest else part
             try:
                 values[name] = msgspec.convert(text, PATH_VALUES[name], strict=False)
+            # 404 and not 400: an instance with such a handle cannot exist.
             except msgspec.ValidationError:
                 return {}, {}
             if node.rest:

@@ -27,6 +27,7 @@ class PendingWaits:
         """
         task = asyncio.current_task()
         assert task is not None
+        # Never awaited: closed, or Python would warn of it.
         if self._ended:
             gone.close()
             return
@@ -89,6 +90,8 @@ async def send_streaming_response(
             async with TaskSupervisor() as tasks:
                 ending = tasks.start(over())
                 pump = tasks.start(_send_pieces(stream, send))
+                # Whichever comes first ends both with the block: a client that has gone, the end
+                # of the service, the time, or the last piece.
                 await asyncio.wait(
                     (pump, ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )

@@ -14,7 +14,7 @@ Security = Literal["none", "tls", "mutual"]
 
 class Authenticator:
     """
-    Says who sends a request.
+    Finds out who sends a request, by certificate, token or address.
 
     ========== ====================================================================
     security   who one is
@@ -30,9 +30,9 @@ class Authenticator:
     clients
         Checks certificates; needed for ``mutual``.
     scopes_of
-        What the certificate of a user allows.
+        Returns the scopes that a user has by certificate.
     owner
-        The user whom everybody on this machine is, without security.
+        Name of the user that requests from this machine count as, without security.
     """
 
     def __init__(
@@ -61,18 +61,21 @@ class Authenticator:
         Parameters
         ----------
         headers
-            Of the request, by name in lower case.
+            Headers of the request, by name in lower case.
         certificate
-            The client's, verified by TLS, in DER; None: it has none.
+            Certificate of the client, verified by TLS, in DER; None: the client has none.
         peer
-            The client's address; empty: unknown.
+            Address of the client; empty: unknown.
 
         Raises
         ------
         ServiceError
-            401 ``"unauthenticated"`` when that was not shown: too many of these from one address
-            are an attack. 403 ``"forbidden"`` when it was, and does not go together.
+            401 ``"unauthenticated"`` when the sender is not proven; too many of these from one
+            address are an attack. 403 ``"forbidden"`` when credentials contradict each other, or
+            the address must not send requests without a token.
         """
+        # A wrong token is refused even where none is needed: whoever sends one means to be that
+        # user.
         bearer = self._bearer(headers)
         if self._security == "mutual":
             return self._by_certificate(certificate, bearer)
@@ -102,6 +105,8 @@ class Authenticator:
         if certificate is None:
             raise _unauthenticated("expected a client certificate")
         try:
+            # TLS has verified the certificate when the connection began; it may have been revoked
+            # since.
             user = self._clients.user_of(certificate)
         except UntrustedCertificate as error:
             raise _unauthenticated(str(error)) from None
@@ -109,6 +114,7 @@ class Authenticator:
         if bearer is not None:
             if bearer.user != user:
                 raise ServiceError("forbidden", 403, "the token is another user's")
+            # A token of the same user can only narrow what the certificate allows.
             scopes &= bearer.scopes
         return Principal(user=user, scopes=scopes, means="certificate")
 

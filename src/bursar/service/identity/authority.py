@@ -54,7 +54,7 @@ from bursar.service.identity.issuing import (
 from bursar.service.identity.secret_files import write_file
 
 TRUSTED = "ca.pem"
-"""Name of the file that everybody else needs."""
+"""Name of the file with trusted authorities and revocation lists, which all others need."""
 
 _ISSUED = "issued"
 _NUMBERED = re.compile(r"authority-([0-9]+)\.pem")
@@ -63,16 +63,16 @@ _NUMBERED = re.compile(r"authority-([0-9]+)\.pem")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedCertificate:
     """
-    A certificate that was issued, and its files.
+    A certificate that was issued, and the files that were written.
 
     Parameters
     ----------
     identity
         File of key and certificate, secret.
     certificate
-        File of the certificate.
+        File of the certificate alone.
     record
-        What it says.
+        Description of the certificate.
     """
 
     identity: Path
@@ -136,8 +136,9 @@ class AuthorityFolder:
 
     def rotate(self, *, days: float = AUTHORITY_DAYS) -> str:
         """
-        Makes the next authority, which issues from now on; the old ones stay trusted until
-        :meth:`retire`. Returns its name.
+        Make the next authority, which issues from now on, and return the authority's name.
+
+        The old ones stay trusted until :meth:`retire`.
         """
         with self._locked():
             number = self._numbers()[-1]
@@ -218,6 +219,7 @@ class AuthorityFolder:
             return self._issue(
                 kind,
                 name,
+                # A server keeps the names by which clients call it.
                 hosts=max(before, key=lambda each: each.begin).hosts,
                 days=days,
                 folder=folder,
@@ -227,7 +229,7 @@ class AuthorityFolder:
 
     def revoke(self, wanted: Callable[[CertificateRecord], bool]) -> list[CertificateRecord]:
         """
-        Takes back certificates that are good; those that it was, the list of them is written.
+        Revoke the good certificates for which ``wanted`` returns True, and return their records.
 
         Raises
         ------
@@ -241,6 +243,8 @@ class AuthorityFolder:
             lists = self._lists()
             for certificate, _ in taken:
                 lists.setdefault(certificate.issuer, set()).add(certificate.serial_number)
+            # Written only if something changed: each writing replaces the files of all workers,
+            # too.
             if taken:
                 self._write_trusted(self._believed(), lists)
         return [record for _, record in taken]
@@ -260,6 +264,8 @@ class AuthorityFolder:
         except OSError as error:
             raise BursarError(f"{self.folder}: cannot be written: {error.strerror}") from None
         try:
+            # The kernel gives the lock back when its holder ends, however that ends: no stale lock
+            # is left. The file stays, as removing it would let two processes lock two files.
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
@@ -293,7 +299,7 @@ class AuthorityFolder:
             raise error.within(str(self.trusted)) from None
 
     def _believed(self) -> list[Identity]:
-        """The authorities that are trusted, with their keys, the newest first."""
+        """Return the trusted authorities with their keys, the newest first."""
         trusted = self._trust().authorities
         known = [self._authority(number) for number in reversed(self._numbers())]
         return [each for each in known if each.certificate in trusted]
@@ -306,7 +312,7 @@ class AuthorityFolder:
     def _write_trusted(
         self, believed: Sequence[Identity], lists: Mapping[x509.Name, set[int]]
     ) -> None:
-        """Authorities and lists go into one file, so that they always fit each other."""
+        """Write authorities and lists into one file, so that each list fits its authority."""
         now = self._clock()
         parts = [certificate_pem(each.certificate) for each in believed]
         for each in believed:
@@ -315,6 +321,8 @@ class AuthorityFolder:
             made = make_revocation_list(each, serials, number, now)
             parts.append(made.public_bytes(Encoding.PEM))
         write_file(self.trusted, b"".join(parts), mode=0o644, replace=True)
+        # A worker's file holds a copy of the trusted file. It comes after that one: a crash in
+        # between leaves old copies, which the next change renews.
         for path in sorted(self.folder.glob("worker-*.pem")):
             write_file(path, self._worker_pem(_identities(path)), replace=True)
 
@@ -355,7 +363,7 @@ class AuthorityFolder:
         )
 
     def _worker_pem(self, identities: Sequence[Identity]) -> bytes:
-        """All that a worker needs to open what was sealed, in one file."""
+        """Return all that a worker needs to open sealed tasks, for one file."""
         return _joined(identities) + read_pem(self.trusted)
 
     def _still_good(self, path: Path) -> list[Identity]:

@@ -32,15 +32,15 @@ class CertificateRecord:
     Parameters
     ----------
     serial
-        Its number, hexadecimal.
+        Serial number, hexadecimal.
     party
-        Whose it is.
+        Kind and name of the holder.
     hosts
-        Names and addresses of a server.
+        Names and addresses of a server; empty for others.
     begin, end
-        When it is good, seconds since the epoch.
+        Period of validity, seconds since the epoch.
     state
-        ``"untrusted"``: its authority was retired.
+        ``"untrusted"``: the authority that issued the certificate was retired.
     """
 
     serial: str
@@ -55,12 +55,12 @@ def describe_certificate(
     certificate: x509.Certificate, trust: TrustStore, now: float
 ) -> CertificateRecord:
     """
-    Describe a certificate, and its state at a time in seconds since the epoch.
+    Describe a certificate, with the state at a time in seconds since the epoch.
 
     Raises
     ------
     InputError
-        When it is not one of ours.
+        When the certificate does not name a holder in our form.
     """
     party = subject_of(certificate)
     if party is None:
@@ -77,13 +77,15 @@ def describe_certificate(
 
 def describe_file(path: Path) -> list[dict[str, Any]]:
     """
-    The certificates in a PEM file: ``kind``, ``name``, ``serial``, ``hosts``, ``begin``, ``end``
-    (seconds since the epoch) and ``sha256``; keys in it are passed over.
+    Describe the certificates in a PEM file, and pass over keys.
+
+    Each has ``kind``, ``name``, ``serial``, ``hosts``, ``begin``, ``end`` (seconds since the
+    epoch) and ``sha256``.
 
     Raises
     ------
     InputError
-        When it cannot be read, or holds none.
+        When the file cannot be read, or holds no certificate.
     """
     pem = read_pem(path)
     try:
@@ -121,6 +123,7 @@ def common_name(certificate: x509.Certificate) -> str:
 def _state(
     certificate: x509.Certificate, party: CertificateSubject, trust: TrustStore, now: float
 ) -> CertificateState:
+    # In this order: a revoked certificate is called so even after its end.
     if trust.is_revoked(certificate):
         return "revoked"
     if not is_current(certificate, now):

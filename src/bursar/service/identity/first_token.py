@@ -20,14 +20,14 @@ async def provide_first_token(
     Parameters
     ----------
     path
-        Gets mode 0600; what lay there is replaced.
+        File for the token, with mode 0600; a file of that name is replaced.
     user
-        Whose token it is.
+        Name of the user whose token is made.
 
     Returns
     -------
     bool
-        Whether there is a new one.
+        Whether a token was made.
 
     Raises
     ------

@@ -24,7 +24,7 @@ _MOST_DAYS = 36_500
 _LONGEST = 64  # characters of a common name (RFC 5280, appendix A)
 
 _SLOW_CLOCK = datetime.timedelta(days=1)
-"""How far behind another machine's clock may be."""
+"""By how much the clock of another machine may be slow: certificates begin so much earlier."""
 
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -44,12 +44,12 @@ def make_authority(name: str, now: float, days: float = AUTHORITY_DAYS) -> Ident
     name
         Common name; no other authority that is trusted beside it should have the same.
     now, days
-        From when, seconds since the epoch, and for how long it is good.
+        Begin in seconds since the epoch, and days of validity.
 
     Raises
     ------
     InputError
-        When nobody can be called so.
+        When the name is empty, too long or not printable.
     """
     if not (0 < len(name.strip()) == len(name) <= _LONGEST and name.isprintable()):
         raise InputError(f'expected a name of at most {_LONGEST} printable letters, got "{name}"')
@@ -81,17 +81,17 @@ def issue(
     Parameters
     ----------
     kind, name
-        Whose it is.
+        Kind and name of the holder.
     now, days
-        From when, seconds since the epoch, and for how long it is good; never longer than the
-        authority's.
+        Begin in seconds since the epoch, and days of validity, which ends with the authority's
+        at the latest.
     hosts
-        Names and addresses by which clients call a server.
+        Names and addresses by which clients call a server; empty for others.
 
     Raises
     ------
     InputError
-        When a name or an address is none, or a server has none.
+        When a name or an address is invalid, or a server has no host.
     """
     check_name(name)
     if (kind == "server") != bool(hosts):
@@ -101,9 +101,12 @@ def issue(
         )
     key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [_host(host) for host in hosts]
+    # Kind and name stand in a URI: a common name alone does not tell a user from a worker of the
+    # same name.
     names.append(x509.UniformResourceIdentifier(CertificateSubject(kind, name).uri))
     issuer = authority.certificate
     begin, end = _period(now, days)
+    # Checked before signing: a certificate of an expired authority is good for nobody.
     if not is_current(issuer, now):
         raise InputError("the authority has expired: make the next one")
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -113,9 +116,12 @@ def issue(
             issuer.subject,
             key.public_key(),
             begin,
+            # A certificate that outlives its authority would be refused while it says that it is
+            # good.
             min(end, issuer.not_valid_after_utc),
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        # Keys of users and workers also open sealed envelopes, by agreement on a key (ECDH).
         .add_extension(_usage(agrees_on_keys=kind != "server"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([_USES[kind]]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -135,15 +141,15 @@ def make_revocation_list(
     """
     Make the list of an authority's revoked certificates (RFC 5280, section 5).
 
-    It is good until the authority itself ends: a newer one takes its place when there is reason,
-    and nobody is shut out because none was made for a while.
+    The list is valid until the authority itself ends. A newer list takes its place when a
+    certificate is revoked, and no client is refused because no list was made for a while.
 
     Parameters
     ----------
     serials
-        Of the certificates.
+        Serial numbers of the revoked certificates.
     number
-        Greater than that of the list before.
+        Number of the list, greater than that of the list before.
     """
     identifier = authority.certificate.extensions.get_extension_for_class(
         x509.SubjectKeyIdentifier
@@ -167,10 +173,12 @@ def make_revocation_list(
 
 def check_name(name: str) -> None:
     """
+    Refuse a name that no certificate may have.
+
     Raises
     ------
     InputError
-        When nobody can be called so.
+        When the name is too long or has characters that are not allowed.
     """
     if not NAME.fullmatch(name):
         raise InputError(
@@ -185,7 +193,7 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def identity_pem(identity: Identity) -> bytes:
-    """Return private key and certificate as PEM, as they lie in one file."""
+    """Return private key and certificate as PEM, for one file."""
     key = identity.key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -7,7 +7,7 @@ from pathlib import Path
 from bursar.model.errors import BursarError, InputError
 
 SECRET = 0o600
-"""Mode of what only its owner can read."""
+"""Mode of a file that only the owner can read."""
 
 
 def write_file(path: Path, data: bytes, *, mode: int = SECRET, replace: bool = False) -> None:
@@ -17,14 +17,14 @@ def write_file(path: Path, data: bytes, *, mode: int = SECRET, replace: bool = F
     Parameters
     ----------
     replace
-        Whether it may take the place of another.
+        Whether a file of that name is replaced; False: it is an error.
 
     Raises
     ------
     InputError
-        When there is one already, and it may not.
+        When there is such a file, and ``replace`` is False.
     BursarError
-        When it cannot be written.
+        When the file cannot be written.
     """
     try:
         file, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
@@ -33,6 +33,8 @@ def write_file(path: Path, data: bytes, *, mode: int = SECRET, replace: bool = F
                 os.fchmod(file, mode)
                 opened.write(data)
                 opened.flush()
+                # Content before name: a power cut must not leave an empty key under the final
+                # name.
                 os.fsync(opened.fileno())
             if replace:
                 os.replace(name, path)

@@ -11,14 +11,14 @@ from bursar.model.errors import InputError
 from bursar.sealing.certificates import TrustStore, read_certificates, read_pem
 
 SOON = 30.0
-"""Days before its end from which on a certificate is warned of."""
+"""Days before the end of a certificate from which on warnings are given."""
 
 
 class ServerTls:
     """
-    A service's certificate and what its connections are wrapped in.
+    The certificate of a service, and the TLS context of the listener.
 
-    TLS 1.3 only; no session is taken up again, so that each connection shows its certificate.
+    TLS 1.3 only, without session resumption, so that each connection shows its certificate.
 
     Parameters
     ----------
@@ -41,6 +41,7 @@ class ServerTls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         """For the listener; stays the same."""
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # No tickets, no resumption: each connection makes a whole handshake.
         self.context.num_tickets = 0
         self.context.set_alpn_protocols(["http/1.1"])
         if authorities is not None:
@@ -51,7 +52,7 @@ class ServerTls:
 
     def reload(self) -> None:
         """
-        Reads the files again; connections that begin from now on have what they hold.
+        Read the files again, for connections that begin from now on.
 
         An authority that is not in its file any more is trusted by TLS until the service is
         started again; requests of its clients are refused all the same, as
@@ -60,20 +61,21 @@ class ServerTls:
         Raises
         ------
         InputError
-            When a file is not what is expected: then everything stays as it was.
+            When a file is not what is expected: the context stays as it was.
         """
         _check_mode(self._key)
+        # Tried on another context first: one that has loaded half of its files cannot be put back.
         trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         expires = self._load(trial)
         self._load(self.context)
         self.expires = expires
 
     def days_left(self, now: float) -> float:
-        """Days until the certificate ends; negative afterwards."""
+        """Return the days until the certificate ends; negative after the end."""
         return (self.expires - now) / 86_400
 
     def warning(self, now: float) -> str:
-        """A line when the certificate ends soon, or has ended; empty otherwise."""
+        """Return a warning when the certificate ends soon or has ended; empty: neither."""
         days = self.days_left(now)
         if days > SOON:
             return ""
@@ -81,7 +83,7 @@ class ServerTls:
         return f"{self._certificate}: the certificate {'ends' if days > 0 else 'ended'} on {when}"
 
     def _load(self, context: ssl.SSLContext) -> float:
-        """Returns when the certificate ends."""
+        """Load the files into a context; return when the certificate ends (seconds since 1970)."""
         pem = read_pem(self._certificate)
         try:
             certificate = read_certificates(pem)[0]

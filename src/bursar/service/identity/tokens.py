@@ -1,12 +1,12 @@
 """
-Tokens: secrets by which users come in.
+Tokens: secrets by which users authenticate.
 
 A token is ``bursar_ID_SECRET`` in hexadecimal digits. The secret has 256 random bits; what is kept
 is its SHA-256. A slow hash would add nothing: it makes guessing dear where there is little to
 guess, as with passwords, and nobody can guess these.
 
-The scopes of a token stand side by side, none implies another: ``admin`` makes tokens and looks
-after the service, and submits nothing.
+No scope of a token implies another: ``admin`` allows making tokens and administering the service,
+but not submitting tasks.
 """
 
 import hashlib
@@ -29,24 +29,24 @@ from bursar.service.interfaces import (
 )
 
 DEFAULT_SECONDS = 30 * 86_400.0
-"""For which a token is good when nothing else was asked."""
+"""Seconds for which a token is valid by default."""
 
 MOST_SECONDS = 366 * 86_400.0
-"""For which any token is good: none is for ever."""
+"""Greatest number of seconds for which a token is valid: no token is valid for ever."""
 
 MOST_TOKENS = 1_000
-"""That a user has at a time."""
+"""Greatest number of valid tokens of one user."""
 
 _KIND = TOKEN_KINDS[0]
 
 _FORM = re.compile(r"bursar_([0-9a-f]{16})_([0-9a-f]{64})")
 
 _NOTHING = bytes(32)
-"""Stands for the hash of a token that there is not; no secret has it."""
+"""Stands for the hash of an unknown token; the hash of no known secret."""
 
 
 class _TokenRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A token as the journal keeps it."""
+    """The journal's record of a token."""
 
     id: str
     hash: bytes
@@ -59,14 +59,14 @@ class _TokenRecord(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(frozen=True, slots=True)
 class Bearer:
     """
-    Whose token it is.
+    The owner of a token, and what the token allows.
 
     Parameters
     ----------
     user
-        Its name.
+        Name of the user.
     scopes
-        What the token allows.
+        Scopes of the token.
     """
 
     user: str
@@ -77,13 +77,13 @@ class JournalTokenStore:
     """
     All tokens, kept in the journal.
 
-    Nothing here waits: what was made or revoked is durable once the journal's ``durable`` has
-    returned, which the caller awaits before it answers.
+    No method waits: a token that was made or revoked is durably so once the journal's ``durable``
+    has returned, which the caller awaits before answering.
 
     Parameters
     ----------
     journal
-        Not opened yet.
+        Journal, not yet open.
     """
 
     def __init__(self, journal: ServiceJournal, *, clock: Clock, entropy: Entropy) -> None:
@@ -109,7 +109,7 @@ class JournalTokenStore:
 
     def create(self, new: NewToken) -> TokenInfo:
         """
-        Make a token; only this call ever returns its secret.
+        Make a token, and return the token with the secret, which is not shown again.
 
         Raises
         ------
@@ -129,6 +129,8 @@ class JournalTokenStore:
             )
         if sum(token.user == new.user for token in self._tokens.values()) >= MOST_TOKENS:
             raise ServiceError("over-quota", 409, f"the user has {MOST_TOKENS} tokens already")
+        # The id finds the token without comparing secrets; only the hash of the secret is kept, so
+        # the journal gives nobody access.
         secret = self._entropy(32).hex()
         token = _TokenRecord(
             id=self._entropy(8).hex(),
@@ -138,6 +140,7 @@ class JournalTokenStore:
             expires=self._clock() + seconds,
             label=new.label,
         )
+        # First of the changes: a full disk refuses the token before anybody could use it.
         place = self._journal.append(_KIND, msgspec.msgpack.encode(token), essential=False)
         self._tokens[token.id] = token
         self._places[place] = token.id
@@ -196,7 +199,7 @@ class JournalTokenStore:
             self._bury()
 
     def _bury(self) -> None:
-        """Nothing in the journal stands for a token that there is not."""
+        """Kill the records of tokens that have been dropped."""
         for place in [place for place, name in self._places.items() if name not in self._tokens]:
             del self._places[place]
             self._journal.kill(place)

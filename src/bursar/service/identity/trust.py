@@ -1,4 +1,4 @@
-"""Which client certificates are good now: the authorities and the list of what was revoked."""
+"""Trust in client certificates: the authorities and revocation lists, read from files."""
 
 import logging
 import os
@@ -12,28 +12,28 @@ from bursar.service.logs import LOGGER
 _log = logging.getLogger(f"{LOGGER}.identity")
 
 _LOOKED_AT = 1.0
-"""Seconds between two looks at the files."""
+"""Least number of seconds between two checks of the files for changes."""
 
 
 class TrustFiles:
     """
-    Checks clients' certificates against files, and reads these again when they have changed.
+    Checks clients' certificates against files, which are read again after each change.
 
-    TLS has found a certificate good when a connection began. This is asked at each request: so
-    what was revoked is refused at once, on connections that are there already, too.
+    TLS verifies a certificate when a connection begins. This check is made at each request, so
+    that a revoked certificate is refused on open connections, too.
 
     Parameters
     ----------
     authorities
-        PEM: certificates of those who are trusted; revocation lists may be among them.
+        PEM file of the certificates of trusted authorities; may hold revocation lists, too.
     revoked
-        PEM: revocation lists; None: those beside the authorities only.
+        PEM file of more revocation lists; None: there is no such file.
 
     Raises
     ------
     InputError
-        When a file is not what is expected. Later on this is a :attr:`problem`, and what was
-        read before holds.
+        When a file is not what is expected. Later on this is a :attr:`problem`, and the content
+        that was read before holds.
     """
 
     def __init__(self, authorities: Path, revoked: Path | None, *, clock: Clock) -> None:
@@ -61,8 +61,10 @@ class TrustFiles:
         return self._trust.vouch(certificate, "user", now).name
 
     def refresh(self) -> None:
-        """Reads the files again when they have changed."""
+        """Read the files again if one has changed; keep the last content if one cannot be read."""
         try:
+            # The stamp is taken before the files are read: a file that is replaced in between is
+            # read once more next time, and never missed.
             seen = self._stamp()
             if seen != self._seen:
                 self._trust = self._read()
@@ -75,7 +77,7 @@ class TrustFiles:
         self.problem = ""
 
     def _stamp(self) -> list[tuple[int, int, int]]:
-        """Changes with the files: they are replaced, not written into."""
+        """Return modification time, size and inode of each file, which change as it is replaced."""
         stamps = []
         for path in self._paths:
             try:

@@ -62,6 +62,7 @@ async def copy(call: AuthorizedRequest, body: api.CopyRequest) -> api.FileList:
         try:
             file = await store.open(source, parts)
         except ServiceError as error:
+            # A task need not have made every file that it may make.
             if error.status != 404:
                 raise
             continue

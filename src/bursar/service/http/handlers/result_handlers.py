@@ -26,6 +26,8 @@ _HEARTBEAT_EVENT = b": \n\n"
 async def show(call: AuthorizedRequest, query: ResultsQuery) -> HttpResponse | StreamingResponse:
     """Return results after a cursor."""
     as_lines = NDJSON in call.request.headers.get("accept", "")
+    # The first results are got before the status line is sent, so that an unknown instance is
+    # still answered with 404.
     if query.follow:
         batch = await call.service.engine.results(
             call.user, call.handle, query.after, query.limit, 0
@@ -56,6 +58,7 @@ async def _followed(
         if size > PIECE and not call.answers.take(call.user, size, lone=True):
             return  # too many unread replies: the client opens a new stream
         try:
+            # An empty line now and then shows proxies and clients that the stream is alive.
             yield _as_lines(batch) or _HEARTBEAT_LINE
         finally:
             if size > PIECE:
@@ -76,6 +79,8 @@ async def events(call: AuthorizedRequest) -> StreamingResponse:
     """Stream the instance's state whenever it changes."""
     info = call.service.engine.instance(call.user, call.handle)
     last = _last_event(call)
+    # A client that comes back knows what it was told last; it is told again only if results were
+    # added since.
     first = None if last is not None and info.results <= last else info
     return StreamingResponse(_events(call, first), EVENTS)
 
