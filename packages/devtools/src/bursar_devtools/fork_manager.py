@@ -115,7 +115,7 @@ class ForkManager:
         return ids
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Ends jobs, and waits until those that ran are gone."""
+        """End jobs, and wait until the running ones have ended."""
         ending = []
         for id in ids:
             job = self._jobs.get(id)
@@ -133,12 +133,12 @@ class ForkManager:
         self._start_what_can()
 
     async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Report where jobs stand."""
+        """Return the states of jobs."""
         expected = self._starts()
         return {id: self._report(id, expected) for id in ids}
 
     async def queue(self) -> QueueState:
-        """This machine as one node, and the jobs in order."""
+        """Return this machine as one node, and the jobs in order."""
         running = [job for job in self._jobs.values() if job.state == "running"]
         held = sum(job.processors for job in running)
         name = socket.gethostname()
@@ -169,7 +169,7 @@ class ForkManager:
         )
 
     async def expected_start(self, request: JobRequest) -> float | None:
-        """When a request would start if all that is before it ran to its limit."""
+        """Return when a request would start if all earlier jobs ran to their limits."""
         self._check(request)
         job = _ForkedJob(id="", element=0, request=request, submitted=time.time())
         return self._starts(job)[""]
@@ -212,7 +212,7 @@ class ForkManager:
         return found
 
     async def close(self) -> None:
-        """Ends all jobs. Nothing of them is left afterwards."""
+        """End all jobs, with every process in their groups."""
         self._closed = True
         for timer in self._timers:
             timer.cancel()
@@ -248,6 +248,8 @@ class ForkManager:
             if job.request.begin is not None and job.request.begin > now:
                 job.reason = "waits for its begin"
                 continue
+            # First come, first served: a narrow job behind a wide one waits, or wide ones might
+            # never start.
             if job.processors > free:
                 return
             free -= job.processors
@@ -281,6 +283,7 @@ class ForkManager:
                 stdout=out,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=folder,
+                # A group of its own, so that a job's children can be ended with it.
                 env={**os.environ, "BURSAR_ELEMENT": str(job.element)},
                 start_new_session=True,
             )
@@ -307,7 +310,7 @@ class ForkManager:
         return "failed", f"killed by signal {-status}" if status < 0 else f"status {status}"
 
     def _starts(self, *more: _ForkedJob) -> dict[str, float]:
-        """When each job that waits starts if all run to their limits, seconds since the epoch."""
+        """Return each waiting job's start if all run to their limits, seconds since the epoch."""
         now = time.time()
         free = self._processors
         ends: list[tuple[float, int]] = []
@@ -330,7 +333,7 @@ class ForkManager:
         return found
 
     def _in_order(self, more: Sequence[_ForkedJob], now: float) -> Iterator[_ForkedJob]:
-        """Waiting jobs in order; those with a begin time are sorted in at that time."""
+        """Return waiting jobs in the order of start; a job with a begin time counts from then."""
         jobs = itertools.chain(self._queue, more)
         return iter(sorted(jobs, key=lambda job: max(now, job.request.begin or now)))
 
@@ -359,13 +362,14 @@ def _end(job: _ForkedJob, how: JobEnding, reason: str = "") -> None:
 
 
 async def _end_group(pid: int, ended: asyncio.Task[int]) -> None:
-    """Asks the processes of a group to end, and ends those that do not."""
+    """Terminate the processes of a group, and kill the rest after a grace time."""
     if not _signal(pid, signal.SIGTERM):
         await ended
         return
     deadline = time.monotonic() + GRACE
     while time.monotonic() < deadline:
         await asyncio.sleep(_STEP)
+        # A zombie that nobody has reaped still answers signals, so the states are read, too.
         if ended.done() and not (_signal(pid, 0) and _lives(pid)):
             return
     _signal(pid, signal.SIGKILL)
@@ -373,7 +377,7 @@ async def _end_group(pid: int, ended: asyncio.Task[int]) -> None:
 
 
 def _signal(group: int, how: int) -> bool:
-    """Whether there was a process in the group to tell."""
+    """Signal a process group; return whether the group had a process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, how)
         return True

@@ -102,11 +102,11 @@ class SimulatedJob:
 
     @property
     def until(self) -> float:
-        """When its limit is over, loop time; infinite before it starts."""
+        """Time at which the job's limit ends, loop time; infinite before the start."""
         return math.inf if self.began is None else self.began + self.seconds
 
     def end(self, how: JobEnding = "completed") -> None:
-        """End the job at the end of its script; do nothing if it has ended."""
+        """End the job as the end of a script does; an ended job stays as it is."""
         if self._finish is not None:
             self._finish(self, how)
 

@@ -126,7 +126,7 @@ class SimulatedResourceManager:
 
     @property
     def cluster(self) -> LoadedCluster:
-        """The cluster as it is now."""
+        """The simulated cluster, advanced to the present."""
         self._go_on()
         return self._cluster
 
@@ -142,6 +142,8 @@ class SimulatedResourceManager:
         self._asked()
         width = self._check(request)
         async with self._turn:
+            # One submission at a time, as a scheduler's command takes its lock: the next one waits
+            # for its turn.
             await asyncio.sleep(self._latency.submission)
             self._must_be_reachable()
             now = asyncio.get_running_loop().time()
@@ -215,7 +217,7 @@ class SimulatedResourceManager:
         raise SiteError(f"{self._name}: jobs do not shrink")
 
     def lose(self, id: str, how: JobEnding = "node-fail") -> None:
-        """Make a job fail, as by the loss of its node."""
+        """Make a job fail, as after the loss of a node."""
         self._go_on()
         self._stop(self._jobs[id], how)
         self._go_on()
@@ -223,7 +225,7 @@ class SimulatedResourceManager:
     # The queue.
 
     async def queue(self) -> QueueState:
-        """The machine, its own jobs and ours, and what is kept."""
+        """Return the nodes, the jobs of all users, and the reservations."""
         self._asked()
         now = self._go_on()
         machine, shift = self._machine, self._shift
@@ -262,7 +264,7 @@ class SimulatedResourceManager:
         )
 
     async def expected_start(self, request: JobRequest) -> float | None:
-        """When a request would start by the estimates of all that runs and waits."""
+        """Return when a request would start by the estimates of running and waiting jobs."""
         self._asked()
         width = self._check(request)
         now = self._go_on()
@@ -274,7 +276,7 @@ class SimulatedResourceManager:
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
         """
-        Keeps processors; a start in the past is now.
+        Reserve processors; a start in the past means now.
 
         Raises
         ------
@@ -298,7 +300,7 @@ class SimulatedResourceManager:
         self._set_timer()
 
     async def unreserve(self, name: str) -> None:
-        """Keeps processors no more; jobs in that window end with it."""
+        """Cancel a reservation and the jobs inside; an unknown one is no error."""
         self._asked()
         self._go_on()
         for job in self._in_windows.pop(name, []):
@@ -319,7 +321,7 @@ class SimulatedResourceManager:
             raise SiteError(f"{self._name} gives no answer", transient=True)
 
     def _check(self, request: JobRequest) -> int:
-        """Processors that a job asks for at the least."""
+        """Check a request and return the least number of processors requested."""
         fewest = check_request(request)
         per_node = self._per_node or self._machine.processors
         whole = request.nodes is not None or request.together
@@ -358,7 +360,7 @@ class SimulatedResourceManager:
         self._go_on()
 
     def _seconds_for(self, job: SimulatedJob) -> float:
-        """The longest time with which it starts now, if there is one; else all it asks for."""
+        """Return the longest time with which a job starts now; if none, the requested time."""
         least, most = job.request.least_seconds, job.request.seconds
         machine = self._machine
         if least is None or machine.expected_start(job.processors, most) <= machine.now:
@@ -366,6 +368,8 @@ class SimulatedResourceManager:
         if machine.expected_start(job.processors, least) > machine.now:
             return most
         low, high = least, most
+        # By bisection: a shorter job never starts later, so what starts now is an interval from the
+        # shortest on.
         for _ in range(_ESTIMATES):
             middle = (low + high) / 2
             if machine.expected_start(job.processors, middle) <= machine.now:
@@ -386,7 +390,7 @@ class SimulatedResourceManager:
         job._timer = asyncio.get_running_loop().call_at(begin, self._open_window, name)
 
     def _open_window(self, name: str) -> None:
-        """Starts what fits into a window that is open."""
+        """Start the jobs that fit into an open reservation."""
         kept = self._windows.get(name)
         if kept is None:
             return
@@ -403,7 +407,7 @@ class SimulatedResourceManager:
             asyncio.get_running_loop().call_at(job.until, self._stop, job, "timeout")
 
     def _go_on(self) -> float:
-        """Moves the machine to the loop's time, and follows what happened; returns that time."""
+        """Advance the machine to the loop's time, follow all events, and return the time."""
         now = asyncio.get_running_loop().time()
         moment = now + self._shift
         # What starts may end at once and let others start, until nothing happens any more.
@@ -429,7 +433,7 @@ class SimulatedResourceManager:
         return True
 
     def _widen(self, job: SimulatedJob) -> None:
-        """A job over a range of nodes takes what else is free at its start."""
+        """Give a starting job with a range of nodes the processors that are still free."""
         assert job.request.nodes is not None
         fewest, most = job.request.nodes
         more = min(most - fewest, self._machine.free // job.request.processors)
@@ -474,7 +478,7 @@ class SimulatedResourceManager:
                 job._kill = kill
 
     def _end(self, job: SimulatedJob, how: JobEnding) -> None:
-        """A script is at its end."""
+        """End a job whose script has ended."""
         job._kill = None
         self._stop(job, how)
         self._soon()
@@ -517,6 +521,8 @@ class SimulatedResourceManager:
                 return
             self._timer.cancel()
             self._timer = None
+        # An unchanged timer was kept above: setting it anew at every command would fill the loop's
+        # heap with cancelled ones.
         if event < math.inf:
             self._timer = asyncio.get_running_loop().call_at(event, self._on_timer)
 
@@ -531,7 +537,7 @@ class SimulatedResourceManager:
         return job is not None and job.state == "pending"
 
     def _expected_starts(self) -> dict[int, float]:
-        """Loop time of the start of each job that waits, by its number."""
+        """Return the expected start of each waiting job, loop time, by job number."""
         starts = self._machine.expected_starts() - self._shift
         return dict(zip(self._machine.waiting.tolist(), starts.tolist(), strict=True))
 
@@ -557,7 +563,7 @@ class SimulatedResourceManager:
         )
 
     def _nodes(self, held: int) -> tuple[ClusterNode, ...]:
-        """Nodes with what is held, one after the other."""
+        """Return the nodes, filled one after the other with the processors in use."""
         kept = sum(
             r.processors
             for r in self._machine.reservations

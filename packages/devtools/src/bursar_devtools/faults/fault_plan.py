@@ -167,7 +167,7 @@ class FaultPlan:
 
 
 def fault_plan_of(seed: int) -> FaultPlan:
-    """What a seed brings."""
+    """Draw the fault plan of a seed."""
     chance = seeded_random(seed, "plan")
 
     def some(share: float, low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""What the simulation of a seed came to."""
+"""The verdict of the simulation of one seed."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Folders of test grids: one process at a time, and known for ours before anything is in them."""
+"""Folders of test grids: locked by one process at a time, and marked before anything is written."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from bursar_devtools.testgrid.processes import wait_until
 @contextlib.contextmanager
 def create_locked(folder: Path) -> Iterator[None]:
     """
-    Makes the folder where it is not there, and keeps others from it as :func:`lock_folder`.
+    Make a folder if missing, and lock the folder as :func:`lock_folder` does.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def create_locked(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """
-    Keeps others from a folder that is there; whoever dies lets it go.
+    Lock an existing folder against other processes; the lock ends with the process.
 
     Raises
     ------
@@ -73,8 +73,10 @@ def need_own(folder: Path) -> None:
 
 def _not_ours(folder: Path) -> InputError:
     """
-    Whoever has a folder may name programs in the configurations in it, and Slurm's commands would
-    run them as us, root included. Its usual name is foreseen easily, where all may make folders.
+    Return the error for another user's folder.
+
+    The owner of a folder may name programs in the configurations there, and Slurm's commands would
+    run them as us, root included. The default name is easy to foresee where all may make folders.
     """
     return InputError("is another user's", where=str(folder))
 
@@ -88,14 +90,14 @@ def _locks(handle: int) -> bool:
 
 
 def mark(folder: Path, name: str, content: bytes) -> None:
-    """Writes the file by which a folder is known for ours: whole or not at all."""
+    """Write the file that marks a folder as a test grid's, whole or not at all."""
     new = folder / f"{name}.new"
     new.write_bytes(content)
     new.replace(folder / name)
 
 
 def is_marked(folder: Path, name: str) -> bool:
-    """Whether it is known for ours."""
+    """Return whether a folder has a test grid's mark."""
     return (folder / name).is_file()
 
 
@@ -112,7 +114,7 @@ def need_empty(folder: Path) -> None:
 
 
 def is_unused(folder: Path) -> bool:
-    """Whether nothing is in it, but for a mark that was not finished."""
+    """Return whether a folder is empty, but for an unfinished mark."""
     return all(map(_is_unfinished, folder.iterdir()))
 
 
@@ -121,7 +123,7 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def empty(folder: Path) -> None:
-    """Removes what is in it; a job's last file may come while we are at it."""
+    """Empty a folder; files that a job writes meanwhile are removed by a further round."""
     for _ in range(20):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -133,12 +135,12 @@ def empty(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes it with all that is in it."""
+    """Remove a folder with all content."""
     empty(folder)
     folder.rmdir()
 
 
 def remove_empty(folder: Path) -> None:
-    """Removes it, unless something is in it."""
+    """Remove a folder if empty."""
     with contextlib.suppress(OSError):
         folder.rmdir()

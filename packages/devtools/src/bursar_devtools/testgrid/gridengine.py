@@ -73,16 +73,16 @@ def missing_programs() -> list[str]:
 
 class GridEngineCluster:
     """
-    A cluster in a folder; whatever is known of it is read from there.
+    A cluster in a folder, from which all state is read.
 
     Use :meth:`up` or :meth:`at`.
 
     Attributes
     ----------
     folder
-        Resolved.
+        Absolute path without symbolic links.
     settings
-        What it is made of.
+        Settings with which the cluster was made.
     """
 
     def __init__(self, folder: Path, settings: GridEngineClusterSettings) -> None:
@@ -100,7 +100,7 @@ class GridEngineCluster:
         patience: float = 60.0,
     ) -> "GridEngineCluster":
         """
-        Starts a cluster and returns when its node takes jobs.
+        Start a cluster and return when the node takes jobs.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class GridEngineCluster:
     @classmethod
     def at(cls, folder: Path | str) -> "GridEngineCluster":
         """
-        The cluster of a folder, whether it runs or not.
+        Return the cluster of a folder, running or not.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class GridEngineCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which Grid Engine's commands find it."""
+        """Environment variables by which Grid Engine's commands find the cluster."""
         return {
             "SGE_ROOT": str(self.folder),
             "SGE_CELL": "default",
@@ -179,12 +179,12 @@ class GridEngineCluster:
 
     @property
     def is_up(self) -> bool:
-        """Whether its queue master runs."""
+        """Whether the queue master runs."""
         return bool(self._all("sge_qmaster"))
 
     def run(self, *command: str, stdin: str = "") -> str:
         """
-        What a command of Grid Engine's prints, asked of this cluster.
+        Run one of Grid Engine's commands on this cluster and return the output.
 
         Raises
         ------
@@ -209,34 +209,34 @@ class GridEngineCluster:
         return done.stdout
 
     def processes(self) -> dict[int, str]:
-        """Its processes, with what each is: a daemon's name, or ``"job"``."""
+        """Return the cluster's processes by number, with the daemon's name or ``"job"``."""
         # Its jobs are told its root, but not its ports.
         return processes.cluster_processes(
             self.folder, DAEMONS, job="JOB_ID", setting={"SGE_ROOT": str(self.folder)}
         )
 
     def stop_node(self) -> None:
-        """The node crashes: its daemon and its jobs end without a word to anybody."""
+        """Crash the node: daemon and jobs end without a report to the queue master."""
         processes.end(self._all("sge_execd"), signal.SIGKILL)
         # Those that start jobs first, so that they cannot report their ends.
         processes.end(self._all("sge_shepherd"), signal.SIGKILL)
         processes.kill_until_none(lambda: self._all("job"))
 
     def start_node(self, patience: float = 30.0) -> None:
-        """Starts the node again, and returns when it takes jobs."""
+        """Start the node again, and return when the node takes jobs."""
         self._spawn("sge_execd")
         self._wait_until_ready(patience)
 
     def stop_controller(self) -> None:
-        """The queue master crashes; what it knew is in its folder."""
+        """Kill the queue master; the spooled state stays in the folder."""
         processes.end(self._all("sge_qmaster"), signal.SIGKILL)
         processes.wait_until(lambda: not self.is_up, 10.0)
 
     def start_controller(self, patience: float = 30.0) -> None:
         """
-        Starts the queue master again, and returns when it answers.
+        Start the queue master again, and return when commands are answered.
 
-        Its node finds it again only after a while, about a minute here.
+        The node reconnects only after about a minute.
         """
         self._spawn("sge_qmaster")
         if not processes.wait_until(self._answers, patience, 0.05):
@@ -244,7 +244,7 @@ class GridEngineCluster:
 
     def down(self) -> None:
         """
-        Ends every process of the cluster, those of its jobs too, and removes its folder.
+        End every process of the cluster and of the jobs, and remove the folder.
 
         Raises
         ------
@@ -274,7 +274,7 @@ class GridEngineCluster:
         self._wait_until_ready(patience)
 
     def _lay_out(self) -> None:
-        """The files of a root; the programs of a root are Debian's."""
+        """Write the files of an SGE root; programs are links to Debian's."""
         for name in ("default/common", "spool/qmaster/job_scripts", "spool/execd", "pe"):
             (self.folder / name).mkdir(parents=True)
         for name in ("bin", "lib", "utilbin"):
@@ -287,6 +287,7 @@ class GridEngineCluster:
         (common / "bootstrap").write_text(_table(_bootstrap(self.folder, user, spooling)))
         # All by one name, whatever this machine calls itself and resolves to.
         (common / "host_aliases").write_text(f"{HOST} {socket.gethostname()}\n")
+        # Where commands and the node look for the queue master.
         (common / "act_qmaster").write_text(f"{HOST}\n")
         shared = (SHARED / "default-configuration").read_text()
         settings = _changed(shared, _configuration(self.folder, self.settings))
@@ -304,7 +305,7 @@ class GridEngineCluster:
             self.run("spooldefaults", what, str(where))
 
     def _configure(self) -> None:
-        """What the queue master takes only when it runs."""
+        """Configure what only a running queue master accepts."""
         self.run("qconf", "-as", HOST)
         self._hand_in("-Ae", _table(_execution_host(self.settings)))
         self._hand_in("-Ahgrp", _table({"group_name": "@allhosts", "hostlist": HOST}))
@@ -320,7 +321,7 @@ class GridEngineCluster:
         self.run("qconf", option, str(path))
 
     def _spawn(self, daemon: str) -> None:
-        """It leaves those who started it at once; what it says then is in its own log."""
+        """Start a daemon, which goes to the background at once and then writes to a log."""
         done = subprocess.run(
             [str(PROGRAMS / daemon)],
             cwd=self.folder,  # by which it is found while it starts
@@ -343,7 +344,7 @@ class GridEngineCluster:
         return True
 
     def _wait_until_ready(self, patience: float) -> None:
-        """Until every queue is there and none of them says why it takes no jobs."""
+        """Wait until every queue is there, and none is in a state that refuses jobs."""
 
         def ready() -> bool:
             try:
@@ -362,7 +363,7 @@ class GridEngineCluster:
         return [pid for pid, what in self.processes().items() if what == name]
 
     def _variables(self) -> dict[str, str]:
-        """Ours, without those of another Grid Engine's jobs and commands."""
+        """Return our environment without the variables of another Grid Engine."""
         own = {
             name: value
             for name, value in os.environ.items()
@@ -422,9 +423,10 @@ def _configuration(folder: Path, settings: GridEngineClusterSettings) -> dict[st
 
 def _groups(settings: GridEngineClusterSettings) -> str:
     """
-    Group numbers that mark the processes of its jobs.
+    Return the range of group numbers that mark the processes of jobs.
 
-    By these it ends what a job leaves behind: two clusters of root's must not share any.
+    Grid Engine kills by group number what a job leaves behind, so two clusters of root must not
+    share any.
     """
     count = max(100, settings.slots * (1 if settings.shared else len(settings.queues)))
     mapped = max(
@@ -494,7 +496,7 @@ def _table(values: Mapping[str, str]) -> str:
 
 
 def _changed(text: str, values: Mapping[str, str]) -> str:
-    """A table of Grid Engine's with some values changed; what it does not name is added."""
+    """Return a table of Grid Engine's with values replaced, or added where missing."""
     kept = [
         line
         for line in re.sub(r"\\\n\s*", "", text).splitlines()

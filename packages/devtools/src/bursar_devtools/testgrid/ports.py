@@ -18,9 +18,9 @@ _TURN = "\0bursar-testgrid-ports"
 @contextlib.contextmanager
 def port_lock(seconds: float = 60.0) -> Iterator[None]:
     """
-    Keeps other test grids of this machine from choosing ports, until ours are in use.
+    Keep other test grids of this machine from choosing ports until ours are in use.
 
-    After so many seconds it goes on without: then a start fails at the worst.
+    After ``seconds`` the context is entered without the lock; at worst a start then fails.
     """
     with socket.socket(socket.AF_UNIX) as turn:
         limit = time.monotonic() + seconds
@@ -35,7 +35,7 @@ def port_lock(seconds: float = 60.0) -> Iterator[None]:
 
 def free_block(count: int) -> int:
     """
-    First of so many consecutive ports on which nobody listens.
+    Return the first of ``count`` consecutive ports on which nobody listens.
 
     Raises
     ------
@@ -51,8 +51,9 @@ def free_block(count: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether one could listen on it."""
+    """Return whether a process could listen on a port."""
     with socket.socket() as probe:
+        # A port whose last connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

@@ -11,13 +11,12 @@ PROC = Path("/proc")
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and has not ended. Where nobody reaps, the dead stay listed."""
+    """Return whether a process has not ended; a zombie counts as ended."""
     return _parent_of(pid) is not None
 
 
 def start_times(pids: Iterable[int]) -> dict[int, str]:
-    """When each process that is there was started, as the system counts; tells it from a later
-    one of the same number."""
+    """Return each live process's start time in clock ticks, which tells reused numbers apart."""
     return {pid: born for pid in pids if (born := _born(pid)) is not None}
 
 
@@ -25,7 +24,7 @@ def cluster_processes(
     folder: Path, daemons: Collection[str], *, job: str, setting: Mapping[str, str]
 ) -> dict[int, str]:
     """
-    Processes that belong to the cluster of a folder, with what each is.
+    Return the processes that belong to the cluster of a folder, each with its kind.
 
     A daemon has a path of the folder on its command line, or works within it: step managers
     rewrite their command lines and environments, but stay where they were started. Processes
@@ -76,7 +75,7 @@ def cluster_processes(
 
 
 def is_of(pid: int, folder: Path) -> bool:
-    """Whether a process works in a folder, or was told a path in it."""
+    """Return whether a process works in a folder, or has a path in the folder as argument."""
     if _works_in(pid, folder):
         return True
     inside = f"{folder}/"
@@ -88,7 +87,7 @@ def is_of(pid: int, folder: Path) -> bool:
 
 def node_processes(found: Mapping[int, str], place: Path, word: str) -> list[int]:
     """
-    Of a cluster's processes those of one node.
+    Return the processes of one node of a cluster.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ def node_processes(found: Mapping[int, str], place: Path, word: str) -> list[int
 
 
 def end(pids: Iterable[int], how: signal.Signals) -> None:
-    """Sends a signal to each; such as are gone already are no error."""
+    """Send a signal to processes; ended ones are no error."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, how)
@@ -141,6 +140,7 @@ def kill_until_none(look: Callable[[], Collection[int]], seconds: float = 10.0) 
         _kill_groups(left)
         end(left, signal.SIGKILL)
         clear_looks = 0 if left else clear_looks + 1
+        # Three clear looks in a row: a process may start another one behind the listing's back.
         return clear_looks == 3
 
     return wait_until(none_left, seconds)
@@ -156,12 +156,13 @@ def _kill_groups(found: Collection[int]) -> None:
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             group = os.getpgid(pid)
+            # Never the group of the caller, which may be a job of the very cluster.
             if group in found and group != os.getpgrp():
                 os.killpg(group, signal.SIGKILL)
 
 
 def wait_until(what: Callable[[], bool], seconds: float, step: float = 0.02) -> bool:
-    """Asks until the answer is yes; False when it is not within that many seconds."""
+    """Poll a condition until true; return False when ``seconds`` have passed."""
     limit = time.monotonic() + seconds
     while not what():
         if time.monotonic() >= limit:
@@ -175,7 +176,7 @@ def _pids() -> list[int]:
 
 
 def _parent_of(pid: int) -> int | None:
-    """None also for a process that has ended and is not reaped."""
+    """Return the parent of a process; None when the process has ended, even if not reaped."""
     # The name may hold spaces and brackets; state and parent follow the last one.
     state, _, rest = _text(pid, "stat").rpartition(")")[2].strip().partition(" ")
     return int(rest.split()[0]) if rest and state not in "ZX" else None
@@ -183,6 +184,7 @@ def _parent_of(pid: int) -> int | None:
 
 def _born(pid: int) -> str | None:
     fields = _text(pid, "stat").rpartition(")")[2].split()
+    # Field 22 of stat(5), starttime; the fields before the name are cut off.
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
 
 

@@ -32,7 +32,7 @@ READY = ("idle", "mixed", "allocated", "completing")
 
 class SlurmCluster:
     """
-    A cluster in a folder; whatever is known of it is read from there.
+    A cluster in a folder, from which all state is read.
 
     Use :meth:`up` or :meth:`at`.
 
@@ -113,7 +113,7 @@ class SlurmCluster:
     @classmethod
     def at(cls, folder: Path | str) -> "SlurmCluster":
         """
-        The cluster of a folder, whether it runs or not.
+        Return the cluster of a folder, running or not.
 
         Raises
         ------
@@ -131,32 +131,32 @@ class SlurmCluster:
 
     @property
     def name(self) -> str:
-        """Of the cluster."""
+        """Name of the cluster."""
         return self.settings.name
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of its nodes."""
+        """Names of the cluster's nodes."""
         return self.settings.node_names
 
     @property
     def processors(self) -> int:
-        """Of all its nodes."""
+        """Number of processors of all nodes."""
         return self.settings.nodes * self.settings.cpus
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which Slurm's commands find it."""
+        """Environment variables by which Slurm's commands find the cluster."""
         return {"SLURM_CONF": str(self._conf)}
 
     @property
     def is_up(self) -> bool:
-        """Whether its controller runs."""
+        """Whether the controller runs."""
         return self._pid("slurmctld") is not None
 
     def run(self, *command: str, patience: float = 30.0) -> str:
         """
-        What a command of Slurm's prints, asked of this cluster.
+        Run one of Slurm's commands on this cluster and return the output.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class SlurmCluster:
         return done.stdout
 
     def states(self) -> dict[str, str]:
-        """Each node's state, as ``sinfo`` says it."""
+        """Return each node's state, in the words of ``sinfo``."""
         lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         return {node: state for node, _, state in (line.strip().partition(" ") for line in lines)}
 
@@ -195,7 +195,7 @@ class SlurmCluster:
 
     def stop_node(self, node: str, *, at_once: bool = False) -> None:
         """
-        A node crashes: its daemon, its step managers and its jobs end without a word to anybody.
+        Crash a node: daemon, step managers and jobs end without a report to the controller.
 
         Parameters
         ----------
@@ -223,12 +223,13 @@ class SlurmCluster:
         processes.end(managers, signal.SIGSTOP)
         processes.kill_until_none(lambda: processes.node_processes(self.processes(), place, word))
         self._pid_file(f"slurmd-{node}").unlink(missing_ok=True)
+        # Without this the jobs count as running until the controller misses the node.
         if at_once:
             self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=crashed")
 
     def start_node(self, node: str) -> None:
         """
-        Starts a node that has stopped, and returns when the controller knows.
+        Start a stopped node, and return when the controller knows.
 
         Raises
         ------
@@ -246,13 +247,13 @@ class SlurmCluster:
 
     def stop_controller(self, *, crash: bool = False) -> None:
         """
-        The controller stops; jobs go on.
+        Stop the controller; jobs go on.
 
         Parameters
         ----------
         crash
-            It is killed. Then it forgets what changed within its last five seconds or so, as
-            Slurm writes its state in such steps; otherwise it forgets nothing.
+            Whether the controller is killed. A killed one forgets about the last five seconds of
+            changes, as Slurm writes the state in such steps; otherwise nothing is forgotten.
 
         Raises
         ------
@@ -271,7 +272,7 @@ class SlurmCluster:
 
     def start_controller(self) -> None:
         """
-        Starts the controller again, and returns when it knows of the nodes that run.
+        Start the controller again, and return when the running nodes have registered.
 
         Raises
         ------
@@ -293,7 +294,7 @@ class SlurmCluster:
 
     def down(self, grace: float = 2.0) -> None:
         """
-        Ends every process of the cluster, those of its jobs too, and removes its folder.
+        End every process of the cluster and of the jobs, and remove the folder.
 
         Parameters
         ----------
@@ -306,7 +307,7 @@ class SlurmCluster:
 
     def end_all(self, grace: float = 2.0) -> None:
         """
-        Ends every process of the cluster.
+        End every process of the cluster.
 
         Raises
         ------
@@ -335,14 +336,14 @@ class SlurmCluster:
             raise SiteError(f"of cluster {self.name} in {self.folder} still run: {names}")
 
     def processes(self) -> dict[int, str]:
-        """Its processes, with what each is: a daemon's name, or ``"job"``."""
+        """Return the cluster's processes by number, with the daemon's name or ``"job"``."""
         return processes.cluster_processes(
             self.folder, DAEMONS, job="SLURM_JOB_ID", setting=self.environment
         )
 
     def begin(self) -> None:
         """
-        Writes the cluster's files and starts its controller.
+        Write the cluster's files and start the controller.
 
         Raises
         ------
@@ -370,14 +371,14 @@ class SlurmCluster:
         self.wait_for_daemons()
 
     def begin_nodes(self) -> None:
-        """Starts the daemons of the nodes, without waiting for them."""
+        """Start the daemons of the nodes, without waiting for readiness."""
         self._wait_until_heard()  # or else they try again a second later only
         for node in self.nodes:
             self._spawn_node(node)
 
     def wait_for_daemons(self) -> None:
         """
-        Until each that was started has left us: it does when it is ready.
+        Wait until each started daemon has gone to the background, as daemons do when ready.
 
         Raises
         ------
@@ -401,7 +402,7 @@ class SlurmCluster:
             )
 
     def wait_until_ready(self, patience: float) -> None:
-        """Until every node is there."""
+        """Wait until every node is there."""
         self._wait_for_nodes(self.nodes, patience)
 
     def _wait_for_nodes(self, nodes: Sequence[str], patience: float) -> None:
@@ -423,7 +424,7 @@ class SlurmCluster:
             )
 
     def _need(self, nodes: Sequence[str]) -> None:
-        """Daemons may end a moment after they left us, as when somebody has their port."""
+        """Check for daemons that ended just after the start, as when a port is taken."""
         for daemon, log in (
             ("slurmctld", "slurmctld"),
             *((f"slurmd-{node}", f"{node}/slurmd") for node in nodes),
@@ -433,7 +434,7 @@ class SlurmCluster:
                 raise SiteError(f"{daemon} of cluster {self.name} ended: {said}")
 
     def _wait_until_heard(self) -> None:
-        """Until the controller listens, if it ever does."""
+        """Wait until the controller listens, 20 s at most."""
         processes.wait_until(lambda: not ports.is_free(self.settings.port), 20.0)
 
     def _answers(self) -> bool:
@@ -469,6 +470,8 @@ class SlurmCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                # Away from the terminal, whose Ctrl-C would end the daemons with the command that
+                # started them.
                 start_new_session=True,
             )
         self._started.append((name, process))
@@ -477,7 +480,7 @@ class SlurmCluster:
         return [pid for pid, what in self.processes().items() if name in (None, what)]
 
     def _pid(self, daemon: str) -> int | None:
-        """Of a daemon that runs."""
+        """Return the process number of a daemon; None when the daemon does not run."""
         try:
             pid = int(self._pid_file(daemon).read_text())
         except (OSError, ValueError):
@@ -503,7 +506,7 @@ class SlurmCluster:
         return self.folder / "etc" / "slurm.conf"
 
     def _variables(self) -> dict[str, str]:
-        """Ours, without those of another Slurm's jobs and commands."""
+        """Return our environment without the variables of another Slurm's jobs and commands."""
         own = {
             name: value
             for name, value in os.environ.items()
@@ -512,7 +515,7 @@ class SlurmCluster:
         return {**own, "PATH": search_path(), **self.environment}
 
     def _last_words(self, name: str = "slurmctld") -> str:
-        """The end of a daemon's log, before it is removed."""
+        """Return the last lines of a daemon's log, before the folder is removed."""
         for ending in ("out", "log"):
             path = self._log(f"{name}.{ending}")
             if not path.exists():
@@ -527,7 +530,7 @@ def start_all(
     wanted: Mapping[Path, SlurmClusterSettings], *, patience: float = 60.0, tries: int = 3
 ) -> list[SlurmCluster]:
     """
-    Starts several clusters together, in folders that hold nothing; all of them or none.
+    Start several clusters together in empty folders; all or none.
 
     Raises
     ------
@@ -550,6 +553,8 @@ def _start_together(
 ) -> list[SlurmCluster]:
     clusters: list[SlurmCluster] = []
     try:
+        # One block for all clusters, chosen under the lock: each controller and each node has a
+        # port of its own.
         port = ports.free_block(sum(settings.nodes + 1 for settings in wanted.values()))
         for folder, settings in wanted.items():
             clusters.append(_claim(folder, replace(settings, port=port)))
@@ -571,19 +576,19 @@ def _start_together(
 
 
 def _claim(folder: Path, settings: SlurmClusterSettings) -> SlurmCluster:
-    """A folder with nothing but what says that it is ours."""
+    """Make a folder with nothing but the mark by which test clusters are known."""
     folder.mkdir(mode=0o755, exist_ok=True)
     grid_folder.mark(folder, MARK, msgspec.json.encode(settings))
     return SlurmCluster(folder, settings)
 
 
 def _is_open(folder: Path) -> bool:
-    """Whether all may search it and its parents."""
+    """Return whether every user may search a folder and all its parents."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
 
 
 def _looks_for_control_groups() -> bool:
-    """Daemons from 23.11 on do so even when no plugin asks for them."""
+    """Return whether daemons look for control groups without a plugin: from 23.11 on."""
     said = subprocess.run(
         ["slurmd", "-V"], env={"PATH": search_path()}, capture_output=True, text=True, check=False
     ).stdout

@@ -258,7 +258,7 @@ class MarketSimulation:
             else:
                 customer.ended[job] = begin + self.setting.seconds
         if lost:
-            # Before all others: the most valuable jobs were bought for first.
+            # To the front again: jobs are bought for in their order.
             customer.waiting[:0] = lost
             customer.avoided[agreement.owner] = now + AVOIDANCE
             amount = agreement.terms.amount * len(lost) // len(deal.jobs)
