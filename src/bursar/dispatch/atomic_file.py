@@ -8,7 +8,7 @@ from bursar.model.errors import BursarError
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replaces a file so that a reader sees the old or the new one, never half.
+    Replace a file so that a reader sees the old or the new content, never half.
 
     Raises
     ------
@@ -20,6 +20,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with fresh.open("wb") as file:
             file.write(data)
             file.flush()
+            # Before the rename: after a power cut the name could else stand for an empty file.
             os.fsync(file.fileno())
         fresh.replace(path)
     except OSError as error:
@@ -28,8 +29,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed left of files that they were replacing."""
+    """Remove temporary files of processes that were killed while replacing a file."""
     for path in folder.glob(".*.*"):
         writer = path.name.rpartition(".")[2]
+        # A file of a process that lives is about to be renamed.
         if writer.isdecimal() and not os.path.exists(f"/proc/{writer}"):
             path.unlink(missing_ok=True)

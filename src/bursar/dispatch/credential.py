@@ -50,7 +50,7 @@ class PilotTerms:
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Secret credential of a pilot, kept in a file that only its owner can read.
+    Secret credential of a pilot, kept in a file that only the owner can read.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     silence: float = SILENCE
 
     def encode(self) -> bytes:
-        """Encode the credential as JSON, the form of its file."""
+        """Encode the credential as JSON, the form of the credential file."""
         return msgspec.json.encode(self)
 
 

@@ -71,6 +71,7 @@ class Handshakes:
         self._seconds = seconds
         self._shutdown_seconds = shutdown_seconds
         self._turns = _HandshakeSlots(most, most_of_one)
+        # One buffer for all connections: nothing is awaited between a look and its use.
         self._peeked = memoryview(bytearray(_HEADER + _LONGEST))
 
     @property
@@ -102,6 +103,8 @@ class Handshakes:
         ends = asyncio.get_running_loop().time() + self._seconds
         try:
             is_meant = await self._client_hello(connection, ends)
+            # The hello before the turn: connections that say nothing take no turn from those that
+            # do.
             has_turn = is_meant and await self._turns.take(source, ends)
             if has_turn and _is_gone(connection):  # while it waited
                 self._turns.leave(source)
@@ -119,7 +122,7 @@ class Handshakes:
 
     async def _client_hello(self, connection: socket.socket, ends: float) -> bool:
         """
-        Wait until a ClientHello lies whole in the kernel's buffer, and leave it there.
+        Wait until a whole ClientHello lies in the kernel's buffer, without reading.
 
         Returns
         -------
@@ -154,7 +157,7 @@ class Handshakes:
         return wanted > 0
 
     def _peek(self, connection: socket.socket) -> int:
-        """Return how many bytes lie in the kernel's buffer, as far as they matter; -1: none yet."""
+        """Return how many bytes lie in the kernel's buffer, one record at most; -1: none yet."""
         try:
             return connection.recv_into(self._peeked, 0, socket.MSG_PEEK)
         except BlockingIOError:
@@ -227,7 +230,7 @@ class _HandshakeSlots:
             self._forget(source, turn)
 
     def leave(self, source: str) -> None:
-        """End a turn of an address, and give it to who has waited for longest."""
+        """End a turn of an address, and give the next address a turn."""
         self.taken -= 1
         self._taken[source] -= 1
         if not self._taken[source]:
@@ -239,6 +242,8 @@ class _HandshakeSlots:
         for source in list(self._waiting):
             if self.taken >= self._most:
                 return
+            # Passed over and kept in its place: it is next as soon as one of its own handshakes
+            # ends.
             if self._taken[source] >= self._most_of_one:
                 continue
             turn = next((turn for turn in self._waiting[source] if not turn.done()), None)
@@ -262,7 +267,7 @@ class _HandshakeSlots:
 
 def _wanted(head: memoryview) -> int:
     """
-    Return the size in bytes of the record that begins with these bytes, as far as they tell.
+    Return the size in bytes of the record that begins with these bytes, as far as is known.
 
     Parameters
     ----------
@@ -279,6 +284,7 @@ def _wanted(head: memoryview) -> int:
     if len(head) < _HEADER:
         return _HEADER
     length = int.from_bytes(head[_HEADER - 2 : _HEADER])
+    # Refused by the header alone, before more of it is waited for.
     if not 0 < length <= _LONGEST or (len(head) > _HEADER and head[_HEADER] != _CLIENT_HELLO):
         return 0
     return _HEADER + length

@@ -15,12 +15,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans from now on."""
+    """Make this process adopt orphaned descendants from now on."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent dies."""
+    """Have the kernel send this process a signal when the parent dies."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 

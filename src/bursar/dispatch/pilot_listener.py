@@ -18,7 +18,7 @@ from bursar.dispatch.worker_listener import AcceptedConnection, WorkerListener
 
 @dataclass(slots=True)
 class _AdmittedLease:
-    """A lease whose workers are admitted, or were until it was revoked."""
+    """A lease whose workers are admitted, or were admitted until the lease was revoked."""
 
     token: str
     terms: PilotTerms
@@ -64,7 +64,7 @@ class PilotListener:
     # For sites; see bursar.worker.launch.PilotAdmission.
 
     async def credential(self, terms: PilotTerms) -> bytes:
-        """Admit the workers of a lease from now on; its former credential is void."""
+        """Admit the workers of a lease from now on; a former credential becomes void."""
         _, port = await self.open(terms.host)
         token = secrets.token_urlsafe(32)
         self._admitted[terms.lease] = _AdmittedLease(token, terms)
@@ -83,7 +83,7 @@ class PilotListener:
         ).encode()
 
     def revoke(self, lease: str) -> None:
-        """Admit no more workers of a lease, and have its connected workers leave."""
+        """Admit no more workers of a lease, and have connected workers leave."""
         admitted = self._admitted.get(lease)
         if admitted is not None and not admitted.revoked:
             admitted.revoked = True
@@ -105,7 +105,7 @@ class PilotListener:
         return self._listener.open(host, lambda: server_context(self._certificate, self._key))
 
     def lets_in(self, hello: Hello) -> bool:
-        """Whether a worker is admitted; it takes up the lease's processors until :meth:`left`."""
+        """Admit a worker if the lease has room, until :meth:`left`; return whether so."""
         admitted = self._admitted.get(hello.lease)
         known = admitted or _NOBODY
         # The comparison takes as long for an unknown lease, so that timing reveals no name.
@@ -116,6 +116,7 @@ class PilotListener:
             return False
         if not hello.worker.startswith(f"{hello.site}-{hello.lease}-"):  # another's name
             return False
+        # A secret that leaks admits no more processors than the lease has.
         if sum(admitted.workers.values()) + hello.processors > admitted.terms.processors:
             return False
         admitted.workers[hello.worker] = hello.processors
@@ -139,7 +140,7 @@ class PilotListener:
                 admitted.terms.on_join()
 
     def left(self, lease: str, worker: str) -> None:
-        """Forget a worker that is gone, and call the lease's ``on_leave`` unless it was revoked."""
+        """Forget a worker, and call the ``on_leave`` of a lease that was not revoked."""
         admitted = self._admitted.get(lease)
         if admitted is None:
             return

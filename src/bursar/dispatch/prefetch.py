@@ -8,7 +8,7 @@ HORIZON = 0.15
 """Seconds of work that may wait at a worker: enough to hide a round trip and a sync."""
 
 MOST = 2048
-"""Tasks, however short they are."""
+"""Tasks waiting at a worker, at most, however short."""
 
 _FASTEST = 2e-6  # seconds; below this the clock says nothing
 
@@ -41,6 +41,7 @@ class Prefetch:
         self._is_stuck = False
         mean = sum(o.end - o.start for o in outcomes) / len(outcomes)
         mean = max(mean, _FASTEST)
+        # A moving mean: many short tasks count soon, one odd task moves it little.
         weight = min(0.5, len(outcomes) / 16)
         self._mean = mean if self._mean is None else self._mean + weight * (mean - self._mean)
 
@@ -56,11 +57,12 @@ class Prefetch:
         return not (self._asked or self._is_stuck)
 
     def asked(self, count: int) -> None:
-        """Notes that the worker was asked for so many tasks back; it answers in any case."""
+        """Note how many tasks the worker was asked to return; an answer always comes."""
         self._asked = count
 
     def returned(self, count: int) -> None:
         """Notes that the worker has returned so many tasks, asked or not."""
+        # Less than was asked for, or unasked: what is left there has begun.
         self._is_stuck |= count < self._asked or not self._asked
         self._asked = 0
 

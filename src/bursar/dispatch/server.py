@@ -905,7 +905,7 @@ class Dispatcher:
     def _note_starts(
         self, connection: "_WorkerSession", claims: Sequence[TaskClaim], now: float
     ) -> None:
-        """Journal the starts of tasks, without waiting until they are durable."""
+        """Journal the starts of tasks, without waiting for the disk."""
         site, lease, worker = connection.site, connection.lease, connection.worker
         room = connection.processors
         self._pending.starts.extend(
@@ -1106,7 +1106,7 @@ class Dispatcher:
                 self._on_outcome(record)
 
     def _release(self, outcome: Outcome) -> None:
-        """Let the children of a task start, now or when the data that they read have arrived."""
+        """Let the children of a task start, now or when the data have arrived."""
         task, delay = outcome.task, self._delay
         if delay is None:
             self._queue.release(task)

@@ -1,4 +1,4 @@
-"""The interface by which the dispatcher has spending admitted before work and settled after it."""
+"""The interface that admits the dispatcher's spending before work and settles costs afterwards."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from bursar.model.outcome import Outcome
 
 class SpendingGuard(Protocol):
     """
-    Lets work start, and posts what it cost.
+    Admits work and settles costs.
 
     Every call is made from the dispatcher's loop; times are epoch seconds.
     """

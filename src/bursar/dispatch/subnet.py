@@ -1,4 +1,4 @@
-"""Grouping of client addresses by subnet, so that one client cannot evade its limit."""
+"""Grouping of client addresses by subnet, so that one client cannot evade a limit."""
 
 import ipaddress
 

@@ -1,8 +1,8 @@
 """
-A run's certificate, and what both ends of a connection make of it.
+A run's certificate, and the TLS contexts of both ends of a connection.
 
-It is made anew for each run, signs itself, and is known to the pilots from their credentials:
-they take this one and no other, whatever names and authorities there are. So it needs no name.
+Each run makes a self-signed certificate, which pilots know from their credentials. Pilots accept
+this certificate and no other, so that names and authorities do not matter.
 """
 
 import datetime
@@ -19,7 +19,7 @@ _SLOW_CLOCK = datetime.timedelta(days=30)
 
 def make_certificate() -> tuple[str, bytes]:
     """
-    A new certificate and its private key, both PEM.
+    Make a certificate and the private key, both PEM.
 
     The key is on the curve P-256 (FIPS 186-4), which every TLS 1.3 library has.
     """
@@ -38,6 +38,8 @@ def make_certificate() -> tuple[str, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
+        # Clocks of compute nodes may be far behind: the certificate is pinned, so its begin
+        # protects nothing.
         .not_valid_before(now - _SLOW_CLOCK)
         .not_valid_after(now + _VALID)
         .sign(key, hashes.SHA256())

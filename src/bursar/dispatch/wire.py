@@ -71,7 +71,7 @@ class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 class ReturnedJobs(msgspec.Struct, frozen=True, tag=2, array_like=True):
     """
-    The worker returns jobs that have not started, and will not run them.
+    The worker returns jobs that have not started and will not run there.
 
     A worker answers each :class:`JobRecall` so, and returns jobs unasked when those that run
     take long.

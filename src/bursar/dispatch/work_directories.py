@@ -1,4 +1,4 @@
-"""Names of working directories, and how they go away."""
+"""Names of working directories, and removal of folders in any state."""
 
 import contextlib
 import os
@@ -19,13 +19,13 @@ def folder_name(task: int, task_id: str) -> str:
 
 
 def attempt_folder(name: str, attempt: int) -> str:
-    """Return the working directory of one attempt, by that of its task; the first has no number."""
+    """Return the name for one attempt, from the task's name; the first attempt adds no number."""
     return name if attempt == 1 else f"{name}.{attempt}"
 
 
 def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
     """
-    Remove a folder and all in it, or a file, whatever its owner did to hinder that.
+    Remove a file, or a folder with all content, whatever the owner did to hinder that.
 
     Links are removed, not followed, and pipes not opened, also when they take a folder's place at
     that very moment. Folders without access are opened up, and those that lie deeper than Python's
@@ -45,6 +45,7 @@ def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
     except OSError:  # a folder
         pass
     try:
+        # The quick way: nearly every folder is shallow and may be entered.
         _remove_folder(path, dir_fd)
     except (OSError, RecursionError):
         _remove_by_force(path, dir_fd)
@@ -79,7 +80,7 @@ def _remove_by_force(path: str, dir_fd: int | None) -> None:
 
 
 def _flatten(name: str, top: int) -> bool:
-    """Removes what lies at the top, but what are folders in it are brought up; whether it could."""
+    """Remove an entry of the top folder, moving subfolders up; return whether that succeeded."""
     try:
         with contextlib.suppress(IsADirectoryError):
             os.unlink(name, dir_fd=top)
@@ -90,8 +91,11 @@ def _flatten(name: str, top: int) -> bool:
                 try:
                     os.unlink(entry, dir_fd=folder)
                 except IsADirectoryError:
+                    # A folder can be moved only by who may write to it: its entry .. changes.
                     os.close(_open_up(entry, folder))
                     up = f".{os.urandom(8).hex()}"
+                    # Under a random name, as another folder may have brought up one of the same
+                    # name.
                     os.rename(entry, up, src_dir_fd=folder, dst_dir_fd=top)
         finally:
             os.close(folder)
@@ -102,7 +106,7 @@ def _flatten(name: str, top: int) -> bool:
 
 
 def _open_up(name: str, parent: int | None) -> int:
-    """A descriptor of a folder that its owner has taken the right to enter from himself."""
+    """Restore the right to enter a folder, and return a descriptor of the folder."""
     path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{path}", 0o700)

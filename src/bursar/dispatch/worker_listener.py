@@ -24,12 +24,12 @@ HANDSHAKE = 10.0
 
 MOST_UNAUTHENTICATED = 1024
 """
-Connections at a time of which nobody knows yet whose they are; fewer where the process may not
-open four times as many files.
+Unauthenticated connections at a time; fewer where the process may not open four times as many
+files.
 """
 
 SILENT = 3.0
-"""Seconds after which a stranger goes when there is no room for the next one."""
+"""Seconds after which an unauthenticated connection is closed when there is no room for another."""
 
 _GOODBYE = 1.0  # seconds for TLS to end in order
 _ROUNDS = 3  # of the loop, more than it takes until a connection that was accepted is made
@@ -59,7 +59,7 @@ class _UnauthenticatedConnection:
     task: asyncio.Task[None] | None = None
 
     def hang_up(self) -> None:
-        """End the connection, so that its peer and its waiting task notice."""
+        """End the connection, so that peer and waiting task notice."""
         self.is_closing = True
         if self.task is not None and not self.is_made:
             self.task.cancel()
@@ -162,10 +162,14 @@ class WorkerListener:
             try:
                 connection, address = await loop.sock_accept(listening)
             except OSError:  # too many files are open, or it has gone again
+                # The connection stays in the kernel's queue; without a pause this would be a busy
+                # loop.
                 await asyncio.sleep(_EXHAUSTED)
                 continue
             source = subnet_of(address[0])
             try:
+                # Before a task is made: what waits here costs one descriptor in all, the others
+                # wait in the kernel.
                 await self._make_room(source)
             except BaseException:
                 connection.close()
@@ -193,11 +197,15 @@ class WorkerListener:
         float or None
             Seconds after which to try again; None: a connection is being closed.
         """
+        # One at a time: its place is free in a moment, and a second one would be closed for
+        # nothing.
         if any(peer.is_closing for peer in self._unauthenticated):
             return None
         counts = Counter(peer.source for peer in self._unauthenticated)
         largest, most = counts.most_common(1)[0]
         oldest = next(s for s in self._unauthenticated if s.source == largest)
+        # No subnet has clearly more than this one: to close one of these for the next would only go
+        # round.
         if most <= counts[source] + 1:
             left = oldest.came + SILENT - asyncio.get_running_loop().time()
             if left > 0:
@@ -208,6 +216,7 @@ class WorkerListener:
     async def _handshake(self, peer: _UnauthenticatedConnection, handshakes: Handshakes) -> None:
         connection = peer.connection
         try:
+            # Jobs are small frames that a processor is waiting for.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(connection, self._silence)
         except OSError:  # it has gone again
@@ -219,6 +228,7 @@ class WorkerListener:
 
     def _forget(self, peer: _UnauthenticatedConnection, task: "asyncio.Task[None]") -> None:
         """Release the place of a connection that is authenticated, gone, or never handled."""
+        # Once made, asyncio's transport closes the socket.
         if not peer.is_made:
             peer.connection.close()
         del self._unauthenticated[peer]

@@ -1,4 +1,4 @@
-"""Worker processes that go on when the process that started them is gone, and are found again."""
+"""Detached workers: processes that go on when the starter is gone, and are found again."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ _UMASK = 0o077
 
 _AS_MYSELF = ("-P",)  # nothing from where it happens to be
 _AS_OTHER = ("-P", "-s", "-B")
-"""Of an interpreter that root starts, too: it loads nothing from the account's home, and leaves
-nothing that only root can read beside the modules that it loads."""
+"""Options of an interpreter for another account, which root may start: nothing is loaded from the
+account's home, and no compiled modules that only root could read are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class WorkerSpec:
 
 class DetachedProcess:
     """
-    A worker process that goes on when the process that started it ends.
+    A worker process that goes on when the starter ends.
 
     Parameters
     ----------
@@ -82,16 +82,18 @@ class DetachedProcess:
     def __init__(self, pid: int, child: "subprocess.Popen[bytes] | None" = None) -> None:
         self.pid = pid
         self._child = child
+        # A descriptor and not a number: a number may be another process's once the worker has
+        # ended.
         self._fd = os.pidfd_open(pid)
 
     async def wait(self) -> int | None:
         """
-        Returns when it has ended.
+        Wait until the worker has ended.
 
         Returns
         -------
         int or None
-            Its exit status, negative for a signal; None where only its parent learns that.
+            Exit status, negative for a signal; None where only another parent learns that.
         """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -103,12 +105,12 @@ class DetachedProcess:
         return None if self._child is None else self._child.wait()
 
     def kill(self) -> None:
-        """Ends it; nothing when it has ended, even if its number is another process's by then."""
+        """Kill the worker; never another process that has got the number since."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Lets go of it, as it is."""
+        """Release the handle; the worker goes on."""
         os.close(self._fd)
         if self._child is not None and self._child.returncode is None:
             self._child.returncode = 0  # else Python complains that it still runs
@@ -116,14 +118,14 @@ class DetachedProcess:
 
 class DetachedStarter:
     """
-    Starts such workers, each in a session of its own.
+    Starts detached workers, each in a new session.
 
     Parameters
     ----------
     terms
-        What they are like.
+        Settings common to all workers.
     living
-        Processes of workers that are there already, by name; see
+        Processes of workers that run already, by name; see
         :func:`bursar.dispatch.orphans.workers_of`.
     """
 
@@ -138,6 +140,8 @@ class DetachedStarter:
         """See :class:`bursar.worker.launch.WorkerStarter`."""
         settings = self._completed(settings)
         if self._other is not None and not self._is_known_to_run:
+            # Once, and with a clear error: a worker that cannot load its modules as the account
+            # would only be seen to die, again and again.
             await self._try_interpreter(self._other)
         child = self._spawn(marks)
         assert child.stdin is not None
@@ -151,6 +155,7 @@ class DetachedStarter:
                     child.stdin.flush()
                 return DetachedProcess(child.pid, child)
             except BaseException:
+                # It has no settings, and nobody would ever end it.
                 child.kill()
                 child.wait()
                 raise
@@ -164,6 +169,7 @@ class DetachedStarter:
             process = DetachedProcess(pid)
         except OSError:  # it has ended meanwhile
             return None
+        # Asked after the descriptor is open: from here on the process cannot become another one.
         if is_worker(pid, run, name):
             return process
         process.close()
@@ -176,12 +182,12 @@ class DetachedStarter:
 
     @property
     def _other(self) -> UnixAccount | None:
-        """The account that they run as, if it is not who we are already."""
+        """Account that workers run as; None where that is the present user."""
         account = self._terms.account
         return None if account is None or account.uid == os.geteuid() else account
 
     def _completed(self, settings: WorkerSettings) -> WorkerSettings:
-        """With what the terms say."""
+        """Return settings completed by the terms common to all workers."""
         terms, other = self._terms, self._other
         settings = msgspec.structs.replace(
             settings, limits=terms.limits, account=other, owner=os.geteuid()
@@ -199,12 +205,12 @@ class DetachedStarter:
 
     async def _try_interpreter(self, other: UnixAccount) -> None:
         """
-        The account can run what a worker goes on with once it is not root any more.
+        Check that the account can run the interpreter and load a worker's modules.
 
         Raises
         ------
         OSError
-            When it cannot.
+            When the account cannot.
         """
         terms = self._terms
         program = "import bursar.worker.worker"

@@ -22,7 +22,7 @@ MOST_SPAWNERS = 16
 """Workers that share a site's processors; one starts some thousand processes a second."""
 
 MOST_DEATHS = 5
-"""Of one worker, one after the other, each within :data:`SOON`; then it is given up."""
+"""Deaths of one worker in a row, each within :data:`SOON`, after which the worker is given up."""
 
 SOON = 10.0  # seconds
 _LEAVING = 10.0  # seconds a worker has to leave by itself
@@ -33,7 +33,7 @@ class PilotAdmission(Protocol):
 
     async def credential(self, terms: PilotTerms) -> bytes:
         """
-        Admit the workers of a lease from now on, and listen for them.
+        Admit the workers of a lease from now on, and listen for connections.
 
         A lease that has a credential gets another one; whether the former remains valid depends
         on the implementation.
@@ -87,14 +87,14 @@ class WorkerProcess(Protocol):
         """Wait for the end; return the exit status, negative for a signal, None if unknown."""
 
     def kill(self) -> None:
-        """Kill the worker; do nothing when it has ended."""
+        """Kill the worker; do nothing when the worker has ended."""
 
     def close(self) -> None:
         """Release the handle; the worker may go on."""
 
 
 class WorkerStarter(Protocol):
-    """Starts worker processes, and adopts those of an earlier process."""
+    """Starts worker processes, and adopts workers that an earlier process has started."""
 
     async def start(
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
@@ -132,7 +132,7 @@ class WorkerStarter(Protocol):
 
 
 class ChildProcess:
-    """A worker that ends with this process, because its connection to it is lost."""
+    """A worker that ends with this process, by losing the connection."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -222,7 +222,7 @@ class LocalWorkers:
 
     async def start(self, endpoint: Endpoint) -> None:
         """
-        Starts them, but for those that are there already; they report by themselves.
+        Start the workers, except those that run already; all connect by themselves.
 
         Raises
         ------
@@ -232,18 +232,22 @@ class LocalWorkers:
         self._run = endpoint.run
         for number, share in enumerate(self._shares):
             name = f"{self._site}-{self._lease}-{number}"
+            # Names follow from site, lease and number, so that the next process finds the same
+            # workers.
             found = self._starter.adopt(name, endpoint.run)
             if found is not None:
                 self._processes[name] = found
             else:
                 await self._spawn(name, share, endpoint)
+            # After the first: release() may have to end what is there when a later one cannot be
+            # started.
             self._is_started = True
             self._watches.start(
                 self._watch(name, share, endpoint), on_failure=partial(self._on_unwatched, name)
             )
 
     async def release(self) -> None:
-        """Waits for them to leave, and kills those that do not."""
+        """Wait for the workers to leave, and kill those that do not."""
         self._leaving.set()
         if not self._is_started:
             return
@@ -260,7 +264,7 @@ class LocalWorkers:
             self._on_event(f"{self._lease}: something of its workers remains: {error}")
 
     async def leave_running(self) -> None:
-        """Watches them no more; those that can do without this process go on."""
+        """Stop watching the workers; detached ones go on."""
         await self._watches.close()
         for process in self._processes.values():
             process.close()
@@ -268,7 +272,7 @@ class LocalWorkers:
 
     @property
     def workers(self) -> int:
-        """Workers that are there or will be again."""
+        """Number of workers that run or will be replaced."""
         return len(self._watches)
 
     @property
@@ -309,11 +313,14 @@ class LocalWorkers:
                 return
             # What it ran goes with it: its tasks will run again elsewhere.
             await asyncio.to_thread(kill_leftovers, endpoint.run, name)
+            # A worker that lived for a while and died is no sign that the next one will die, too.
             deaths = deaths + 1 if loop.time() - born < SOON else 1
             if deaths > MOST_DEATHS:
                 self._on_event(f"worker {name} died {deaths} times in a row and is given up")
                 return
             self._on_event(f"worker {name} died ({_how(code)}) and is replaced")
+            # Back-off: a worker that dies at once, as without memory, must not be started in a busy
+            # loop.
             if await self._left_within(0.1 * 2 ** (deaths - 1)):
                 return
             try:

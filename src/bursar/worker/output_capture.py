@@ -9,7 +9,7 @@ _AT_ONCE = 16  # pieces taken of one stream before others have their turn
 
 class OutputCapture:
     """
-    A pipe that processes write a stream to, and what has come out of it so far.
+    A pipe that processes write a stream to, and the content read so far.
 
     A pipe and not a file, since programs open ``/dev/stdout`` again, and a full
     pipe holds a talkative task up instead of filling memory.
@@ -38,25 +38,26 @@ class OutputCapture:
         self._problem: OSError | None = None
 
     def drain(self, at_most: int = _AT_ONCE) -> None:
-        """Takes what is in the pipe, so many pieces at most; never waits."""
+        """Read the content of the pipe, a limited number of pieces; never wait."""
         while at_most:
             try:
                 piece = os.read(self.reader, _PIECE)
             except BlockingIOError:
                 return
             self._keep(piece)
+            # Less than was asked for: the pipe is empty, and the next read would only say so.
             if len(piece) < _PIECE:
                 return
             at_most -= 1
 
     def take(self, name: str) -> tuple[bytes, int]:
         """
-        All of the stream, whose writers have ended; the capture is empty then.
+        Return all of the stream, whose writers have ended, and empty the capture.
 
         Parameters
         ----------
         name
-            Of the file that a long stream stays in.
+            Name of the file that keeps a long stream.
 
         Returns
         -------
@@ -87,7 +88,7 @@ class OutputCapture:
 
     def take_unnamed(self, at_most: int) -> tuple[bytes, int]:
         """
-        Return the beginning of the stream, however long it was, and make no file.
+        Return the beginning of the stream, of any length, and leave no file behind.
 
         Parameters
         ----------
@@ -111,13 +112,14 @@ class OutputCapture:
         return content, size
 
     def close(self) -> None:
-        """Lets go of the pipe; what is in it is lost."""
+        """Close the pipe; unread content is lost."""
         os.close(self.reader)
         os.close(self.writer)
         if self._file >= 0:
             os.close(self._file)
 
     def _keep(self, piece: bytes) -> None:
+        # The pipe is read on, and the content dropped: a full disk must not stop the program.
         if self._problem is not None:
             return
         if self._file < 0 and len(self._content) + len(piece) <= self._limit:
@@ -133,7 +135,7 @@ class OutputCapture:
             self._problem = problem
 
     def _make_file(self) -> int:
-        """A file without a name, where the file system knows such."""
+        """Make a file, without a name where the file system allows that."""
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         try:
             return os.open(self.folder, flags, 0o600)
@@ -145,6 +147,7 @@ class OutputCapture:
 
     def _give_name(self, file: int, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
+            # Of an attempt with the same number before a kill -9.
             os.unlink(path)
         if self._name:
             os.rename(self._name, path)
@@ -161,7 +164,7 @@ class OutputCapturePool:
     Parameters
     ----------
     limit
-        As of :class:`OutputCapture`.
+        Bytes that a capture keeps in memory; see :class:`OutputCapture`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -169,7 +172,7 @@ class OutputCapturePool:
         self._free: list[OutputCapture] = []
 
     def open(self, folder: str) -> OutputCapture:
-        """An empty one; long streams go to that folder."""
+        """Return an empty capture, whose long streams go to a folder."""
         if not self._free:
             return OutputCapture(folder, self._limit)
         capture = self._free.pop()
@@ -200,7 +203,7 @@ class OutputCapturePool:
             self._give(capture, reuse)
 
     def close(self) -> None:
-        """Closes those that wait to be used again."""
+        """Close the captures that wait for reuse."""
         for capture in self._free:
             capture.close()
         self._free.clear()

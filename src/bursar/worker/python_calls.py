@@ -31,14 +31,14 @@ _PROGRAM = "from bursar.worker.python_calls import serve; serve()"
 
 class PythonCallWorker:
     """
-    One such process, from the worker's side.
+    A process for Python calls, from the worker's side.
 
     Parameters
     ----------
     environment
-        Its own.
+        Environment variables of the process.
     home
-        Of the instance whose calls it carries out; empty: of the run's.
+        Home of the instance whose calls the process runs; empty: calls of the run.
     """
 
     def __init__(self, environment: dict[str, str], home: str = "") -> None:
@@ -65,10 +65,12 @@ class PythonCallWorker:
     def begin(
         self, call: "Call", folder: str, environment: dict[str, str], stdout: int, stderr: int
     ) -> None:
-        """Tells it a call; the answer comes on :attr:`socket`."""
+        """Send a call; the answer comes on :attr:`socket`."""
         payload = call.payload
         around = pickle.dumps((folder, environment))
         header = _HEADER.pack(len(around), len(payload), call.as_data)
+        # The callee waits in recv and takes all at once; a call of any size is out of hand when
+        # this returns.
         self.socket.setblocking(True)
         socket.send_fds(self.socket, [header], [stdout, stderr])
         self.socket.sendall(around)
@@ -77,7 +79,7 @@ class PythonCallWorker:
 
     def receive(self) -> tuple[bool, bytes] | None:
         """
-        Takes in what is there of an answer.
+        Read as much of an answer as has arrived.
 
         Returns
         -------
@@ -110,7 +112,7 @@ class PythonCallWorker:
         return self._usage
 
     def close(self) -> None:
-        """Close the channel; without a call the process then ends by itself."""
+        """Close the channel, which ends the process unless a call is running."""
         self.socket.close()
 
 
@@ -134,6 +136,7 @@ class PythonCallPool:
 
     def take(self, home: str = "") -> PythonCallWorker:
         """Return a waiting process of that home, or start one in place of another home's."""
+        # The last used first: its memory is warm, and those that are not needed grow old.
         for i in range(len(self._idle) - 1, -1, -1):
             if self._idle[i].home == home:
                 return self._idle.pop(i)
@@ -155,7 +158,7 @@ class PythonCallPool:
         return {callee.pid for callee in self._idle} | self._ending
 
     def forget(self, pid: int) -> None:
-        """Forget a process that died while it was not at work."""
+        """Forget a process that has died between calls."""
         self._ending.discard(pid)
         self._idle = [callee for callee in self._idle if callee.pid != pid]
 
@@ -166,7 +169,7 @@ class PythonCallPool:
         self._idle.clear()
 
     def _end(self, callee: PythonCallWorker) -> None:
-        """End a process, with the threads and processes that its calls have left behind."""
+        """End a process, with all threads and processes left behind by calls."""
         callee.close()
         self._ending.add(callee.pid)
         with contextlib.suppress(ProcessLookupError):
@@ -178,12 +181,14 @@ def serve() -> None:
     import resource
 
     channel = socket.socket(fileno=_CHANNEL)
+    # Programs that a call starts must not write answers.
     channel.set_inheritable(False)
     base = dict(os.environ)
     while True:
         head, fds, _, _ = socket.recv_fds(channel, _HEADER.size, 2)
         if not head:
             return
+        # A stream may give less than was sent at once; the descriptors come with the first byte.
         head += _exactly(channel, _HEADER.size - len(head))
         around_size, payload_size, as_data = _HEADER.unpack(head)
         folder, environment = pickle.loads(_exactly(channel, around_size))
@@ -192,6 +197,7 @@ def serve() -> None:
             os.dup2(fd, number)
             os.close(fd)
         os.chdir(folder)
+        # Writing all variables anew for each call costs more than a short call.
         if environment != base:
             os.environ.clear()
             os.environ.update(environment)
@@ -200,6 +206,7 @@ def serve() -> None:
         succeeded, value = _carry_out(payload, as_data=as_data)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the call may have closed or replaced it
+                # Before the answer: the worker takes what was printed when it has that.
                 stream.flush()
         after = resource.getrusage(resource.RUSAGE_SELF)
         channel.sendall(
@@ -216,7 +223,7 @@ def serve() -> None:
 
 def encode_call(call: bytes) -> bytes:
     """
-    A pickled ``(function, args, kwargs)`` as a :class:`bursar.model.step.Call` carries it.
+    Return the payload of a :class:`bursar.model.step.Call` for a pickled call.
 
     The caller's module path travels along, so that what it can import can be
     imported there, and nothing else in its place. The call has another working

@@ -1,4 +1,4 @@
-"""Reaching a dispatcher again that was lost, while the worker goes on with what it has."""
+"""Reconnection to a lost dispatcher, while the worker's tasks go on."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ class Reconnector:
     """
     Tries to connect, in a thread: a connection may take seconds, and tasks are not to wait.
 
-    Its descriptor becomes readable when it has a line, or has given up.
+    The descriptor becomes readable when a connection is made, or the attempt is given up.
 
     Parameters
     ----------
     settings
-        The worker's.
+        Settings of the worker.
     until
-        When it gives up, by ``time.monotonic()``.
+        Time at which to give up, by ``time.monotonic()``.
     setbacks
         Connections, one after the other, that were made and came to nothing.
     """
@@ -67,6 +67,7 @@ class Reconnector:
             with contextlib.suppress(OSError):
                 line = make_connection(self._settings)
             wait = min(LONGEST_WAIT, 2 * wait)
+        # close() may run between the connecting and now: one of the two closes the connection.
         with self._lock:
             if not self._closed.is_set():
                 self._line = line

@@ -23,14 +23,14 @@ _FIXED = 512  # bytes of memory, about, that an outcome takes beside what was pr
 
 class UnacknowledgedWork:
     """
-    A worker's books; empty at first.
+    Jobs and outcomes that a worker keeps until the dispatcher acknowledges them.
 
     Attributes
     ----------
     size
         Bytes, about, of all outcomes that are not durable.
-    unsaid_size
-        Bytes, about, of those of them that were not said over this connection.
+    unsent_size
+        Bytes, about, of the outcomes among these that were not sent over this connection.
     """
 
     __slots__ = ("_held", "_sent", "_unsent", "size", "unsent_size")
@@ -44,7 +44,7 @@ class UnacknowledgedWork:
 
     @property
     def unsent(self) -> int:
-        """Outcomes that were not said over this connection."""
+        """Number of outcomes that were not sent over this connection."""
         return len(self._unsent)
 
     @property
@@ -72,7 +72,7 @@ class UnacknowledgedWork:
         return True
 
     def returned(self, task: int, attempt: int) -> None:
-        """Forget a job that was given back before it began."""
+        """Forget a job that was given back unbegun."""
         self._held.discard((task, attempt))
 
     def finished(self, outcome: Outcome) -> None:
@@ -96,7 +96,7 @@ class UnacknowledgedWork:
 
     def recorded(self, count: int) -> None:
         """
-        Drop the given number of sent outcomes, the oldest first, because they are durable.
+        Drop the oldest sent outcomes, because these are durable now.
 
         Raises
         ------
@@ -112,6 +112,7 @@ class UnacknowledgedWork:
 
     def lost_connection(self) -> None:
         """Have outcomes that were sent and not acknowledged sent again, before the rest."""
+        # In the order of their ends: the dispatcher counts from the first one sent.
         self._sent.extend(self._unsent)
         self._sent, self._unsent = deque(), self._sent
         self.unsent_size = self.size
@@ -125,6 +126,7 @@ class UnacknowledgedWork:
         if self.unsent_size <= BATCH_SIZE:
             piece, self._unsent = list(self._unsent), deque()
             return piece, self.unsent_size
+        # One at least, however large: else it would never be sent.
         piece = [self._unsent.popleft()]
         size = size_of(piece[0])
         while self._unsent and size + size_of(self._unsent[0]) <= BATCH_SIZE:

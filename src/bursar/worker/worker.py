@@ -353,7 +353,7 @@ class Worker:
             self._send(frame(LeaveRequest(must=True)))
 
     def _new_of(self, jobs: list[msgspec.Raw]) -> list[WireJob]:
-        """Decode jobs, except those that this worker holds since before the connection was lost."""
+        """Decode jobs, except those held since before the connection was lost."""
         decoded = [self._jobs.decode(job) for job in jobs]
         if not self._outlives:
             return decoded
@@ -513,7 +513,7 @@ class Worker:
             self._went_on(attempt, attempt.ended(code, usage, alone=found is None, escaped=escaped))
 
     def _ask_who_ended(self, attempt: Attempt) -> None:
-        """Find out whether a batch scheduler ended a task; it signals processes in any order."""
+        """Find out whether a task was ended by a scheduler, which signals in any order."""
         if (
             self._takes_leave
             and attempt.stopped is None

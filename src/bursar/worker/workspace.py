@@ -26,19 +26,19 @@ class FileNamespace(Protocol):
     """
 
     def find(self, name: str) -> str:
-        """Path to read ``name`` from."""
+        """Return the path to read ``name`` from."""
 
     def target(self, name: str) -> str:
-        """Path to write ``name`` to, its folder made."""
+        """Return the path to write ``name`` to, and make the folder."""
 
     def directory(self, name: str) -> str:
-        """Path of a folder there, made."""
+        """Make a folder among the files, and return the path."""
 
     def stage_in(self, folder: str, name: str) -> None:
-        """Puts an input into a working directory."""
+        """Put an input into a working directory."""
 
     def make_room(self, folder: str, name: str) -> None:
-        """Makes the folder of something that is to be in a working directory."""
+        """Make the parent folder of a file in a working directory."""
 
     def publish(self, folder: str, name: str, *, stays: bool) -> None:
         """
@@ -77,7 +77,7 @@ class Workspace:
 
     def take_scratch(self) -> tuple[str, int]:
         """
-        An empty folder that a task without files may work in.
+        Return an empty folder for a task without files to work in.
 
         Returns
         -------
@@ -93,17 +93,19 @@ class Workspace:
         except FileExistsError:  # of a worker that had this one's name
             remove_tree(path)
             os.mkdir(path)
+        # The time of change tells whether a task has put anything in, without a look at the
+        # content.
         return path, when_changed(path)
 
     def give_scratch(self, path: str, changed: int) -> None:
-        """The folder is free for the next task if this one left it as it was; else it goes."""
+        """Keep an unchanged scratch folder for the next task; remove a changed one."""
         if not self._is_closed and when_changed(path) == changed:
             self._scratch.append((path, changed))
         else:
             remove_tree(path)
 
     def close(self) -> None:
-        """Removes the scratch folders; those that are in use, once they are given back."""
+        """Remove the scratch folders; folders in use are removed when given back."""
         self._is_closed = True
         for path, _ in self._scratch:
             remove_tree(path)
@@ -112,7 +114,7 @@ class Workspace:
 
 class WorkspaceCache:
     """
-    All that a worker's tasks have.
+    The workspaces of a worker's tasks: the run's own, and those of instances.
 
     Parameters
     ----------
@@ -135,6 +137,7 @@ class WorkspaceCache:
         home = self._others.get(path)
         if home is None:
             home = self._others[path] = self._home_of_instance(path)
+            # The instance that was used longest ago goes: its scratch folders can be made again.
             if len(self._others) > MOST_HOMES:
                 self._others.popitem(last=False)[1].close()
         else:
@@ -171,6 +174,7 @@ def prepare_workspace(path: str, owner: tuple[int, int] | None) -> None:
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
+    # By a descriptor from here on: nobody can put another folder under this path meanwhile.
     at = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(at, 0o700 if owner is None else 0o711)
@@ -184,12 +188,12 @@ def prepare_workspace(path: str, owner: tuple[int, int] | None) -> None:
 
 
 def log_name(folder: str, attempt: int, stream: str) -> str:
-    """Name, in ``logs``, of the file with what an attempt printed that is too long to be sent."""
+    """Return the name in ``logs`` of the file for an output stream too long to be sent."""
     return f"{folder}.{attempt}.{stream}"
 
 
 def when_changed(path: str) -> int:
-    """Return a folder's time of change, nanoseconds; -1 when it is no folder any more."""
+    """Return a folder's time of change, nanoseconds; -1 when the folder is gone."""
     try:
         return os.lstat(path).st_mtime_ns
     except OSError:
