@@ -28,12 +28,12 @@ POINTS = 12
 """Moments tried between the fastest and the cheapest way, for a trade-off between them."""
 
 SOONEST = 0.01
-"""Seconds until it wants to be asked again, at the least: shares of what is left to a deadline
-have no end otherwise."""
+"""Least seconds until the next wake: shares of the time left to a deadline would otherwise shrink
+without end."""
 
 DIFFERENT = 0.1
-"""Relative spread of the sites' means over what was expected, from which unknown ones are
-worth a job."""
+"""Relative spread of the sites' means over the expected ones from which an untried site is worth
+a probing job."""
 
 
 _Way = tuple[Sequence[PriceInterval], JobPacking, PackingResult]
@@ -57,7 +57,7 @@ class ProbingLimits:
     budget: float = 0.02
 
     def allowed(self, situation: SchedulingSnapshot) -> float:
-        """Number of such jobs that may still be sent."""
+        """Return how many probing jobs may still be sent."""
         share = self.tasks if math.isinf(situation.budget) else min(self.tasks, self.budget)
         return max(1.0, math.floor(share * situation.jobs)) - situation.probes
 
@@ -95,6 +95,8 @@ class AdaptiveScheduleAdviser:
             return self._first(situation)
         situation = _with_failures(situation)
         time, money, owed = self._margins(situation)
+        # First with the margins for the observed spread, then without: a campaign that can only
+        # just be done is still done.
         found = self._found(situation, situation.time_left - time, situation.money_left - money)
         cut = found is None
         # What running jobs may still need comes before any job that has not been sent: a job
@@ -114,6 +116,8 @@ class AdaptiveScheduleAdviser:
                 due, later = _due(situation, part, column.tolist())
                 bookings += due
                 wake = min(wake, later)
+            # Jobs of a later price interval are not sent: until it begins they may still go
+            # elsewhere.
             elif column.any():
                 begins[part.site] = min(begins[part.site], part.begin)
                 if part.begin <= 0:
@@ -143,7 +147,7 @@ class AdaptiveScheduleAdviser:
 
     def _found(self, situation: SchedulingSnapshot, time: float, money: float) -> _Way | None:
         """
-        The way to do all jobs that the goal prefers, booked ahead as far as that is lower.
+        Return the preferred way to do all jobs, booked ahead as far as bookings are cheaper.
 
         How many processors buy at once what would end in the time that could be booked is
         searched: all that book leave the least cost, all that buy the most time.
@@ -163,6 +167,8 @@ class AdaptiveScheduleAdviser:
 
         if not most:
             return way(0)
+        # A packing for every number of processors would be too slow: five numbers, then a bisection
+        # between what is too late and what is in time.
         for share in range(_SHARES + 1):
             way(most * share // _SHARES)
         if tried[0] is None and tried[most] is not None:
@@ -174,7 +180,7 @@ class AdaptiveScheduleAdviser:
         return min(found, key=self._badness(found), default=None)
 
     def _most(self, situation: SchedulingSnapshot, money: float) -> _Way:
-        """Way to do as many jobs as fit into the time and the money, where not all do."""
+        """Return the way that does the most jobs within the time and the money."""
         ways: list[_Way] = []
         for at_once in sorted({0, bookable_processors(situation)}):
             parts = price_intervals(situation, overdue=situation.estimates.spread, at_once=at_once)
@@ -184,7 +190,7 @@ class AdaptiveScheduleAdviser:
         return max(ways, key=lambda way: int(way[2].given.sum()))
 
     def _badness(self, ways: Sequence[_Way]) -> Callable[[_Way], tuple[float, float]]:
-        """Orders ways by the goal: its trade-off of cost and time, then by what is left of it."""
+        """Return a sort key of ways: the goal's trade-off of cost and time, then their sum."""
         weight = self._weight
         assert weight is not None
         cost = max((filled.cost for _, _, filled in ways), default=0.0) or 1.0
@@ -194,12 +200,14 @@ class AdaptiveScheduleAdviser:
             _, filling, filled = way
             dear, long = filled.cost / cost, filling.ends(filled) / time
             value = weight * dear + (1 - weight) * long
+            # Values that differ by rounding errors only count as equal, or the second key never
+            # decides.
             return round(value / _CLOSE) * _CLOSE, dear + long
 
         return order
 
     def _best(self, filling: JobPacking, time: float, money: float) -> PackingResult | None:
-        """The way to do all jobs that the goal prefers; None where there is none."""
+        """Return the preferred packing of all jobs; None where none fits."""
         weight = self._weight
         assert weight is not None
         if weight == 0:
@@ -218,6 +226,7 @@ class AdaptiveScheduleAdviser:
         if first is None or last - first <= _CLOSE * last:
             return filling.by(last)
         dearest = filling.by(first).cost
+        # Both sides of the trade-off are scaled to 0..1 between the fastest and the cheapest way.
         range_of_cost = max(dearest - cheapest.cost, _CLOSE)
         ways = []
         for i in range(POINTS + 1):
@@ -241,6 +250,7 @@ class AdaptiveScheduleAdviser:
             Seconds; currency units for all jobs; and for those of them that run already.
         """
         estimates, jobs = situation.estimates, situation.sizes.jobs
+        # So many standard deviations from the mean, as a share of the mean.
         away = estimates.quantile * estimates.spread
         processors = sum(site.processors for site in situation.sites)
         if not jobs or not processors:
@@ -289,7 +299,7 @@ class AdaptiveScheduleAdviser:
         """
         Send a job to an untried site, where sites differ from what was expected.
 
-        Only where time and money are left over for it.
+        Only spare time and money are used for the job.
         """
         estimates = situation.estimates
         if estimates.between <= DIFFERENT or self._probing.allowed(situation) < 1:
@@ -342,7 +352,7 @@ def _due(
     situation: SchedulingSnapshot, part: PriceInterval, column: Sequence[int]
 ) -> tuple[list[BookingRequest], float]:
     """
-    The jobs of a part that must be booked now, and when the next one must be.
+    Return the jobs of a part that must be booked now, and the time of the next booking.
 
     Each processor takes the next job, the largest first, when the one before it ends; a job
     is booked no earlier than its price asks, so that until then it may still go elsewhere.
@@ -364,17 +374,18 @@ def _due(
 
 
 def _with_failures(situation: SchedulingSnapshot) -> SchedulingSnapshot:
-    """Jobs take as much longer as their attempts fail."""
+    """Lengthen the jobs by the attempts that are expected to fail."""
     share = situation.estimates.failures
     if not share:
         return situation
     sizes = situation.sizes
+    # Attempts until a success are geometric: 1 / (1 - share) on average.
     more = min(1.0 / (1.0 - share), _MOST) if share < 1 else _MOST
     return replace(situation, sizes=replace(sizes, size=sizes.size * more))
 
 
 def _typical_class(situation: SchedulingSnapshot) -> int:
-    """The class of a typical job among those there are."""
+    """Return the median size class of the jobs that are left."""
     there: Sequence[int] = [k for k, n in enumerate(situation.sizes.count) if n]
     return there[len(there) // 2]
 

@@ -126,9 +126,9 @@ class SchedulingSnapshot:
         Parameters
         ----------
         seconds
-            That a job of size 1 takes there.
+            Time of a job of size 1 at the site.
         overdue
-            What a job that should have ended is still given, over its time.
+            Further time of an overdue job, as a share of its expected time.
         """
         busy = []
         for size, age in site.running:
@@ -300,7 +300,7 @@ class PriceInterval:
         Number of the site.
     begin
         Start of the price, seconds from now; zero or negative: the price holds now.
-    bay
+    pool
         Processors at this price, for the optimisation.
     lead
         Seconds ahead of its start that a job must be booked for the price; 0: it is bought
@@ -317,7 +317,7 @@ def price_intervals(
     situation: SchedulingSnapshot, *, overdue: float = 0.0, at_once: int = 0
 ) -> list[PriceInterval]:
     """
-    The sites, price by price.
+    List the sites, price by price.
 
     A job in a part ends before the part does. Where a lower price can be booked, that would
     leave no room for a job that is longer than the time until then, though it could be bought
@@ -328,7 +328,7 @@ def price_intervals(
     overdue
         See :meth:`SchedulingSnapshot.free_at`.
     at_once
-        Processors that do so, counted over all sites that can be booked, in their order.
+        Number of processors that put their bookings off, over all bookable sites in order.
 
     Raises
     ------
@@ -364,12 +364,12 @@ def price_intervals(
 
 
 def bookable_processors(situation: SchedulingSnapshot) -> int:
-    """Processors of the sites at which jobs can be booked."""
+    """Count the processors of sites at which jobs can be booked."""
     return sum(site.processors for site in situation.sites if site.bookable)
 
 
 def _offers(site: SiteSnapshot) -> list[Ahead]:
-    """The lowest price for every start from now on, and how far ahead it must be booked."""
+    """List the lowest price for each start from now on, and its lead time for booking."""
     if not site.bookable:
         return [(begin, end, price, 0.0) for begin, end, price in site.prices]
     bounds = sorted({begin for begin, *_ in (*site.prices, *site.bookable)})
@@ -377,8 +377,10 @@ def _offers(site: SiteSnapshot) -> list[Ahead]:
     for begin, end in pairwise([*bounds, math.inf]):
         price, lead = [p for b, _, p in site.prices if b <= begin][-1], 0.0
         booked = [(p, ahead) for b, _, p, ahead in site.bookable if b <= begin]
+        # On equal prices the job is not booked: until it begins it may still go elsewhere.
         if booked and booked[-1][0] < price * (1 - _CLOSE):
             price, lead = booked[-1]
+        # Neighbours of one price are merged, or no job could run across their border.
         if offers and offers[-1][2:] == (price, lead):
             begin = offers.pop()[0]
         offers.append((begin, end, price, lead))
@@ -386,10 +388,11 @@ def _offers(site: SiteSnapshot) -> list[Ahead]:
 
 
 def _defer_bookings(offers: Sequence[Ahead], free: float, longest: float) -> list[Ahead]:
-    """Offers to a processor whose bookings begin when what is bought at once has ended."""
+    """Put a processor's bookings off until the jobs that it buys at once have ended."""
     first = next((begin for begin, _, _, lead in offers if lead > 0), 0.0)
     if first <= free or longest <= 0:
         return list(offers)
+    # Whole jobs of the longest kind up to the first bookable start: the last may run beyond it.
     until = free + math.ceil((first - free) / longest - _CLOSE) * longest
     kept: list[Ahead] = []
     for begin, end, price, lead in offers:
@@ -422,7 +425,7 @@ def _gaps(
 
 
 def _measured(situation: SchedulingSnapshot, site: SiteSnapshot) -> tuple[float, float]:
-    """Seconds until a job of size 1 is completed there, and that it runs of these: means."""
+    """Return mean seconds to completion of a job of size 1 there, and mean seconds of running."""
     seconds = situation.estimates.mean(site.name)
     runs = situation.estimates.mean_run(site.name)
     assert seconds is not None
@@ -431,4 +434,4 @@ def _measured(situation: SchedulingSnapshot, site: SiteSnapshot) -> tuple[float,
 
 
 _CLOSE = 1e-9
-"""Relative; what rounding may lose."""
+"""Relative tolerance for rounding errors."""

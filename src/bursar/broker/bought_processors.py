@@ -68,7 +68,7 @@ class BoughtProcessor:
 
 class BoughtProcessors:
     """
-    Knows which processors are ours, at which site, and which job is on which.
+    Records our processors by site, and the processor of each job.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class BoughtProcessors:
         self._where[task] = held.name
 
     def take_off(self, task: int) -> BoughtProcessor | None:
-        """Return the processor that a job was on; from now on it is on none."""
+        """Take a job off its processor; return that processor, None where there was none."""
         return self._held.get(self._where.pop(task, ""))
 
     def ahead_at(self, site: str, now: float) -> list[BoughtProcessor]:
@@ -175,12 +175,14 @@ class BoughtProcessors:
             None when none has room.
         """
         there = self._begun_at(site.name, now)
+        # A lease has one price: a job bought at another needs a processor of its own.
         usable = [held for held in there if held.again and held.price == price]
         best = min(usable, key=lambda held: len(held.tasks), default=None)
         if best is not None and not best.tasks:
             return best
         if sum(bool(held.tasks) for held in there) < site.processors:
             made = BoughtProcessor(self.new_lease(), site.name, price, now, now)
+            # At a shared site each job queues for its own processor, which ends with the job.
             made.again = not site.is_shared
             self.add(made)
             return made

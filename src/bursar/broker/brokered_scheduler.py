@@ -28,7 +28,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
 _SITES_LOGGED = 8
-"""Sites that a decision tells of: the best ones."""
+"""Sites listed in a journalled decision, at most: the best ones."""
 
 
 class FileStaging(Protocol):
@@ -142,6 +142,7 @@ class BrokeredScheduler:
         self._ended.update(past.ended)
         ran = {outcome.task: site for outcome, site in past.attempts}
         ready = [task for task, missing in enumerate(self._missing) if not missing]
+        # In order of tasks, not of the set: equal runs must make equal decisions.
         for task in sorted(past.succeeded):
             ready += self._succeeded(task, ran.get(task, ""))
         with self._moment.held():
@@ -171,6 +172,8 @@ class BrokeredScheduler:
         if not queue.holds(pilot.name):
             return []
         with self._moment.held():
+            # The clock stands still: all jobs of the pilot are matched at one instant, as if sent
+            # together.
             again = queue.forget(pilot.name)
             queue.failures += 1
             if queue.is_broken:
@@ -204,6 +207,7 @@ class BrokeredScheduler:
             now = self._clock()
             while self._later and self._later[0][0] <= now:
                 ready.append(heapq.heappop(self._later)[1])
+            # Refused jobs have another chance only when the index may know more.
             if self._index_changed:
                 self._index_changed = False
                 ready += self._unmatched
@@ -236,7 +240,7 @@ class BrokeredScheduler:
 
     @property
     def verdict(self) -> str:
-        """Says so where jobs are left and nothing is under way that could help them."""
+        """Reason why the jobs left will not run; empty while anything under way may help."""
         under_way = (
             self._on_the_way
             or self._kept
@@ -261,13 +265,13 @@ class BrokeredScheduler:
 
     @property
     def _left(self) -> int:
-        """Jobs that are not at their end."""
+        """Number of jobs that have not ended."""
         return len(self._tasks) - len(self._ended)
 
     # Matching.
 
     def _match(self, tasks: Sequence[int]) -> None:
-        """Each task's site is chosen, and its files are sent for; one at its end needs none."""
+        """Choose a site for each unfinished task and send for the task's files."""
         for task in tasks:
             if task in self._ended:
                 continue
@@ -275,10 +279,13 @@ class BrokeredScheduler:
             match = self._choose(job)
             if isinstance(match, Refusal):
                 self._unmatched[task] = match.reason
+                # A refusal counts as lasting only after a full round of the index: facts may just
+                # be missing.
                 self._since.setdefault(task, _ALWAYS if match.final else self._round)
                 continue
             self._since.pop(task, None)
             self._matches[task] = match
+            # Told before the next job is matched, or a burst would all go to the one best site.
             self._broker.sent(job, match.site)
             if self._tasks[task].data and self._staging is not None:
                 self._on_the_way.add(task)
@@ -300,12 +307,13 @@ class BrokeredScheduler:
         return match
 
     def _queue_staging_result(self, follow: Callable[[str], list[int]], problem: str) -> None:
-        """Something from outside: what follows is done when the run asks next."""
+        """Queue the outcome of a transfer until the run's next poll."""
+        # Transfers end at any time, also inside a decision: acted upon only in the run's own turn.
         self._staging_results.append((follow, problem))
         self._alert()
 
     def _brought(self, task: int, problem: str) -> list[int]:
-        """A task's files are at its site, or cannot be: then it is matched again, a few times."""
+        """Queue a task whose files have come; match it again, a few times, if they cannot."""
         self._on_the_way.discard(task)
         site = self._matches[task].site
         if not problem and not self._queues[site].is_broken:
@@ -326,13 +334,13 @@ class BrokeredScheduler:
         return []
 
     def _join(self, task: int) -> None:
-        """A task joins the queue of its site."""
+        """Add a task to the queue of its site."""
         stretch = 2.0 ** self._cuts.get(task, 0)
         self._queues[self._matches[task].site].join(task, self._tasks[task], stretch)
         self._broker.arrived(task)
 
     def _withdraw(self, task: int, *, well: bool = False) -> None:
-        """A task is with its site no more; well: it has done its work."""
+        """Remove a task from its site; ``well`` says whether it has done its work."""
         match = self._matches.pop(task, None)
         if match is not None:
             self._queues[match.site].leave(task)
@@ -343,7 +351,7 @@ class BrokeredScheduler:
     # What ends.
 
     def _take_in(self, outcome: Outcome) -> str:
-        """An attempt has ended; where."""
+        """Take in the end of an attempt; return its site."""
         task = outcome.task
         match = self._matches.get(task)
         if match is None:
@@ -357,7 +365,7 @@ class BrokeredScheduler:
         return match.site
 
     def _again(self, outcome: Outcome, ready: list[int]) -> None:
-        """A job is tried again, after its wait."""
+        """Try a job again after its wait."""
         wait = 0.0
         if outcome.status is Status.CANCELLED:  # its time was over: it needs more
             self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1
@@ -370,8 +378,9 @@ class BrokeredScheduler:
             ready.append(outcome.task)
 
     def _succeeded(self, task: int, site: str) -> list[int]:
-        """Tasks that can start now that one has succeeded."""
+        """Return tasks that can start now that one has succeeded."""
         if self._tasks[task].registers and self._staging is not None:
+            # Children that read the outputs by their logical names must wait for the catalogue.
             self._kept.add(task)
             self._staging.keep(
                 task, site, partial(self._queue_staging_result, partial(self._was_kept, task))
@@ -403,7 +412,7 @@ class BrokeredScheduler:
     # Sending.
 
     def _fill(self) -> list[Pilot]:
-        """Jobs that wait get processors that are free; others go back."""
+        """Give free processors to waiting jobs; release idle ones."""
         if self._is_short:
             return []
         now = self._clock()
@@ -460,4 +469,4 @@ def _jobs(count: int) -> str:
 
 
 _ALWAYS = -1
-"""Before every round: a job was refused that no site will ever have."""
+"""Round of a final refusal, before every real round."""

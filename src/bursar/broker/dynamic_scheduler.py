@@ -64,26 +64,26 @@ class DynamicScheduler(Protocol):
     """
 
     def begin(self, past: ResumeState) -> list[Pilot]:
-        """Pilots for what can start at once."""
+        """Return pilots for tasks that can start at once."""
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
         """Return pilots for tasks that can start after attempts that ended together."""
 
     def holds(self, lease: str) -> bool:
-        """Whether it counts on a pilot that is there: it must not go back yet."""
+        """Whether the scheduler still needs an existing pilot, which must not be released yet."""
 
     def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
         """
-        A pilot came to nothing: pilots in its place.
+        Return pilots in place of one that came to nothing.
 
-        None where it cannot do without; the run then ends.
+        None where the scheduler cannot go on without the pilot; the run then ends.
         """
 
     def short(self, pilot: Pilot) -> None:
         """Handle that a pilot cannot be paid now; its new tasks are not bound to it."""
 
     def amend(self, goal: Goal) -> list[Pilot]:
-        """The goal has changed: pilots that it asks for."""
+        """Take in a changed goal; return the pilots that the new goal asks for."""
 
     def poll(self) -> list[Pilot]:
         """
@@ -92,7 +92,7 @@ class DynamicScheduler(Protocol):
 
     @property
     def wake(self) -> float:
-        """Time on its clock, seconds, at which :meth:`poll` should be called; infinite: never."""
+        """Time of the next :meth:`poll`, seconds on the run's clock; infinite for never."""
 
     def routed(self, pilot: Pilot) -> Pilot:
         """
@@ -100,7 +100,7 @@ class DynamicScheduler(Protocol):
         """
 
     def take_events(self) -> list[SchedulerEvent]:
-        """Events for the journal since the last call."""
+        """Return and clear the events for the journal since the last call."""
 
     @property
     def verdict(self) -> str:

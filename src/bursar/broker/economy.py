@@ -206,7 +206,7 @@ class EconomyScheduler:
         processor.since = now
         self._explorer.worked(processor.site)
         if outcome.status in (Status.LOST, Status.CANCELLED):
-            processor.again = False
+            processor.again = False  # its lease may end under the next job, too
             ran = outcome.end - outcome.start
             self._asked[outcome.task] = max(self._asked.get(outcome.task, 0.0), 2 * ran)
         if outcome.status is not Status.SUCCEEDED:
@@ -227,7 +227,7 @@ class EconomyScheduler:
             self._notify(f"{processor.site} is left out: {reason}")
         if not self._explorer.sites:
             return None
-        self._advice = None
+        self._advice = None  # made for processors that are gone
         return self._decide()
 
     def short(self, pilot: Pilot) -> None:
@@ -239,7 +239,7 @@ class EconomyScheduler:
             self._take_back(processor, task)
         if not processor.tasks:
             self._bought.forget(pilot.name)
-        self._short = True
+        self._short = True  # no more is sent until an end frees money
 
     def amend(self, goal: Goal) -> list[Pilot]:
         """Take in a new goal."""
@@ -305,7 +305,7 @@ class EconomyScheduler:
             if self._advice is not None and not self._verdict:
                 sent = self._send(self._advice, now)
         for name in [held.name for held in self._bought if not held.tasks]:
-            self._bought.forget(name)  # its processor goes back
+            self._bought.forget(name)  # an idle processor costs money: it goes back
         return sent
 
     def _is_stale(self) -> bool:
@@ -505,7 +505,7 @@ class EconomyScheduler:
         held = self._bought.processor_at(site, price, now, self._depth(site))
         if held is None:
             if bought is not None:
-                self._trading.over(site.name, bought.id, 0.0)
+                self._trading.over(site.name, bought.id, 0.0)  # not used, not paid
             return None
         if bought is not None:
             held.agreements[task] = bought.id
@@ -554,7 +554,7 @@ class EconomyScheduler:
         if site.is_shared and limit is not None:
             return limit
         seconds = self._expected(site.name, self._sizes[task])
-        if site.is_shared:
+        if site.is_shared:  # a queue does not prolong a job
             seconds *= 1.0 + self._estimates.quantile * self._estimates.spread
         elif not self._estimates.is_known:
             seconds *= FIRST

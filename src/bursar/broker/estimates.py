@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from scipy.special import stdtrit
 
 TRUST = 1.0
-"""Jobs seen at a site that count as much as what is expected of it."""
+"""Weight of the expectation for a site, in jobs observed there."""
 
 CONFIDENCE = 0.95
 """Probability that a margin suffices."""
 
 GUESS = 60.0
-"""Seconds that a job is taken to need where neither its runtime nor a limit of the goal says."""
+"""Assumed seconds of a job where neither a runtime nor a limit of the goal is given."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _ObservedRuntimes:
     ran: float = 0.0
     took: float = 0.0
     mean: float = 0.0  # of what they took
-    squares: float = 0.0  # of what they took off that mean, summed
+    squares: float = 0.0  # sum of squared deviations from that mean
     attempts: int = 0
     failures: int = 0
 
@@ -35,8 +35,8 @@ class RuntimeEstimates:
     """
     Estimates the seconds that a job of size 1 takes at each site, and their spread.
 
-    A site's own jobs say most of it; until there are some, what sites elsewhere show of how
-    far the estimates are off.
+    A site's own jobs count most; until there are some, jobs at other sites show how far the
+    estimates are off.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ class RuntimeEstimates:
         self._seen[site].failures += 1
 
     def count(self, site: str) -> int:
-        """Jobs that have succeeded there."""
+        """Return how many jobs have succeeded at a site."""
         return self._seen[site].count
 
     def mean(self, site: str) -> float | None:
         """
-        Seconds from sending a job to knowing its end, of what was seen there alone.
+        Return the mean seconds from sending a job to knowing its end, as observed at the site.
 
         None before a job has ended there.
         """
@@ -101,7 +101,7 @@ class RuntimeEstimates:
         return seen.took / seen.count if seen.count else None
 
     def mean_run(self, site: str) -> float | None:
-        """The same from a job's start to its end."""
+        """Return the observed mean seconds from a job's start to its end; None before one."""
         seen = self._seen[site]
         return seen.ran / seen.count if seen.count else None
 
@@ -112,7 +112,7 @@ class RuntimeEstimates:
 
     def runs(self, site: str) -> float:
         """
-        Seconds that a job runs there.
+        Return the expected seconds from start to end of a job of size 1 at a site.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class RuntimeEstimates:
 
     def takes(self, site: str) -> float:
         """
-        Seconds from sending it to knowing its end.
+        Return the expected seconds from sending a job of size 1 to knowing its end.
 
         Raises
         ------
@@ -132,6 +132,7 @@ class RuntimeEstimates:
             When nothing is known.
         """
         seen = self._seen[site]
+        # A job cannot be known to have ended before it has run, whatever the two means say.
         return max(self._blend(seen, seen.took, self._took), self.runs(site), _LEAST)
 
     @property
@@ -145,6 +146,7 @@ class RuntimeEstimates:
         seen = self._seen[site]
         if seen.count or seen.failures < _BROKEN:
             return False
+        # If every site fails alike, the jobs are to blame: none is left out.
         return any(other.count or other.failures < _BROKEN for other in self._seen.values())
 
     @property
@@ -159,7 +161,7 @@ class RuntimeEstimates:
 
     @property
     def between(self) -> float:
-        """The same of the sites' means over what was expected of them; 0 with less than two."""
+        """Relative spread of sites' means over the expected ones; 0 with less than two sites."""
         ratios = [s.took / s.count / s.expected for s in self._seen.values() if s.count]
         if len(ratios) < 2:
             return 0.0
@@ -168,22 +170,25 @@ class RuntimeEstimates:
 
     @property
     def quantile(self) -> float:
-        """Spreads that a job stays within, of Student's distribution for what was seen."""
+        """Standard deviations that cover :data:`CONFIDENCE` by Student's t; 0 without data."""
         degrees = self._deviations()[1]
         return float(stdtrit(degrees, CONFIDENCE)) if degrees else 0.0
 
     def _blend(self, seen: _ObservedRuntimes, total: float, over: float) -> float:
-        """A site's own mean, drawn towards what is expected there by what was seen anywhere."""
+        """Blend a site's own mean with its expectation, scaled by what was seen anywhere."""
         if not self.is_known:
             raise ValueError("nothing is known of how long jobs take")
+        # One site's jobs tell of all: if they took twice as long as stated, others will, too.
         stretch = over / self._count if self._count else 1.0
         return (TRUST * stretch * seen.expected + total) / (TRUST + seen.count)
 
     def _deviations(self) -> tuple[float, int]:
-        """Sum of squares over the means' squares, and degrees of freedom."""
+        """Return the pooled sum of squared relative deviations, and its degrees of freedom."""
         squares, degrees = 0.0, 0
         for seen in self._seen.values():
             if seen.count > 1:
+                # Pooled within sites: sites differ in speed, which must not pass for spread of
+                # jobs.
                 squares += seen.squares / seen.mean**2
                 degrees += seen.count - 1
         return squares, degrees
@@ -191,7 +196,7 @@ class RuntimeEstimates:
 
 def sizes_of(runtimes: Iterable[float | None]) -> tuple[list[float], bool]:
     """
-    Sizes of jobs, and whether they are seconds.
+    Return the sizes of jobs, and whether sizes are seconds.
 
     Where only some have an estimate, the others count as their mean; where none has, all
     count 1.

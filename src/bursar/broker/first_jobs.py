@@ -35,8 +35,8 @@ FIRST_CHECK = 32.0
 """Part of the longest run time after which jobs that have not ended are looked at again."""
 
 Prefer = Callable[[JobPacking, float, float], PackingResult | None]
-"""Lays out all jobs in a time (seconds) and for an amount of money as the goal prefers; None
-where they do not fit."""
+"""Lays out all jobs within seconds and currency units as the goal prefers; None where they do not
+fit."""
 
 
 def first_jobs(
@@ -116,6 +116,7 @@ def _longest_runtime(situation: SchedulingSnapshot, age: float) -> float | None:
     if low >= high or _fits(situation, high):
         return max(low, high)
     for _ in range(HALVINGS):
+        # Geometric bisection: run times may lie anywhere between milliseconds and days.
         middle = math.sqrt(low * high)
         if _fits(situation, middle):
             low = middle
@@ -125,7 +126,7 @@ def _longest_runtime(situation: SchedulingSnapshot, age: float) -> float | None:
 
 
 def _as_if(situation: SchedulingSnapshot, seconds: float) -> SchedulingSnapshot:
-    """The situation if every job took so many seconds at speed 1."""
+    """Return the situation as if every job took a given time, seconds at speed 1."""
     sizes = situation.sizes
     return replace(
         situation,
@@ -150,7 +151,7 @@ def _fits(situation: SchedulingSnapshot, seconds: float) -> bool:
 def _used_at(
     situation: SchedulingSnapshot, seconds: float, lay_out: Prefer, idle: Sequence[int]
 ) -> list[int]:
-    """Idle processors of each site that a layout uses from now on, by the jobs' run time."""
+    """Count each site's idle processors that a layout uses at once, for a given run time."""
     trial = _as_if(situation, seconds)
     parts = price_intervals(trial)
     filling = JobPacking([part.pool for part in parts], trial.sizes)
@@ -170,10 +171,11 @@ def _as_many_as_fit(filling: JobPacking, time: float, money: float) -> PackingRe
 def _within_premium(
     situation: SchedulingSnapshot, needed: Sequence[int], useful: Sequence[int], weight: float
 ) -> list[int]:
-    """First jobs that are needed, and the cheapest of the useful ones up to the premium."""
+    """Choose the needed first jobs, and the cheapest useful ones up to the premium."""
     rates = _rates(situation)
     least = min(rates, default=0.0)
     jobs = situation.sizes.jobs + sum(len(site.running) for site in situation.sites)
+    # The less cost weighs in the goal, the dearer first jobs may be.
     premium = math.inf if weight <= 0 else PREMIUM / weight * jobs * least
     given = list(needed)
     left = situation.sizes.jobs - sum(needed)
@@ -192,7 +194,7 @@ def _within_reach(
     situation: SchedulingSnapshot, given: Sequence[int], seconds: float, age: float
 ) -> list[int]:
     """
-    As many of the first jobs, the cheapest first, as leave the goal within reach.
+    Return as many first jobs, the cheapest first, as leave the goal within reach.
 
     Parameters
     ----------
@@ -210,6 +212,7 @@ def _within_reach(
             count -= taken[i]
         return taken
 
+    # At least one is always sent: without a first job nothing is ever learned.
     low, high = 1, sum(given)
     if seconds <= age or high <= 1:
         return list(given)
@@ -225,7 +228,7 @@ def _within_reach(
 def _after(
     situation: SchedulingSnapshot, given: Sequence[int], seconds: float
 ) -> SchedulingSnapshot:
-    """The situation once first jobs were sent that take so many seconds at speed 1."""
+    """Return the situation after first jobs of a given run time were sent."""
     rates, sizes = _rates(situation), situation.sizes
     cost = sum(
         count * (rate * seconds + site.fixed)
@@ -244,7 +247,7 @@ def _after(
 
 
 def _one_where_cheapest(situation: SchedulingSnapshot, idle: Sequence[int]) -> list[int]:
-    """One job where work is cheapest, if a processor is idle anywhere."""
+    """Give one job to the cheapest site with an idle processor, if there is one."""
     given = [0] * len(idle)
     for i in _cheapest_first(_rates(situation)):
         if idle[i] and situation.sizes.jobs:
@@ -254,7 +257,7 @@ def _one_where_cheapest(situation: SchedulingSnapshot, idle: Sequence[int]) -> l
 
 
 def _rates(situation: SchedulingSnapshot) -> list[float]:
-    """Currency units that a second of work at speed 1 costs at each site now."""
+    """Return the present cost at each site of a second of work at speed 1."""
 
     def rate(site: SiteSnapshot) -> float:
         return site.price / situation.estimates.speeds[site.name]

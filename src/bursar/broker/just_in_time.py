@@ -13,7 +13,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
 Choose = Callable[[int], tuple[SiteFacts, float]]
-"""Where a task goes if it is sent now, and seconds to ask for there."""
+"""Returns the site of a task if it is sent now, and the seconds to request there."""
 
 
 class JustInTimeScheduler:
@@ -49,7 +49,7 @@ class JustInTimeScheduler:
         ]
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
-        """Pilots for what can start after attempts, by the tasks' numbers."""
+        """Return pilots for tasks that can start after attempts, by task number."""
         ready: list[int] = []
         for outcome, final in outcomes:
             if not final:
@@ -61,11 +61,11 @@ class JustInTimeScheduler:
         return [self._pilot(task) for task in sorted(ready)]
 
     def holds(self, lease: str) -> bool:
-        """Each pilot is for one attempt."""
+        """Return False: a pilot serves one attempt only."""
         return False
 
     def lost(self, pilot: Pilot, reason: str) -> None:
-        """Best effort has no other place for a task."""
+        """Return None, which ends the run: best effort has no other place for a task."""
 
     def short(self, pilot: Pilot) -> None:
         """Stop the run, since this scheduler does not handle a lack of money."""
@@ -76,7 +76,7 @@ class JustInTimeScheduler:
         return []
 
     def poll(self) -> list[Pilot]:
-        """Nothing depends on the time alone."""
+        """Return nothing: no decision depends on the time alone."""
         return []
 
     @property
@@ -90,7 +90,7 @@ class JustInTimeScheduler:
 
     @property
     def verdict(self) -> str:
-        """Best effort goes on to the end."""
+        """Empty: best effort goes on to the end."""
         return ""
 
     def _release(self, task: int) -> list[int]:
@@ -110,6 +110,8 @@ class JustInTimeScheduler:
         return replace(
             pilot,
             site=site.name,
+            # A task whose time was over asks for twice as much: with the same time it would fail
+            # for ever.
             duration=seconds * 2.0 ** self._cuts.get(task, 0),
             unit_price=site.unit_price,
             fixed_price=site.fixed_price,

@@ -69,7 +69,7 @@ class PackingResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all found a place."""
+        """Whether every job found a place."""
         return not self.left.any()
 
 
@@ -94,7 +94,7 @@ class JobSizeClasses:
 
     @classmethod
     def of(cls, sizes: Sequence[float] | Floats) -> "JobSizeClasses":
-        """Classes of equal sizes; where these are many, of equal numbers of jobs."""
+        """Group jobs by equal size, or into classes of equal numbers where sizes are many."""
         ordered = np.sort(np.asarray(sizes, dtype=np.float64))[::-1]
         if not len(ordered):
             return cls(np.zeros(0), np.zeros(0, dtype=np.int64))
@@ -103,6 +103,7 @@ class JobSizeClasses:
             starts = np.unique(np.linspace(0, len(ordered), CLASSES, endpoint=False).astype(int))
         count = np.diff(starts, append=len(ordered))
         mean = np.add.reduceat(ordered, starts) / count
+        # Each class counts as its mean: its largest job is what a margin must cover.
         within = float((ordered[starts] - mean).max())
         return cls(mean, count, within if within > _CLOSE * float(mean.max()) else 0.0)
 
@@ -132,6 +133,8 @@ class JobPacking:
     def __init__(self, pools: Sequence[ResourcePool], sizes: JobSizeClasses) -> None:
         self._sizes = sizes
         mean = sizes.work / max(1, sizes.jobs)
+        # By the price of a mean job, fixed charge included: the order of bays in every packing
+        # below.
         self._order = sorted(
             range(len(pools)), key=lambda b: (pools[b].cost * mean + pools[b].fixed, b)
         )
@@ -181,6 +184,8 @@ class JobPacking:
         if not len(self._order):
             return self._result(given, count.copy())
         room = self._room(moment)
+        # Classes run from large to small: backwards, the smallest jobs first, to finish as many as
+        # money allows.
         for k in range(len(count) - 1, -1, -1):
             size = float(self._sizes.size[k])
             placed, after = self._place(size, int(count[k]), room)
@@ -194,6 +199,7 @@ class JobPacking:
             some = np.clip(affordable, 0, placed).astype(np.int64)
             given[k] = some
             budget -= float(some @ price)
+            # The money is used up: larger jobs cost more still.
             if (some < placed).any():
                 break
             room = after
@@ -201,14 +207,14 @@ class JobPacking:
 
     def earliest(self, budget: float, limit: float = math.inf) -> float | None:
         """
-        The earliest moment by which all jobs are done within a budget.
+        Return the earliest moment by which all jobs are done within a budget.
 
         Parameters
         ----------
         budget
             Currency units.
         limit
-            Seconds from now that it may take at the most.
+            Latest moment that counts, seconds from now.
 
         Returns
         -------
@@ -229,9 +235,9 @@ class JobPacking:
 
     def ends(self, filled: PackingResult) -> float:
         """
-        When the last of jobs in bays ends, seconds from now, the largest first in each bay.
+        Return when the last job ends, seconds from now, with the largest first in each bay.
 
-        To a thousandth of a job.
+        Precision: a thousandth of a job.
         """
         given = filled.given[:, self._order]
         used = given.sum(axis=0)[self._of] > 0
@@ -250,13 +256,15 @@ class JobPacking:
 
     @cached_property
     def _longest(self) -> float:
-        """More time changes nothing: each processor could do all, or its price has ended."""
+        """Upper bound of the end: each processor could do all jobs, or its price has ended."""
         serial = self._free + self._sizes.work * self._each
         return float(np.minimum(serial, self._until).max()) * (1 + _CLOSE) + _CLOSE
 
     def _bisected(self, low: float, high: float, is_enough: Callable[[float], bool]) -> float:
-        """The least moment that is enough, where the low one is not and the high one is."""
+        """Bisect for the least sufficient moment between an insufficient and a sufficient one."""
         smallest = float(self._sizes.size[self._sizes.count > 0].min())
+        # Finer than a thousandth of the smallest job changes no packing; the second bound ends the
+        # loop where floats are coarser than that.
         precision = max(1e-3 * smallest * float(self._seconds.min()), 1e-9 * high)
         while high - low > precision:
             middle = (low + high) / 2
@@ -294,13 +302,15 @@ class JobPacking:
             total = np.add.reduceat(fits, self._starts)
             if (total < wanted).any():
                 return False
+            # Places on earlier processors of the same bay: sums over all, less those of the bays
+            # before.
             earlier = fits.cumsum() - fits - (total.cumsum() - total)[self._of]
             used = np.minimum(np.maximum(wanted[self._of] - earlier, 0.0), fits)
             room = np.maximum(room - used * seconds, 0.0)
         return True
 
     def _place(self, size: float, jobs: int, room: Floats) -> tuple[Counts, Floats]:
-        """Jobs of one size; how many each bay takes, and the room that stays."""
+        """Place jobs of one size; return how many each bay takes, and the room that is left."""
         seconds = size * self._each
         fits = np.floor(room / seconds + _CLOSE)
         # Processor by processor, those of the cheapest bay first.
@@ -317,4 +327,4 @@ class JobPacking:
 
 
 _CLOSE = 1e-9
-"""Relative; what rounding may lose."""
+"""Relative tolerance for rounding errors."""

@@ -33,10 +33,10 @@ class QueuePilot:
     until
         When its jobs should have ended, seconds since the run's begin.
     tasks
-        Its jobs, the one that runs and such as are there ahead of time: seconds that each
-        should take, infinite without an estimate.
+        Expected seconds of the running job and of jobs given in advance; infinite without an
+        estimate.
     again
-        Whether it gets more of them.
+        Whether the pilot gets more jobs.
     """
 
     name: str
@@ -47,7 +47,7 @@ class QueuePilot:
 
     @property
     def work(self) -> float:
-        """Seconds that its jobs should take in all."""
+        """Expected seconds of all jobs on the pilot."""
         return sum(self.tasks.values())
 
 
@@ -66,9 +66,9 @@ class SiteQueue:
     element
         Computing element that reports the state of this queue.
     clock
-        Seconds, of the element.
+        The present time on the element's clock, seconds.
     new_name
-        Names a new pilot.
+        Returns the name of a new pilot.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class SiteQueue:
         self._new_name = new_name
         self._waiting: OrderedDict[int, tuple[Task, float]] = OrderedDict()
         self._held: dict[str, QueuePilot] = {}
-        self._idle: dict[str, QueuePilot] = {}  # of these, such as have no job
+        self._idle: dict[str, QueuePilot] = {}  # held pilots without a job
         self._on: dict[int, QueuePilot] = {}
 
     @property
     def is_broken(self) -> bool:
-        """Whether it failed so often that it gets no more jobs."""
+        """Whether the site failed so often that it gets no more jobs."""
         return self.failures >= MOST_FAILURES
 
     @property
@@ -102,16 +102,16 @@ class SiteQueue:
 
     @property
     def waiting(self) -> list[int]:
-        """Jobs without one, in their order."""
+        """Jobs without a pilot, in queue order."""
         return list(self._waiting)
 
     def holds(self, name: str) -> bool:
-        """Whether there is such a pilot."""
+        """Whether a pilot of that name is held."""
         return name in self._held
 
     def join(self, number: int, task: Task, stretch: float = 1.0) -> None:
         """
-        A job waits for processors.
+        Add a job to the queue.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class SiteQueue:
         self._waiting[number] = (task, stretch)
 
     def leave(self, number: int) -> None:
-        """A job neither waits nor runs here any more; of one that is not here nothing changes."""
+        """Remove a waiting or running job; do nothing for a job that is not here."""
         self.element.ended(number, self._clock())
         self._waiting.pop(number, None)
         held = self._on.pop(number, None)
@@ -135,12 +135,12 @@ class SiteQueue:
             self._idle[held.name] = held
 
     def retire(self, number: int) -> None:
-        """The pilot of a job, which has failed it, gets no more."""
+        """Give no more jobs to the pilot on which a job has failed."""
         if number in self._on:
             self._on[number].again = False
 
     def forget(self, name: str) -> list[int]:
-        """A pilot is ours no more; the jobs that were on it, which leave."""
+        """Drop a pilot with its jobs; return these jobs."""
         held = self._held.pop(name, None)
         if held is None:
             return []
@@ -152,13 +152,14 @@ class SiteQueue:
 
     def take_back(self, name: str, tasks: Sequence[int]) -> list[int]:
         """
-        A pilot does not get these jobs, which leave; if it has no other it is ours no more.
+        Take jobs back from a pilot; drop a pilot that has not begun.
 
-        Of one that has not begun, and has got more jobs since, those leave as well.
+        A pilot that has not begun loses the jobs added since, too.
         """
         held = self._held.get(name)
         if held is None:
             return []
+        # The first job is among them: the pilot was never opened.
         if next(iter(held.tasks), None) in tasks:
             return self.forget(name)
         mine = [number for number in tasks if number in held.tasks]
@@ -167,7 +168,7 @@ class SiteQueue:
         return mine
 
     def forget_all(self) -> list[int]:
-        """Jobs that waited, which leave."""
+        """Remove all waiting jobs; return them."""
         left = self.waiting
         for number in left:
             self.element.ended(number, self._clock())
@@ -176,7 +177,7 @@ class SiteQueue:
 
     def start(self, now: float) -> list[Pilot]:
         """
-        Jobs get pilots; pilots without a job are forgotten.
+        Give pilots to waiting jobs; drop pilots without a job.
 
         Parameters
         ----------
@@ -186,7 +187,7 @@ class SiteQueue:
         Returns
         -------
         list of Pilot
-            New ones, and such as are there with the jobs that they get besides.
+            New pilots, and existing ones with the jobs added to them.
         """
         given: dict[str, list[int]] = {}
         while self._waiting:
@@ -203,7 +204,7 @@ class SiteQueue:
         return [self._pilot(self._held[name], tasks, now) for name, tasks in given.items()]
 
     def _processors_for(self, width: int, now: float) -> QueuePilot | None:
-        """Idle ones, or new ones where there are any, or such as will be free in no time."""
+        """Return an idle pilot, a new one if there is room, or one that is free at once."""
         if self.facts.is_shared or self.busy + width <= self.facts.processors:
             for held in self._idle.values():
                 if held.again and held.width == width:
@@ -212,6 +213,8 @@ class SiteQueue:
             self._held[made.name] = self._idle[made.name] = made
             return made
         equal_jobs = [h for h in self._held.values() if h.tasks and h.again and h.width == width]
+        # No processor is free: only a pilot whose jobs are shorter than AHEAD may take one in
+        # advance.
         best = min(equal_jobs, key=lambda held: held.work, default=None)
         if best is not None and best.work < AHEAD and len(best.tasks) < MOST_AHEAD:
             return best

@@ -59,12 +59,12 @@ def allocate_jobs(
     money_left: float,
 ) -> list[int]:
     """
-    Jobs for each resource, fewer than there are where not all fit.
+    Return the number of jobs for each resource; fewer than ``jobs`` in all where not all fit.
 
     Parameters
     ----------
     jobs
-        That have not been given to anybody.
+        Number of jobs that have not been assigned.
     time_left, money_left
         To the deadline, seconds, and of the budget, currency units, what has been given
         out taken off; infinite for no limit.
@@ -131,6 +131,7 @@ def optimise_cost_time(
     given = [0] * len(resources)
     groups: dict[float, list[int]] = {}
     for i, resource in enumerate(resources):
+        # Costs are products of floats: equal prices must meet in one group despite rounding.
         groups.setdefault(round(resource.cost, 9), []).append(i)
     for cost, group in sorted(groups.items()):
         if not jobs:
@@ -175,7 +176,7 @@ def _earliest(
     time_left: float,
     money_left: float,
 ) -> tuple[list[int], int]:
-    """Job by job to who ends it first, where its cost is at most the money per job left."""
+    """Give each job to the processor that ends it first, at no more than the money per job."""
     given = [0] * len(resources)
     ends = [
         (free + resources[i].seconds, i, p)
@@ -183,9 +184,11 @@ def _earliest(
         for p, free in enumerate(resources[i].free_at)
     ]
     heapq.heapify(ends)
+    # A heap of its own: kept in the other, dear processors would be looked at again for every job.
     too_dear: list[tuple[float, float, int, int]] = []  # by cost, and what lies in the other heap
     while jobs and ends:
         end, i, p = heapq.heappop(ends)
+        # The heap's first entry ends soonest: all others are too late as well.
         if end > time_left:
             break
         resource = resources[i]
@@ -203,7 +206,7 @@ def _earliest(
 
 
 def _in_time(resource: StrategyResource, time_left: float) -> int:
-    """Jobs that it completes within a time."""
+    """Count the jobs that a resource completes within a time."""
     if math.isinf(time_left):
         return _ALL
     return sum(
@@ -213,14 +216,14 @@ def _in_time(resource: StrategyResource, time_left: float) -> int:
 
 
 def _paid(resource: StrategyResource, money_left: float) -> int:
-    """Jobs that an amount pays there."""
+    """Count the jobs at a resource that an amount pays for."""
     if math.isinf(money_left) or resource.cost <= 0:
         return _ALL
     return max(0, math.floor(money_left / resource.cost + _ROUNDING))
 
 
 def _in_proportion(weights: Sequence[float], jobs: int) -> list[int]:
-    """Whole shares by the largest remainders; they sum to the jobs."""
+    """Round proportional shares to whole jobs by largest remainders, keeping their sum."""
     total = sum(weights)
     exact = [jobs * weight / total for weight in weights]
     share = [math.floor(value) for value in exact]

@@ -30,7 +30,7 @@ class StrategySimulationResult:
     Parameters
     ----------
     done, left
-        Jobs that end in it, of those that had not ended before.
+        Jobs that end in the simulation, and jobs that were left at its start.
     finish
         End of the last job, seconds since the run's begin.
     cost
@@ -113,11 +113,11 @@ class StrategySimulation:
         Parameters
         ----------
         jobs
-            Of the whole run.
+            Number of jobs of the whole run.
 
         Returns
         -------
-        Rehearsed or None
+        StrategySimulationResult or None
             None while nothing is known of how long jobs take.
         """
         economy, left = self._economy, jobs - len(self._past.ended)
@@ -127,6 +127,8 @@ class StrategySimulation:
             return None
         self._take(asked)
         finish, polls = self._now, 0
+        # A bound: a strategy that wakes again and again without sending a job must not hang the
+        # planner.
         while polls < _MOST * (left + 1):
             polls += 1
             moment = min(self._due[0][0] if self._due else math.inf, economy.wake)
@@ -150,7 +152,7 @@ class StrategySimulation:
         return self._paid_before + from_micros(self._guard.spent(self._now))
 
     def _take(self, pilots: Sequence[Pilot]) -> None:
-        """Opens or prolongs a lease for each pilot; where there is no money, its jobs wait."""
+        """Open or prolong a lease for each pilot; without money, the pilot's jobs wait."""
         now = self._now
         self._economy.take_events()
         for pilot in pilots:
@@ -177,7 +179,7 @@ class StrategySimulation:
             self._watch(leased)
 
     def _start(self, leased: _SimulatedPilot) -> None:
-        """Begins the first job of a pilot."""
+        """Begin the first job of a pilot."""
         seconds = self._economy.seconds_of(leased.tasks[0], leased.pilot.site)
         leased.since = self._now + leased.starting
         leased.ends, leased.starting = leased.since + seconds, 0.0
@@ -186,7 +188,7 @@ class StrategySimulation:
         heapq.heappush(self._due, (min(leased.ends, leased.until), leased.pilot.name))
 
     def _end_due(self) -> list[Ended]:
-        """Jobs that end now, and such as their processor's time is over for."""
+        """Return jobs that end now, and jobs whose pilot's time is over."""
         ended: list[Ended] = []
         while self._due and self._due[0][0] <= self._now:
             leased = self._leased.get(heapq.heappop(self._due)[1])
@@ -215,17 +217,19 @@ class StrategySimulation:
         return outcome, status is Status.SUCCEEDED
 
     def _goes_on(self, leased: _SimulatedPilot) -> bool:
-        """Whether a job that takes longer than its lease gets more time, as a run gives it."""
+        """Prolong a lease as a run would; return whether the job goes on."""
         if not leased.pilot.extensible:
             return False
+        # Doubled each time: a job of wrong estimate is prolonged a few times, not every second.
         leased.more *= 2
         if not self._prolong(leased, self._now + leased.more / 2):
             return True
+        # Not the whole step: what money is left may still carry the job to its end.
         seconds = self._guard.affordable(leased.pilot.name) * (1 - _CLOSE)
         return seconds > _LEAST and not self._prolong(leased, self._now + seconds)
 
     def _prolong(self, leased: _SimulatedPilot, until: float) -> bool:
-        """Moves the end of a lease; whether that was refused."""
+        """Move the end of a lease; return whether the guard refused."""
         changed = self._guard.end_at(leased.pilot.name, until, self._now)
         if isinstance(changed, Refusal):
             return True
@@ -253,13 +257,13 @@ class StrategySimulation:
 
 
 def _begin(pilot: Pilot, now: float) -> float:
-    """Moment from which a pilot holds its processor: now, or later where it is booked."""
+    """Return when a pilot's processor is held from: now, or later for a booking."""
     return now if pilot.start is None else max(now, pilot.start)
 
 
 _CLOSE = 1e-9
 _LEAST = 0.05
-"""Seconds by which a lease is made longer at the least where the money is short."""
+"""Least prolongation of a lease, seconds, when money is short."""
 
 _MOST = 50
-"""Moments for each job after which a rehearsal is given up."""
+"""Events per job after which a simulation is given up."""

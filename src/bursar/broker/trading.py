@@ -22,10 +22,10 @@ from bursar.model.money import to_micros
 from bursar.model.site import SiteFacts
 
 AHEAD = 8 * 86_400.0
-"""Seconds that changes of prices are looked ahead."""
+"""Seconds for which price changes are foreseen."""
 
 MOST = 64
-"""Changes of a price that are looked at, at the most."""
+"""Price changes that are foreseen, at most."""
 
 Period = tuple[float, float, float]
 """Begin and end, seconds from now, and currency units per processor-second."""
@@ -137,7 +137,7 @@ class CampaignTrader:
 
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
-        Prices of a site for jobs that are bought when they begin.
+        Return a site's prices for jobs that are bought when they begin.
 
         Prices follow the site's calendar and its present demand; what it asks for a job that is
         booked ahead is another thing, see :meth:`bookable`.
@@ -262,6 +262,7 @@ class CampaignTrader:
         for quote in self._manager.quotes(deal, moment)[:1]:
             self._exchange.deliver(self._manager.accept(quote, moment), moment)
         agreements = self._manager.forget(deal)
+        # A campaign makes thousands of purchases: nothing of a finished conversation is kept.
         self._exchange.delivered.clear()
         server.forget(deal)
         held = bool(server.state.others) and not server.capacity.free(start, start + seconds)
@@ -290,11 +291,13 @@ class CampaignTrader:
 
     @contextmanager
     def _speaking(self, site: str, server: TradeServer) -> Iterator[None]:
-        """Lets an owner know what other campaigns did, and others what this one does."""
+        """Exchange state with the owner's other customers around a sale."""
         if self._owners is None:
             yield
             return
         with self._owners.selling(self._sites[site]) as sale:
+            # Inside the exclusive sale: between reading and selling no other run may buy the
+            # processors.
             server.take_up(sale.state)
             yield
             sale.state = server.state
@@ -307,7 +310,7 @@ def price_sites(
     ahead: Mapping[str, float] | None = None,
 ) -> tuple[SiteFacts, ...]:
     """
-    Sites at the prices that hold at a given time for an hour of one processor.
+    Return the sites at their prices of a given time, for an hour of one processor.
 
     Where booking ahead has another price, a slot that begins later has the price of its begin.
 
@@ -316,7 +319,7 @@ def price_sites(
     moment
         Seconds since the epoch.
     owners
-        What owners remember of demand and of the customer; None: nothing.
+        Store of what owners remember of demand and customers; None: they remember nothing.
     ahead
         By the names of sites: how long after the moment all that is used there begins,
         seconds. What they offer before is left out.
@@ -352,9 +355,9 @@ def price_sites(
 
 def advance_start_options(sites: Sequence[SiteFacts]) -> list[dict[str, float]]:
     """
-    From when on a plan may use each site: from its begin, or from a step of its advance price.
+    List from when a plan may use each site: its begin, or a step of its advance price.
 
-    Each combination where they are few; else all sites alike, each at its first step, its
+    All combinations where these are few; otherwise all sites at their first step, at their
     second, and so on.
     """
     steps = {site.name: lead_times(site.pricing) for site in sites if site.pricing is not None}
@@ -372,13 +375,14 @@ def advance_start_options(sites: Sequence[SiteFacts]) -> list[dict[str, float]]:
 def _after(moment: float, seconds: float) -> float:
     """Time a given number of seconds later, rounded up so that no price step is too early."""
     later = moment + seconds
+    # Epoch seconds have few bits left for fractions: the sum may round down below the step.
     while later - moment < seconds:
         later = math.nextafter(later, math.inf)
     return later
 
 
 _WAYS = 8
-"""Ways to book that a plan tries at the most."""
+"""Ways to book that a plan tries, at most."""
 
 _SHORTEST = 1e-3
 _CLOSE = 1e-9
