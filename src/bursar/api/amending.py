@@ -1,4 +1,4 @@
-"""A run's goal, negotiated anew: the verdict first, then the change."""
+"""Change of a run's goal: first the forecast, then the change."""
 
 import time
 from dataclasses import dataclass, replace
@@ -163,12 +163,12 @@ def forecast_amendment(
 
 def amend(verdict: AmendmentForecast) -> None:
     """
-    Gives a run the goal that was considered.
+    Change the goal of a run to the one of a forecast.
 
     Raises
     ------
     BursarError
-        When the run refuses it, or does not answer.
+        When the run refuses the goal, or does not answer.
     """
     answer = request_amendment(
         RunFolder(verdict.folder), verdict.goal, (verdict.finish, verdict.cost)
@@ -224,11 +224,12 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
 
 
 def _standing(record: RunRecord) -> tuple[float, float]:
-    """Seconds since the begin, and currency units spent, what open leases have accrued added."""
+    """Return seconds since the begin, and currency units spent or accrued by open leases."""
     if not record.incarnations:
         return 0.0, 0.0
     first, last = record.incarnations[0][0], record.incarnations[-1][1]
     now = time.time()  # the time counts on, also while no process carries it out
+    # Leases of a killed run accrue up to the last sign of life only.
     seen = now if record.info.state == "running" else min(last, record.journal.last_seen)
     accrued = sum(_accrued(lease, seen) for lease in record.leases if lease.end is None)
     return max(0.0, now - first), from_micros(record.ledger.spent) + accrued

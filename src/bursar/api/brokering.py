@@ -40,6 +40,8 @@ def choose_brokering(
     if asked is None:
         needed = asked_of_broker(campaign)
         choosy = any(task.matching.requirements for task in tasks)
+        # Requirements alone that all tasks share leave a set of sites, on which plans and
+        # strategies serve the goal better than job-by-job matching.
         if not needed and (not choosy or (_is_limited(campaign) and _is_one_kind(tasks))):
             return None
         asked = Brokering()
@@ -110,7 +112,7 @@ def _asks(task: Task) -> str:
 
 
 def _check_names(task: Task) -> None:
-    """One name in a working directory is one file."""
+    """Refuse a logical file whose name is also that of an input or output."""
     others = {file.name for file in (*task.inputs, *task.outputs)}
     for name in task.data:
         if name in others:

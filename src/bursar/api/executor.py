@@ -280,7 +280,7 @@ class _ExecutorThread:
         self._do(lambda: self._drop(call))
 
     def close(self, *, cancel: bool = False) -> None:
-        """Accept no more calls; with ``cancel``, cancel those that have not started."""
+        """Accept no more calls; with ``cancel``, cancel calls that have not started."""
         with self._lock:
             self._closing = True
             # Copied under the lock, cancelled without it: callbacks of the futures may call the

@@ -60,6 +60,8 @@ def with_factors(
         for site in sites:
             if site.unit_price is None:
                 raise InputError("is unknown", where=f"site.{site.name}.unit_price")
+        # With the new deadline, as in Buyya's definition: the budget is between the least and the
+        # most within it.
         cheapest, dearest = possible.costs(goal.deadline)
         goal = _limited(goal, budget=cheapest + budget_factor * (dearest - cheapest))
     return replace(campaign, goal=goal)
@@ -92,6 +94,7 @@ class _BagLimits:
         pools = [
             ResourcePool(
                 seconds=1.0 / site.speed,
+                # The dearest filling is the cheapest one with the signs of all prices turned round.
                 cost=sign * (site.unit_price or 0.0) / site.speed,
                 fixed=sign * (site.fixed_price or 0.0),
                 free_at=(0.0,) * site.processors,

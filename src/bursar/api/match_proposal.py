@@ -15,7 +15,7 @@ from bursar.planning.plan_choice import GoalCounterOffer
 
 class MatchProposal:
     """
-    Whether every job of a campaign has a site that would have it.
+    Result of looking for a suitable site for every job of a campaign.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ class MatchProposal:
     brokering
         How its jobs are matched.
     currency
-        Of the sites.
+        Currency of the sites.
     refused
-        Why no site would have a job, by the task's id.
+        Reason why no site suits a job, by the task's id.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ def look_for_matches(
     copies: Mapping[str, Sequence[Replica]],
 ) -> MatchProposal:
     """
-    Asks the broker for a site for each job, before anything starts.
+    Ask the broker for a site for each job, before anything starts.
 
-    Jobs whose files others of the campaign are still to register are left out.
+    Jobs that read files which other tasks are still to register are left out.
 
     Raises
     ------
@@ -101,6 +101,7 @@ def look_for_matches(
     coming = {name for task in tasks for name in task.registers.values()}
     refused: dict[str, str] = {}
     for kind in group_alike_tasks([task for task in tasks if coming.isdisjoint(task.data)]):
+        # Jobs of one kind fare alike: one question for each kind.
         match = broker.choose(broker_job(0, kind[0]))
         if isinstance(match, Refusal):
             refused |= dict.fromkeys((task.id for task in kind), match.reason)

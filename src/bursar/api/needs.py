@@ -1,4 +1,4 @@
-"""Budget and time that carrying out a plan needs, beyond the plan itself."""
+"""Budget and time that a run needs beyond the plan."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -75,6 +75,8 @@ def plan(
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
     proposals: list[Proposal] = []
+    # Prices depend on when processors are bought: each way to book is planned by itself, and the
+    # best kept.
     for offered in _offered(facts, moment):
         try:
             front = trade_off(
@@ -113,7 +115,7 @@ def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tup
 def _badness(
     proposals: Sequence[Proposal], goal: Goal
 ) -> Callable[[Proposal], tuple[bool, float, float]]:
-    """Return a sort key that orders proposals by the goal; those without a plan come last."""
+    """Return a sort key that orders proposals by the goal; proposals without a plan come last."""
     if len(proposals) == 1:
         return lambda proposal: (False, 0.0, 0.0)
     plans = [proposal.chosen for proposal in proposals if proposal.chosen is not None]
@@ -128,6 +130,7 @@ def _badness(
         if plan is None or plan.cost is None or plan.makespan is None:
             return plan is None, math.inf, math.inf
         cost, time = plan.cost / dearest, plan.makespan / longest
+        # Rounded, so that noise in the last digits does not decide between equals; the sum does.
         return False, round(weight * cost + (1 - weight) * time, 9), cost + time
 
     return order

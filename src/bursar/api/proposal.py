@@ -12,16 +12,16 @@ from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
 
 class Proposal:
     """
-    A campaign with its trade-off curve and the plan that its goal picks.
+    A campaign with the trade-off curve and the plan that the goal picks.
 
     Parameters
     ----------
     campaign
-        What is to run.
+        Campaign to plan.
     front
-        The options worth choosing from, with lower bounds.
+        Options worth choosing from, with lower bounds.
     choice
-        Which of them the goal picks, and why; or what could be had instead.
+        Option that the goal picks, with the reason; or the counter-offers.
     """
 
     def __init__(self, *, campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> None:
@@ -31,12 +31,12 @@ class Proposal:
 
     @property
     def chosen(self) -> Plan | None:
-        """The plan the goal picks; None when no plan meets it."""
+        """The plan that the goal picks; None when no plan meets the goal."""
         return self.choice.plan
 
     @property
     def reason(self) -> str:
-        """Why, in one line."""
+        """Reason for the choice in one line."""
         return self.choice.reason
 
     @property
@@ -90,7 +90,7 @@ class Proposal:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the curve as a chart, with the chosen plan below it.
+        Write the curve as a chart, with the chosen plan below.
 
         Parameters
         ----------

@@ -19,21 +19,21 @@ T = TypeVar("T")
 
 
 def can_be_queried(site: SiteFacts) -> bool:
-    """Whether the site has a scheduler or service that reports its status."""
+    """Whether the site has a scheduler or service that reports a status."""
     return site.batch is not None or site.remote is not None
 
 
 def with_free_slots(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     """
-    The sites; those with a batch scheduler with the slots that it leaves free, other Bursars with
-    what they sell, and for how much.
+    Return the sites with free slots: of batch schedulers, and of other Bursars with prices.
 
-    All are asked at once. One that does not answer, or has nothing free in sight, is left out.
+    All sites are asked at once. A site that does not answer, or has nothing free in sight, is left
+    out.
 
     Raises
     ------
     SiteError
-        When no site is left; with what was said.
+        When no site is left; the message holds all answers.
     """
     asked = [site for site in sites if can_be_queried(site) and site.slots is None]
     offers = _ask_all(asked, _offer)
@@ -54,19 +54,19 @@ def with_free_slots(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
 def query_sites(
     sites: Sequence[SiteFacts],
 ) -> Mapping[str, tuple[SiteFacts, SiteStatus] | SiteError]:
-    """Return, by name, the present report of each site that can be asked, or its error."""
+    """Return, by name, the present report or the error of each site that can be asked."""
     asked = [site for site in sites if can_be_queried(site) or site.dask is not None]
     return _ask_all(asked, _status_of_site)
 
 
 def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     """
-    The sites; other Bursars as they say that they are, above all what they ask.
+    Return the sites, with the present prices and facts of other Bursars.
 
     Raises
     ------
     SiteError
-        When one does not answer.
+        When a Bursar does not answer.
     """
     prices = query_sites([site for site in sites if site.remote is not None])
     found = []
@@ -96,6 +96,7 @@ def _status_of_site(site: BatchSite | RemoteSite | DaskSite) -> tuple[SiteFacts,
 
 def _ask_all(sites: Sequence[SiteFacts], what: Callable[[Any], T]) -> dict[str, T | SiteError]:
     async def ask_all() -> list[T | SiteError]:
+        # At once, as each may take seconds: the slowest decides, not the sum.
         return list(await asyncio.gather(*(_ask(site, what) for site in sites)))
 
     if not sites:
@@ -105,6 +106,7 @@ def _ask_all(sites: Sequence[SiteFacts], what: Callable[[Any], T]) -> dict[str, 
 
 
 async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
+    # Sites keep files of their pilots in a folder; a question leaves none behind.
     with tempfile.TemporaryDirectory() as folder:
         try:
             if facts.remote is not None:

@@ -41,7 +41,7 @@ class RunResult:
 
     @property
     def files(self) -> Path:
-        """Folder of the tasks' files, under the names that the campaign gives them."""
+        """Folder of the tasks' files, under the campaign's file names."""
         return self._folder.files
 
     @property

@@ -216,7 +216,7 @@ def simulate(
 
 
 def _with_hidden_runtimes(campaign: Campaign) -> tuple[Campaign, dict[int, float]]:
-    """The campaign without runtimes, and the seconds at speed 1 that its tasks really take."""
+    """Return the campaign without runtimes, and the true seconds of each task at speed 1."""
     workflow = campaign.workflow
     work = {number: task.runtime or 0.0 for number, task in enumerate(workflow.tasks)}
     unknown = replace(workflow, tasks=tuple(replace(task, runtime=None) for task in workflow.tasks))
@@ -224,7 +224,7 @@ def _with_hidden_runtimes(campaign: Campaign) -> tuple[Campaign, dict[int, float
 
 
 def _as_simulated(site: SiteFacts) -> SiteFacts:
-    """A real cluster as if it were idle, under a scheduler like its own."""
+    """Return a real cluster as an idle simulated one with EASY backfilling."""
     if site.batch is None:
         return site
     return replace(site, kind="simulated", batch=None, background=BackgroundLoad(policy="easy"))
@@ -238,8 +238,9 @@ def _queued(simulator: Simulator) -> Plan:
 
 
 def _best(goal: Goal, plan: Plan, simulator: Simulator) -> Plan | None:
-    """The plan, that of the queues, or None for best effort: what promises most; the first of
-    equals."""
+    """Return the most promising way: the plan, the queues' plan, or None for best effort."""
+    # In this order, since min() keeps the first of equals: reservations are more certain than
+    # queues.
     candidates: list[tuple[Plan | None, float | None, float | None]] = [
         (plan, plan.makespan, plan.cost)
     ]
@@ -251,7 +252,7 @@ def _best(goal: Goal, plan: Plan, simulator: Simulator) -> Plan | None:
     cheapest = min((c for _, _, c in candidates if c), default=1.0)
 
     def value(candidate: tuple[Plan | None, float | None, float | None]) -> tuple[float, ...]:
-        """By the rules of :mod:`bursar.planning.plan_choice`; what is unknown is worst."""
+        """Return a sort key as :mod:`bursar.planning.plan_choice` does; unknown is worst."""
         _, makespan, cost = candidate
         time = math.inf if makespan is None else makespan
         money = math.inf if cost is None else cost

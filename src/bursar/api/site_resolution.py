@@ -36,8 +36,8 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
 
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     """
-    Return the sites with the slots that they offer now: what a simulated site's schedule and a
-    batch scheduler's queue leave free, and what another Bursar sells.
+    Return the sites with the slots on offer now: the free slots of simulated sites and of batch
+    queues, and the processors that other Bursars sell.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A bag of tasks and a strategy, before anything starts: what can be had by the goal."""
+"""Forecast of a bag of tasks under a strategy, before anything starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,15 +37,15 @@ class StrategyForecast:
     Parameters
     ----------
     campaign
-        What is to run.
+        Campaign to run.
     strategy
-        How.
+        Name of the strategy.
     currency
         Currency of the sites.
     outlook
-        What the limits allow by any strategy; None: nothing is known of how long jobs take.
+        Feasibility under any strategy; None where no durations are known.
     rehearsed
-        What this strategy comes to within the limits if jobs take what was said; None: unknown.
+        Simulated result of this strategy with the estimated durations; None: unknown.
     counter_offers
         Counter-offers in place of a goal that is out of reach.
     """
@@ -237,12 +237,16 @@ def _offers(
         seen = _economy(campaign, sites, strategy, limits, trading).outlook(past)
         if seen is None or not seen.feasible:
             return False
+        # The outlook holds for any strategy; only the simulation tells whether this one keeps to
+        # the limits.
         result = simulate_strategy(campaign, sites, strategy, limits, past, starting, epoch)
         return result is not None and result.meets(limits)
 
     offers = []
     for offer in outlook.counter_offers:
         if offer.kind != "share":
+            # Live sites only: workers of simulated ones start at once, and tasks take what was
+            # said.
             makespan = (offer.makespan + longest) * (1 + SLOWER) if longest else offer.makespan
             made = firm_offer(offer, goal, holds, makespan)
             offers += [] if made is None else [made]
@@ -286,6 +290,7 @@ def choose_strategy(
             return None, replace(campaign, goal=goal)
         return strategy, campaign
     limited = campaign.goal.deadline is not None or campaign.goal.budget is not None
+    # A strategy buys job by job, which neither a shared queue nor advertised slots allow.
     open_ended = all(_is_open_ended(site) for site in sites)
     if is_bag and limited and open_ended and len(sites) > 1:
         return "adaptive", campaign
@@ -298,7 +303,7 @@ def dynamic_plan(
     makespan: float | None = None,
     cost: float | None = None,
 ) -> Plan:
-    """The plan of a run that decides as it goes: nothing is bought ahead, much is expected."""
+    """Return the plan of a run that decides on the way: only expectations, and no purchases."""
     return Plan(
         purchases=(),
         placements=(),

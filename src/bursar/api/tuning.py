@@ -23,13 +23,13 @@ from bursar.simulation.datagrid.tuning import TunedWeights, WeightSearch
 from bursar.simulation.simulated_grid import SimulatedGrid as Clusters
 
 OnProgress = Callable[[int, int], None]
-"""Told how many simulations there were, and how many there will be at most."""
+"""Function called with the number of simulations so far, and the most there will be."""
 
 RUNTIME, SIZE, FILES = 600.0, 10**9, 10
-"""Where no campaign says what jobs are like: seconds at speed 1, and bytes of the one file that
-each reads; so many such files, at one site after the other."""
+"""Jobs where no campaign is given: seconds at speed 1, bytes of the one file that each job reads,
+and number of such files, spread over the sites in turn."""
 JOBS = 300
-"""In a simulation; the first fifth counts for nothing."""
+"""Jobs in a simulation; the first fifth is not counted."""
 WARM_UP = 0.2
 EVERY = 60.0
 """Seconds between two refreshes of the information index."""
@@ -62,7 +62,7 @@ class RankTuning:
 
     @property
     def weights(self) -> RankWeights:
-        """The best found."""
+        """The best weights found."""
         return self.found.best
 
     @property
@@ -71,7 +71,7 @@ class RankTuning:
         return self.found.gain.low > 0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return the whole result as a JSON object."""
         found = self.found
         return {
             "alpha": found.best.alpha,
@@ -96,12 +96,12 @@ class RankTuning:
 
     def write(self, path: Path | str) -> None:
         """
-        Writes the file of weights that the broker reads.
+        Write the file of weights that the broker reads.
 
         Raises
         ------
         BursarError
-            When it cannot be written.
+            When the file cannot be written.
         """
         from bursar.formats.weights_toml import write_weights
 
@@ -180,11 +180,14 @@ def tune_rank(
     kinds, copies = _usual(facts) if campaign is None else (_kinds(campaign, here), here)
     grid = DataGrid(sites=facts, replicas=copies, topology=topology)
     queues = Clusters([site for site in facts if _has_queue(site)])
+    # The age of the index is what the weights have to make up for.
     services = GridServices(levels=(IndexLevel(every=every),))
 
     def measure(weights: RankWeights, replication: int) -> float:
         outcome = simulate(
             grid,
+            # Common random numbers: all weights meet the same jobs, so that differences come from
+            # the weights and small ones show early.
             poisson(np.random.default_rng([seed, replication]), kinds, gap=load, jobs=jobs),
             policy=BrokerPolicy(choice=choice, weights=weights),
             services=services,
@@ -194,6 +197,7 @@ def tune_rank(
         if not outcome.finished:
             reason, _ = outcome.reasons.most_common(1)[0]
             raise InputError(f"no job can finish: {reason}")
+        # Without the first jobs, which find an empty grid.
         return outcome.mean_lifetime(WARM_UP)
 
     report = on_progress or (lambda done, total: None)

@@ -59,7 +59,7 @@ CHECK_INTERVAL = 1.0
 """Seconds between two looks whether the goal will be met, at the least."""
 
 _LEAST = 1e-3
-"""Seconds between two looks at the deadline."""
+"""Seconds between two checks of the deadline."""
 
 
 LifespanFactory = Callable[[], AbstractAsyncContextManager[None]]
@@ -115,18 +115,18 @@ def execute_campaign(
     anyway: bool = False,
 ) -> dict[str, Any]:
     """
-    Run what is left of a campaign, and write results, bill and report.
+    Run the remaining tasks of a campaign, and write results, bill and report.
 
     Parameters
     ----------
     folder
-        The run's.
+        Folder of the run.
     campaign, plan
-        As kept there.
+        Campaign and plan as kept in the folder.
     surroundings
         Environment of the run; None: the sites that the run was planned over.
     replan
-        Plans what is left again when the goal would be missed; None: no replanning.
+        Plans the remaining tasks again when the goal would be missed; None: no replanning.
     changed
         The campaign's goal is not the one that is kept, and takes its place.
     retry_failed
@@ -155,8 +155,11 @@ def execute_campaign(
             if changed:
                 info.payer = msgspec.structs.replace(info.payer, budget=campaign.goal.budget)
             needed = (plan.cost or 0.0) if info.state == "new" and not anyway else 0.0
+            # Around the whole run: the account is settled after the journal is closed, when nothing
+            # more can be paid.
             payments = paying.enter_context(RunPayments(folder, info.payer, needed=needed))
             changed = changed or campaign.goal.budget != payments.budget
+            # What the account allows is the budget that the guard watches.
             campaign = replace(campaign, goal=replace(campaign.goal, budget=payments.budget))
         if surroundings is None:
             surroundings = _real(info, campaign, folder, replan)
@@ -232,18 +235,23 @@ async def _carry_out(
         owned = False
         state: RunState = "failed"
         try:
+            # Queues and storages outlive the execution, whose end still asks sites what leases came
+            # to.
             async with surroundings.lifespan(), execution:
                 owned = True  # the journal is ours: no other process carries the run out
+                # Only with the journal's lock: another process could be writing those files now.
                 remove_unfinished(folder.path)
                 info.state, info.finished = "running", None
                 folder.write_info(info)
                 if changed:
+                    # Not before: a run that another process carries out must keep its goal.
                     folder.write_campaign(campaign)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
                 showing = _watch(execution, campaign, plan, forecast, shown, surroundings.refresh)
                 watches = {"the progress display": showing}
                 if surroundings.replan is not None and can_rebuy(plan):
+                    # A forecast of a long run changes slowly, and each check may make a plan.
                     every = max(CHECK_INTERVAL, (plan.makespan or 0.0) / 100)
                     monitor = ReplanMonitor(execution, forecast, every)
                     watches["the watch for a better plan"] = monitor.watch()
@@ -257,6 +265,8 @@ async def _carry_out(
                 await _finish(execution, watches)
                 state = _state(execution)
             if state == "finished" and execution.unsettled:
+                # The tasks are done, but what they cost is not known: a resumption asks the sites
+                # again.
                 state = "unsettled"
             shown.update(_snapshot(execution, campaign, plan, forecast))
         except (KeyboardInterrupt, asyncio.CancelledError):

@@ -113,8 +113,7 @@ class StagedDataMover:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """
-        On exit, cancel transfers under way and unpin all files held for the run; raise what could
-        not be told while they were under way.
+        Cancel transfers and unpin all files of the run on exit; raise the first unreported error.
         """
         try:
             yield
@@ -206,7 +205,7 @@ class _StagedFiles:
 
 
 def _content(path: Path) -> LogicalFileContent | None:
-    """Return the content of a file; None where it cannot be read."""
+    """Return the content of a file; None where the file cannot be read."""
     try:
         return read_content(str(path), stop=CancellationToken())
     except SourceFailed:

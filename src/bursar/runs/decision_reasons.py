@@ -1,4 +1,4 @@
-"""Why a task ran where it did, and why a site got what it got: from the journal and the plan."""
+"""Reasons for the placement of tasks and the load of sites, from the journal and the plan."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,20 @@ from bursar.runs.run_record import RunRecord
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReason:
     """
-    One time that a task was sent somewhere.
+    One placement of a task, and the reason.
 
     Parameters
     ----------
     attempt
-        From 1.
+        Number of the attempt, from 1.
     site, lease
-        Where to.
+        Names of the chosen site and lease.
     at
         Seconds since the run's begin.
     why
-        In one line.
+        Reason in one line.
     others
-        How every site was weighed then, by a strategy.
+        The strategy's assessment of every site at that time.
     status
         How the attempt ended; None while it has not.
     """
@@ -66,9 +66,9 @@ class SiteReason:
     price
         Currency units per processor-second; None when unknown.
     given
-        Jobs that it was to get, at the begin.
+        Number of jobs that the site was to get, at the begin.
     reason
-        In one line.
+        Reason in one line.
     """
 
     begin: float
@@ -90,7 +90,7 @@ class SiteReason:
 
 def why(record: RunRecord, task: str) -> list[PlacementReason]:
     """
-    Each time a task was sent somewhere, and why there.
+    Return each placement of a task, with the reason.
 
     Raises
     ------

@@ -664,7 +664,7 @@ class RunExecution:
 
     def _check_widths(self, placed: dict[int, str], sites: set[str]) -> None:
         """
-        Check that each task has room at the site of its placement, or at some site.
+        Check that each task has room at the chosen site, or at some site.
 
         Raises
         ------

@@ -279,7 +279,7 @@ def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
 
 def book_leases(book: Book, record: RunRecord, user: str) -> list[LedgerRow]:
     """
-    Book the payments of each lease to the site, without those that the book has already.
+    Book the payments of each lease to the site, except payments in the book already.
 
     Money that the run has set aside is used first, then the user's.
 

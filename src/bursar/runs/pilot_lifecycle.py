@@ -1,4 +1,4 @@
-"""What is known of a pilot between its agreement and its end, and who hears of it."""
+"""State of a pilot between agreement and end, and the observer of begins and ends."""
 
 import asyncio
 import math
@@ -10,10 +10,10 @@ from bursar.sites.protocol import HeldProcessors
 
 
 class PilotObserver:
-    """Observer of pilots' begins and ends, which does nothing; subclasses override it."""
+    """Observer of pilots' begins and ends, which does nothing; subclasses override the methods."""
 
     def began(self, pilot: Pilot, since: float) -> None:
-        """Note that a pilot has had its processors since a time (seconds since the epoch)."""
+        """Note that a pilot has held processors since a time (seconds since the epoch)."""
 
     def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
         """Note that a pilot has ended or was never granted."""
@@ -22,12 +22,12 @@ class PilotObserver:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
     """
-    What all leases of a run have in common.
+    Terms common to all leases of a run.
 
     Parameters
     ----------
     run
-        Identity of the run, by which its processes are recognised.
+        Identity of the run, by which worker processes are recognised.
     currency
         Currency of all prices.
     rigid
@@ -61,4 +61,5 @@ class PilotLifecycle:
     def finish(self) -> None:
         """Mark the pilot as not needed any more."""
         self.over.set()
+        # Wakes the wait for a moment, too, which looks at both.
         self.changed.set()

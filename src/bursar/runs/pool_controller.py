@@ -1,4 +1,4 @@
-"""The controller that carries out a pool's decisions at the sites and reports the results to it."""
+"""The controller that carries out a pool's decisions at the sites and reports the results."""
 
 import asyncio
 import math

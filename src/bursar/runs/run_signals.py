@@ -1,4 +1,4 @@
-"""Signals that end a run, before it has begun and afterwards."""
+"""Handling of signals that end a run, before the begin and afterwards."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ def end_by_signals() -> None:
 
 
 def install_signal_handlers(execution: RunExecution) -> Callable[[], None]:
-    """First asks the tasks to stop and leaves a resumable run; the second kills."""
+    """Install handlers: the first signal stops a run in order, the second kills all tasks."""
     loop = asyncio.get_running_loop()
     asked = 0
 

@@ -276,7 +276,7 @@ class Attempt:
         return self.advance()
 
     def answered(self, succeeded: bool, value: bytes) -> Outcome | None:
-        """Take the result of a Python call, or its exception, and go on with the next step."""
+        """Take the result or exception of a Python call, and go on with the next step."""
         callee, self._callee = self._callee, None
         self.pid = 0
         self._count(callee.usage())

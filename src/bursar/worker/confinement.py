@@ -125,7 +125,7 @@ def open_control_groups(
 
 
 def _own_group(info: Path) -> Path:
-    """Return the folder of this process's group of version 2, as it was at the start."""
+    """Return the folder of the group of version 2 that this process was started in."""
     path = next(
         (line[3:] for line in (info / "cgroup").read_text().splitlines() if line[:3] == "0::"),
         None,

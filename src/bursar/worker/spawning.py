@@ -26,7 +26,7 @@ _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.
 
 
 class ProcessUsage(NamedTuple):
-    """Processor seconds of a process in user and kernel mode, and its peak memory in bytes."""
+    """Processor seconds of a process in user and kernel mode, and peak memory in bytes."""
 
     user: float
     system: float
