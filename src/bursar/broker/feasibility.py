@@ -23,7 +23,7 @@ class GoalFeasibility:
         The least that all of them cost in time, currency units; None: not all can be done
         in time.
     counter_offers
-        What could be had instead, over the whole campaign; empty where all jobs fit.
+        Offers for the whole campaign instead; empty where all jobs fit.
     """
 
     left: int
@@ -62,7 +62,7 @@ def assess_feasibility(
     now
         Seconds since the begin, for the counter-offers.
     paid
-        Currency units spent, and promised for what runs.
+        Currency units spent and promised for running jobs.
     """
     if not situation.estimates.is_known:
         return None
@@ -108,7 +108,7 @@ def assess_feasibility(
 
 
 def _filling(situation: SchedulingSnapshot) -> JobPacking:
-    """Where jobs fit: what is booked ahead costs less, what is bought at once fits sooner."""
+    """Return the packing with bookings, or without where only that meets the goal."""
     filling = JobPacking([part.pool for part in price_intervals(situation)], situation.sizes)
     most = bookable_processors(situation)
     if most and not _fits(filling.by(situation.time_left), situation):

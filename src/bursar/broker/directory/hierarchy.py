@@ -15,7 +15,7 @@ class IndexLevel:
     Parameters
     ----------
     every
-        Seconds between two rounds of asking the level below: what values live for.
+        Seconds between two rounds of asking the level below, the time to live of values.
     delay
         Seconds from when something is said below to when it can be read.
     first
@@ -56,14 +56,14 @@ def build_hierarchy(
     on_fault: Callable[[str, str], None] | None = None,
 ) -> IndexHierarchy:
     """
-    A tree of indexes: resource, site, country or organisation, and so on up to the top.
+    Build a tree of indexes: resource, site, country or organisation, and so on to the top.
 
-    To keep it, refresh the top whenever it is due: it sees to all below.
+    To keep the tree up to date, refresh the top whenever it is due; the levels below follow.
 
     Parameters
     ----------
     levels
-        From the lowest up. On the last there is one index, which has no name.
+        Levels from the lowest up. The last has one index, which has no name.
     sources
         Sites that are asked, by name.
     clock

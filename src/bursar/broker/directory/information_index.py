@@ -11,11 +11,10 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.status import SiteStatus
 
 EXPIRY = 300.0
-"""Seconds after which a site that says nothing is not there any more, where nothing else is said;
-as of the information supermarket of gLite."""
+"""Default seconds until a silent site counts as gone, as in gLite's information supermarket."""
 
 Source = Callable[[], SiteStatus | None]
-"""Asks a site; None, or a SiteError: it does not answer."""
+"""Asks a site for its status; None or a SiteError means that the site does not answer."""
 
 
 class InformationIndex:
@@ -127,7 +126,7 @@ class InformationIndex:
         return None
 
     def failed(self, site: str, reason: str) -> None:
-        """A site did not answer, or not sensibly."""
+        """Note that a site gave no answer, or no sensible one."""
         if site not in self._faults and self._on_fault is not None:
             self._on_fault(site, reason)
         self._faults[site] = reason
@@ -141,14 +140,14 @@ class InformationIndex:
 
     @property
     def oldest(self) -> float:
-        """Seconds: how old a reading is at most of a site that answers at once."""
+        """Greatest age of a reading, seconds, for sites that answer at once."""
         if not self._sources and not self._below:
             return 0.0
         return self._every + self._delay + max((index.oldest for index in self._below), default=0.0)
 
     @property
     def version(self) -> int:
-        """Changes whenever anything in it does."""
+        """Counter of changes of the index's content."""
         self._settle(self._clock())
         return self._entries.version
 
@@ -162,7 +161,7 @@ class InformationIndex:
 
     @property
     def next_due(self) -> float:
-        """When it, or one below, asks next, seconds; infinite when none does."""
+        """Time when this index or one below asks next, seconds; infinite for never."""
         return self._next
 
     def refresh(self, now: float) -> None:
@@ -189,6 +188,7 @@ class InformationIndex:
         for index in self._below:
             index._settle(now)
             received.extend(index._entries.knowledge.statuses.values())
+        # Delayed as a message would be: the ages at this level then add up as on a real network.
         self._coming.append((now + self._delay, received))
         self._settle(now)  # nobody may look for a long time
 
@@ -225,11 +225,13 @@ class InformationIndex:
         self._entries.drop_expired(now)
 
     def _round_after(self, now: float) -> float:
-        """The first round that is later; rounds do not drift."""
+        """Return the time of the next round; rounds do not drift."""
         if math.isinf(self._every):
             return math.inf
         number = math.floor((now - self._first) / self._every) + 1
+        # Counted from the first round, not from the last one: delays do not add up.
         due = self._first + number * self._every
+        # Rounding may put the multiple on the present moment again, which would ask for ever.
         return due if due > now else self._first + (number + 1) * self._every
 
     def _soonest(self) -> float:
@@ -258,17 +260,17 @@ class StatusEntries:
 
     @property
     def knowledge(self) -> StatusSnapshot:
-        """All of it; the same object until something changes."""
+        """Snapshot of all statuses; the same object until something changes."""
         if self._knowledge is None:
             self._knowledge = StatusSnapshot(self._statuses)
         return self._knowledge
 
     def put(self, status: SiteStatus) -> None:
-        """A site said something; what it said later stays."""
+        """Store a status unless a later one is known."""
         self.merge((status,))
 
     def merge(self, statuses: Iterable[SiteStatus]) -> None:
-        """Several said something; it is one change, if any."""
+        """Store several statuses as one change of the version, if any is new."""
         stored = self._statuses
         changed = False
         for status in statuses:
@@ -285,6 +287,7 @@ class StatusEntries:
 
     def drop_expired(self, now: float) -> None:
         """Remove statuses that are too old."""
+        # A lower bound spares the pass over all sites that every reading would otherwise cost.
         if now - self._oldest <= self._expiry:
             return
         expired = [s.site for s in self._statuses.values() if now - s.at > self._expiry]
@@ -295,7 +298,7 @@ class StatusEntries:
         self._oldest = min((s.at for s in self._statuses.values()), default=math.inf)
 
     def _changing(self) -> dict[str, SiteStatus]:
-        """Statuses in a copy that no reader holds."""
+        """Return statuses that may be changed, copied if a reader holds the present ones."""
         if self._knowledge is not None:
             self._statuses = dict(self._statuses)
             self._knowledge = None

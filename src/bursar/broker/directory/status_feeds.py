@@ -101,6 +101,8 @@ class StatusPoller:
             self._count(site)
             missed = math.floor(max(0.0, loop.time() - due) / self._every)
             due += self._every * (missed + 1)
+            # A grid of times that missed rounds do not shift: a slow site is not asked in bursts
+            # afterwards.
             await asyncio.sleep(due - loop.time())
 
     def _count(self, site: str) -> None:

@@ -42,7 +42,7 @@ class StatusReadings(Mapping[str, StatusReading]):
     """
     Readings by site: the statuses of one version, with their ages at the time of reading.
 
-    It costs the same however many sites there are: ages are computed as they are looked at.
+    Reading costs the same however many sites there are: ages are computed on access.
 
     Parameters
     ----------

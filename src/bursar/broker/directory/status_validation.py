@@ -8,13 +8,13 @@ from bursar.model.admission import Refusal
 from bursar.model.status import SiteStatus
 
 LARGEST = 2**53
-"""Of counts and bytes; numbers up to here are exact as floating-point ones, too."""
+"""Largest count or number of bytes; up to here floating-point numbers are exact, too."""
 
 LONGEST = 1000
-"""Characters of a text."""
+"""Most characters of a text."""
 
 MOST = 256
-"""Attributes of a site."""
+"""Most attributes of a site."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -39,8 +39,8 @@ def validate_status(
     Returns
     -------
     SiteStatus or Refusal
-        Status as said; or what is wrong with it: another type, a number that is none, negative or
-        out of range, another site's name, a moment to come.
+        The status, or a refusal of a wrong type, a number that is nan, negative or out of range,
+        another site's name, or a future time.
     """
     if not isinstance(status, SiteStatus):
         what = "nothing" if status is None else f"a {type(status).__name__}"
@@ -101,6 +101,7 @@ def _of_attributes(attributes: object) -> str:
 
 
 def _is_count(value: object) -> bool:
+    # Not isinstance: True would pass for a count.
     return type(value) is int and 0 <= value <= LARGEST
 
 

@@ -52,19 +52,19 @@ class SiteMatch:
     _weighed: "_MatchRecord | None" = field(default=None, repr=False, compare=False)
 
     def reason_of(self, site: str) -> str:
-        """How a site was weighed, in one line."""
+        """Return in one line how a site was weighed."""
         if self._weighed is None:
             return "the job names it" if site == self.site else "the job names another"
         return self._weighed.reason_of(site)
 
     def best(self, many: int) -> list[str]:
-        """The sites that scored best, the best first; for a job that named its site, that one."""
+        """Return the best sites in order of score; the named site where the job named one."""
         return [self.site] if self._weighed is None else self._weighed.best(many)
 
 
 class ResourceBroker:
     """
-    Matches jobs to sites (Cavalieri et al. 2003), and keeps what it has sent where.
+    Matches jobs to sites (Cavalieri et al. 2003), and tracks the jobs sent to each.
 
     Nothing here waits or reads a clock: jobs are asked about one by one, and whoever runs them
     tells what becomes of them.
@@ -140,18 +140,18 @@ class ResourceBroker:
 
     @property
     def evaluations(self) -> int:
-        """How often an expression has been held against the sites: once for jobs alike."""
+        """Number of evaluations of expressions over all sites; one for all jobs of a class."""
         return self._maker.evaluations
 
     def choose(self, job: BrokerJob) -> SiteMatch | Refusal:
         """
-        The site for a job.
+        Choose the site for a job.
 
-        It is not sent: :meth:`sent` says that it was.
+        The job does not count as sent until :meth:`sent` is called.
 
         Returns
         -------
-        Match or Refusal
+        SiteMatch or Refusal
             A refusal says in one line why no site matches. It is final where no site will,
             as long as the sites are what they are.
 
@@ -180,7 +180,7 @@ class ResourceBroker:
 
     def explain(self, job: BrokerJob) -> MatchExplanation:
         """
-        How every site fares with a job, and the chance of each.
+        Explain how every site fares with a job, and the chance of each.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class ResourceBroker:
 
     def sent(self, job: BrokerJob, site: str) -> None:
         """
-        A job is on its way to a site.
+        Note that a job is on its way to a site.
 
         Raises
         ------
@@ -222,7 +222,7 @@ class ResourceBroker:
         )
 
     def arrived(self, number: int) -> None:
-        """A job is in the queue of its site. Of a job that was not sent nothing is noted."""
+        """Note that a sent job is in the queue of its site."""
         self._in_flight.arrive(number, self._clock())
 
     def began(self, number: int) -> None:
@@ -231,7 +231,7 @@ class ResourceBroker:
 
     def ended(self, number: int, *, well: bool = True) -> None:
         """
-        A job is with its site no more.
+        Note that a job has left its site.
 
         Parameters
         ----------
@@ -252,6 +252,8 @@ class ResourceBroker:
     def _match(self, job: BrokerJob) -> MatchedSites:
         matched = self._maker.match(job)
         known = self._maker.statuses
+        # Only when the index has changed: a pass over all jobs in flight for every job would be
+        # quadratic.
         if known.tick != self._seen:
             self._seen = known.tick
             self._in_flight.forget_counted(known.published.at)
@@ -267,7 +269,7 @@ class ResourceBroker:
         return self._scales.weigh(job, matched, weights, rule, self._clock())
 
     def _named(self, job: BrokerJob, name: str) -> SiteMatch | Refusal:
-        """A job that names its site is not matched; but it must be there, and hold the job."""
+        """Check the site that a job names: it must exist and have enough processors."""
         i = self._registry.number.get(name)
         if i is None:
             hint = spelling_hint(name, self._registry.names)

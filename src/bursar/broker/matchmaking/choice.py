@@ -20,31 +20,31 @@ CANDIDATES = 2
 """Sites that ``best-of-d`` looks at."""
 
 TEMPERATURE = 0.5
-"""Of ``softmax``, as a share of the mean of what ranks are in size."""
+"""Temperature of ``softmax``, as a share of the mean absolute rank."""
 
 NOTHING = 1e-6
 """Size below which ``stochastic`` takes a rank for 0 beside costs or merits, in mean sizes of
 the ranks. It keeps even the sites that get next to nothing in their order."""
 
 FUZZY_FACTOR = 1.0
-"""Of ``glite-2012``, as it was set by default."""
+"""Factor of ``glite-2012``, by its default setting."""
 
 
 def probabilities(rule: str, ranks: FloatArray) -> FloatArray:
     """
-    Probability that each site is chosen.
+    Return the probability that each site is chosen.
 
     Parameters
     ----------
     rule
-        Name of one.
+        Name of the rule.
     ranks
         Ranks of the sites; greater is better, nan where undefined.
 
     Returns
     -------
     ndarray
-        They add up to 1; empty when there is no site.
+        Probabilities that add up to 1; empty when there is no site.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def probabilities(rule: str, ranks: FloatArray) -> FloatArray:
 
 def pick(rule: str, ranks: FloatArray, rng: np.random.Generator) -> int:
     """
-    Number of the site that is chosen, with one draw.
+    Return the number of the site that one draw chooses.
 
     Raises
     ------
@@ -86,6 +86,7 @@ def pick(rule: str, ranks: FloatArray, rng: np.random.Generator) -> int:
     if rule_of(rule) is best:  # the same, without the detour: most choices are such
         greatest = np.fmax.reduce(ranks)
         among = np.flatnonzero(np.isnan(ranks) if math.isnan(greatest) else ranks == greatest)
+        # One draw in either branch, so that equal seeds stay in step whatever the rule.
         return int(among[int(rng.random() * len(among))])
     reached = np.cumsum(probabilities(rule, ranks))
     # Of the sum itself, which may be a little off 1; a site of no chance is never met.
@@ -94,7 +95,7 @@ def pick(rule: str, ranks: FloatArray, rng: np.random.Generator) -> int:
 
 def rule_of(name: str) -> Callable[[FloatArray], FloatArray]:
     """
-    The weights that a rule gives finite ranks.
+    Return the function of a rule, from finite ranks to weights.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def rule_of(name: str) -> Callable[[FloatArray], FloatArray]:
 
 
 def best(ranks: FloatArray) -> FloatArray:
-    """The best, by chance among equals: no site is favoured for its name or place."""
+    """Weigh only the best, all equals alike: no site is favoured for its name or place."""
     return np.where(ranks == ranks.max(), 1.0, 0.0)
 
 
@@ -143,12 +144,13 @@ def stochastic(ranks: FloatArray) -> FloatArray:
     elif sizes.min() == 0:
         sizes = 1.0 + sizes / (NOTHING * sizes.mean())
     exponents = np.sign(scaled) * np.log(sizes)
+    # Powers by logarithms, relative to the greatest: ranks many decades apart do not overflow.
     weights: FloatArray = np.exp(exponents - exponents.max())
     return weights
 
 
 def softmax(ranks: FloatArray) -> FloatArray:
-    """``exp(R_i / T)``, where T is a share of the mean size of ranks: no matter their unit."""
+    """Weigh by ``exp(R_i / T)``; T is a share of the mean absolute rank, so units cancel."""
     largest = np.abs(ranks).max()
     if largest == 0:
         return np.ones(len(ranks))
@@ -159,7 +161,7 @@ def softmax(ranks: FloatArray) -> FloatArray:
 
 def best_of_some(ranks: FloatArray) -> FloatArray:
     """
-    The best of d sites drawn at random.
+    Weigh sites by their chance to be the best of d sites drawn at random.
 
     Of n sites, one that k others do not beat is it where it is drawn, with d - 1 of these k:
     C(k, d - 1) of C(n, d) cases. Equals share what they have together.
@@ -173,12 +175,12 @@ def best_of_some(ranks: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=16)
 def _cases(sites: int, drawn: int) -> FloatArray:
-    """Of each number of sites that one is not beaten by, how often it is the best drawn."""
+    """Count, by the number of sites no better, the draws in which a site is the best."""
     return np.array([math.comb(k, drawn - 1) for k in range(sites)], dtype=np.float64)
 
 
 def edg_2001(ranks: FloatArray) -> FloatArray:
-    """The first release of the European DataGrid: ``R_i - 2 min(0, R_min)``."""
+    """Weigh as the European DataGrid's first release did: ``R_i - 2 min(0, R_min)``."""
     largest = np.abs(ranks).max()
     if largest == 0:
         return np.ones(len(ranks))
@@ -188,7 +190,7 @@ def edg_2001(ranks: FloatArray) -> FloatArray:
 
 
 def glite_mid(ranks: FloatArray) -> FloatArray:
-    """gLite in between: ``atan(pi (R_i - mean) / deviation) + pi``."""
+    """Weigh as middle releases of gLite did: ``atan(pi (R_i - mean) / deviation) + pi``."""
     scaled = ranks / (np.abs(ranks).max() or 1.0)
     spread = scaled.std()
     if spread == 0:
@@ -198,7 +200,7 @@ def glite_mid(ranks: FloatArray) -> FloatArray:
 
 
 def glite_2012(ranks: FloatArray) -> FloatArray:
-    """gLite's last: ``atan(f (R_i - mean)) + pi / 2``; it hangs on the unit of ranks."""
+    """Weigh as gLite's last release did: ``atan(f (R_i - mean)) + pi / 2``, unit-dependent."""
     largest = np.abs(ranks).max() or 1.0
     mean = np.mean(ranks / largest) * largest
     with np.errstate(over="ignore"):  # the arc tangent of what is too large is known
@@ -225,4 +227,4 @@ RULES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "glite-2012": glite_2012,
     "random": uniform,
 }
-"""Each takes finite ranks, at least one, and gives weights that are not all 0."""
+"""Functions from finite ranks, at least one, to weights that are not all 0, by rule name."""

@@ -18,14 +18,13 @@ SPANS = 30
 """Number of spans over which the share is taken."""
 
 LEAST_SPANS = 3
-"""That it is divided by at least: jobs that come all at once are no stream, and nobody comes
-after them."""
+"""Least divisor, in spans: jobs that come all at once are no stream, and none come after them."""
 
 _SHORTEST = 1e-6
 """Seconds of a span."""
 
 MOST = 0.9
-"""Share that is believed in: what comes to more cannot last."""
+"""Greatest share that is believed: a higher load cannot last."""
 
 
 class ContentionModel:
@@ -50,7 +49,7 @@ class ContentionModel:
 
     def sent(self, now: float, work: float, length: float) -> None:
         """
-        A job has been sent.
+        Note that a job has been sent.
 
         Parameters
         ----------
@@ -59,7 +58,7 @@ class ContentionModel:
         work
             Work of the jobs sent: processors times seconds at speed 1.
         length
-            Seconds that a job takes on the mean; where that is next to nothing, so is the load.
+            Mean seconds of a job; where this is next to nothing, the load counts as none.
         """
         span = PART * length
         if span < _SHORTEST:
@@ -70,21 +69,24 @@ class ContentionModel:
         self._work += work
 
     def share(self, now: float) -> float:
-        """Share of the capacity in use, from 0 to :data:`MOST`."""
+        """Return the share of the capacity in use, from 0 to :data:`MOST`."""
         self._end_spans(now, self._span)
         return min(MOST, sum(self._shares) / max(len(self._shares), LEAST_SPANS))
 
     def toll(self, now: float) -> float:
-        """Seconds that those to come lose for each second that a job waits."""
+        """Return the seconds that later jobs lose for each second that a job waits."""
         share = self.share(now)
         return share / (1 - share)
 
     def _end_spans(self, now: float, next_span: float) -> None:
-        """Spans that are over by now are counted; from the next one on they are so long."""
+        """Count the spans that are over; spans that follow have a new length."""
         if self._begin is None or now < self._begin + self._span:
             return
+        # A burst counts as a full span at most: work beyond the capacity only waits.
         self._shares.append(min(1.0, self._work / (self._capacity * self._span)))
         self._begin, self._span, self._work = self._begin + self._span, next_span, 0.0
         idle = int((now - self._begin) / next_span)
+        # After a long silence, all spans that are kept are idle ones: no loop over millions of
+        # them.
         self._shares.extend([0.0] * min(idle, SPANS))
         self._begin += idle * next_span

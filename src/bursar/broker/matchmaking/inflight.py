@@ -16,10 +16,10 @@ from bursar.broker.matchmaking.wait_estimates import (
 from bursar.model.site import SiteFacts
 
 ASSUMED_RUNTIME = 3600.0
-"""Seconds at speed 1 that a job is taken to run, of which nothing is known, until one has ended."""
+"""Assumed seconds at speed 1 of a job without an estimate, until a first job has ended."""
 
 _ROOM = 64
-"""Jobs that there is room for at first; doubled when there are more."""
+"""Initial capacity of the columns, in jobs; doubled when full."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class InFlightJobs:
     Parameters
     ----------
     sites
-        In the order of all answers.
+        Sites, in the order of all results.
     """
 
     def __init__(self, sites: Sequence[SiteFacts]) -> None:
@@ -60,7 +60,7 @@ class InFlightJobs:
         self._ran = 0.0  # seconds at speed 1, in all
 
     def __len__(self) -> int:
-        """Jobs that have not ended."""
+        """Return the number of jobs that have not ended."""
         return len(self._jobs)
 
     @property
@@ -81,7 +81,7 @@ class InFlightJobs:
         due: float,
     ) -> None:
         """
-        A job has been sent.
+        Note that a job has been sent.
 
         Parameters
         ----------
@@ -90,13 +90,13 @@ class InFlightJobs:
         site
             Number of the site.
         processors
-            That it holds.
+            Processors that the job holds.
         runtime
             Seconds at speed 1; None when unknown.
         now
             Seconds.
         due
-            When its files should be there, seconds.
+            Time when the job's files should be at the site, seconds.
         """
         self.drop(number)
         place = len(self._numbers)
@@ -132,7 +132,7 @@ class InFlightJobs:
                 self._columns.began[job.place] = now
 
     def end(self, number: int, now: float) -> None:
-        """A job has run to its end, which tells how long jobs take."""
+        """Note that a job has run to its end; learn its duration."""
         job = self._jobs.get(number)
         if job is not None and job.began is not None:
             self._ended += 1
@@ -140,7 +140,7 @@ class InFlightJobs:
         self.drop(number)
 
     def drop(self, number: int) -> None:
-        """A job is with its site no more."""
+        """Forget a job that has left its site."""
         job = self._jobs.pop(number, None)
         if job is not None and job.place is not None:
             self._leave(job.place)
@@ -149,7 +149,7 @@ class InFlightJobs:
 
     def forget_counted(self, at: FloatArray) -> None:
         """
-        Leaves out of the columns what every reading from now on counts.
+        Drop from the columns the jobs that every later reading counts.
 
         Parameters
         ----------
@@ -159,6 +159,8 @@ class InFlightJobs:
         columns = self._columns
         many = len(self._numbers)
         counted = columns.arrived[:many] < at[columns.site[:many]]
+        # Backwards: each removal moves the last row into the gap, which must not be one still to
+        # go.
         for place in np.flatnonzero(counted)[::-1]:
             self._jobs[self._numbers[place]].place = None
             self._leave(int(place))
@@ -173,7 +175,7 @@ class InFlightJobs:
         arrival: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """
-        Seconds until a job would begin at each site, and what of ours that counts.
+        Return the seconds until a job would begin at each site, and our jobs counted in these.
 
         Parameters
         ----------
@@ -208,15 +210,15 @@ class InFlightJobs:
         return waits, ours
 
     def toll(self, now: float) -> float:
-        """Seconds that jobs to come lose for each second that one waits."""
+        """Return the seconds that later jobs lose for each second that one job waits."""
         return self._crowding.toll(now)
 
     def execution(self, runtime: float | None) -> FloatArray:
-        """Seconds that a job would run at each site."""
+        """Return the seconds that a job would run at each site."""
         return (self.usual if runtime is None else runtime) / self.speed
 
     def _leave(self, place: int) -> None:
-        """The last of the columns takes a place that has become free."""
+        """Fill a freed row with the last one, so that the columns have no gaps."""
         last = self._numbers.pop()
         end = len(self._numbers)
         if place != end:

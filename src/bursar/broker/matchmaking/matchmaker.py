@@ -37,7 +37,7 @@ Numbers = NDArray[np.int64]
 @dataclass(slots=True)
 class MatchedSites:
     """
-    Sites that satisfy a job, and the data that they are ranked by.
+    Sites that satisfy a job, and the data by which these sites are ranked.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class MatchedSites:
     sites
         Numbers of the sites that are left.
     access, transfer
-        Seconds that its files take at each of these; None: it has none, or nobody knows.
+        Seconds that the job's files take at each site; None: no files, or times unknown.
     statuses
         Status of these sites, from the index or from the sites themselves.
     fresh
@@ -111,7 +111,7 @@ class Matchmaker:
         self._version: int | None = None
 
     def poll(self) -> None:
-        """Read the index, if it has changed."""
+        """Read the index if the index has changed."""
         version = self._index.version
         if version != self._version:
             self.statuses.learn(self._index.read())
@@ -119,7 +119,7 @@ class Matchmaker:
 
     def match(self, job: BrokerJob) -> MatchedSites:
         """
-        The sites that satisfy a job, in both phases.
+        Return the sites that satisfy a job, after both phases.
 
         Raises
         ------
@@ -132,6 +132,7 @@ class Matchmaker:
         access = transfer = None
         if job.data and self._files is not None and len(sites):
             transfer = _seconds(self._files.transfer_times(job.data, names))
+            # A site to which a file cannot be brought is none that satisfies the job.
             reached = np.isfinite(transfer)
             if not reached.all():
                 sites, transfer = sites[reached], transfer[reached]
@@ -144,7 +145,7 @@ class Matchmaker:
         return matched
 
     def expressed(self, matched: MatchedSites) -> FloatArray:
-        """Value of the rank expression at the sites that match; nan where it is undefined."""
+        """Return the rank expression's value at each matching site; nan where undefined."""
         kind, board = matched.kind, matched.statuses
         if kind.rank is None:
             return 0.0 - board.published.wait[matched.sites]  # no -0
@@ -158,7 +159,7 @@ class Matchmaker:
         return ranks
 
     def holding(self, kind: JobClass) -> Mask:
-        """Sites that satisfy what a kind of job requires, and whose own requirements it does."""
+        """Return the sites that satisfy a job class and whose own requirements the class meets."""
         requirements, registry, statuses = kind.requirements, self.registry, self.statuses
         holds = np.ones(len(registry), dtype=np.bool_)
         if requirements is not None:
@@ -173,7 +174,7 @@ class Matchmaker:
         return taken
 
     def unreached(self, job: BrokerJob, sites: Sequence[int]) -> str | None:
-        """The first file of a job that cannot be brought to any of some sites; None: each can."""
+        """Return a job's first file that none of the given sites can get; None: each can be had."""
         if self._files is None:
             return None
         names = tuple(self.registry.names[i] for i in sites)
@@ -185,8 +186,9 @@ class Matchmaker:
     # The first phase.
 
     def _satisfying(self, kind: JobClass) -> tuple[Numbers, tuple[str, ...]]:
-        """Sites that satisfy a kind of job by what the index knows, and their names."""
+        """Return sites that satisfy a job class by the index, and their names."""
         statuses = self.statuses
+        # A tuple of versions, not of values: jobs alike then cost a comparison of three numbers.
         depends = (
             statuses.openings,
             statuses.stamp(kind.requirements_read) if kind.requirements is not None else 0,
@@ -217,7 +219,7 @@ class Matchmaker:
     # The second phase.
 
     def _ask(self, direct: DirectSiteQuery, matched: MatchedSites) -> None:
-        """Asks each site that is left; where none answers sensibly the index has to do."""
+        """Ask each remaining site; use the index if no site answers sensibly."""
         silent: dict[int, str] = {}
         answered = False
         for i in matched.sites.tolist():
@@ -230,6 +232,8 @@ class Matchmaker:
             if not self._asked.is_open[i]:
                 silent[i] = f"says that it is in state {status.state}"
         matched.silent = silent
+        # All silent at once is a fault of ours or of the network: jobs go on by what the index
+        # knows.
         if not answered:
             return
         matched.statuses, matched.fresh = self._asked, True
@@ -239,7 +243,7 @@ class Matchmaker:
             matched.transfer, matched.access = matched.transfer[left], matched.access[left]
 
     def _answer(self, direct: DirectSiteQuery, site: int) -> SiteStatus | str:
-        """Present status of a site, or why its answer is none."""
+        """Return the present status of a site, or why its answer is unusable."""
         name = self.registry.names[site]
         try:
             answer = direct.status(name)
@@ -258,7 +262,7 @@ class Matchmaker:
         return values
 
     def _kept(self, kind: JobClass, what: str, depends: object, make: Callable[[], Any]) -> Any:
-        """An answer that holds as long as what it depends on does not change."""
+        """Return a cached result, made anew when what it depends on has changed."""
         kept = kind.kept.get(what)
         if kept is None or kept[0] != depends:
             kept = kind.kept[what] = (depends, make())
@@ -266,6 +270,6 @@ class Matchmaker:
 
 
 def _seconds(times: Seconds) -> FloatArray:
-    """Times as an array; nan becomes infinite."""
+    """Convert times to an array in which nan becomes infinite."""
     seconds = np.asarray(times, dtype=np.float64)
     return np.where(np.isnan(seconds), math.inf, seconds)

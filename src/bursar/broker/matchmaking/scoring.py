@@ -31,19 +31,19 @@ class RankTerms:
     expression
         Value of the rank expression.
     access, transfer
-        Seconds that the job's files take there, to read and to bring.
+        Seconds to read and to bring the job's files at the site.
     alpha, beta
         Weights of the expression and of access.
     wait
-        Seconds until it would begin if its files were there, our own jobs counted.
+        Seconds until the job would begin if its files were there, our own jobs counted.
     ours
         Processors of our own jobs that the site does not count yet.
     execution
-        Seconds that it would run.
+        Seconds that the job would run.
     completion
-        Seconds until it would end.
+        Seconds until the job would end.
     toll
-        Seconds that jobs to come would lose by it.
+        Seconds that later jobs would lose by this choice.
     """
 
     rank: float | None
@@ -71,7 +71,7 @@ class RankColumns:
     ranks, expressions, access, transfer, waits, ours, executions, completions, tolls
         Terms of each site; nan where undefined.
     scores
-        What the choice is made by; greater is better.
+        Scores by which the site is chosen; greater is better.
     weights
         Weights of the ranks.
     """
@@ -131,7 +131,7 @@ class SiteScorer:
         self, job: BrokerJob, matched: MatchedSites, weights: RankWeights, rule: str, now: float
     ) -> RankColumns:
         """
-        All that speaks for and against each site.
+        Return the rank terms and scores of all sites that match.
 
         A job ends at a site after its files have come and been read, after its wait, and after
         it has run::
@@ -232,7 +232,7 @@ class SiteScorer:
         return found
 
     def _counting(self, matched: MatchedSites, site: int, ours: float, wait: float) -> Ad:
-        """A site that counts our own jobs on their way to it."""
+        """Return a site's ad as if the site counted our own jobs on their way there."""
         status = matched.statuses.statuses[site]
         assert status is not None
         taken = min(int(ours), status.free_processors)
@@ -251,7 +251,7 @@ class SiteScorer:
 
 
 def _best_and_soonest(ranks: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Scores by which only those of the best rank can be chosen, the soonest of them first."""
+    """Score only sites of the best rank, the soonest completion highest; nan elsewhere."""
     best = np.fmax.reduce(ranks) if len(ranks) else np.nan
     among = np.isnan(ranks) if np.isnan(best) else ranks == best
     return np.where(among, -seconds, np.nan)

@@ -40,14 +40,14 @@ class SiteStatusTable:
     ----------
     statuses
         Status of each site, by number; None where unknown.
-    said
-        The same in columns.
+    published
+        The same statuses in columns.
     is_open
-        Which sites are known and take jobs.
+        Mask of the sites that are known and take jobs.
     openings
-        Changes whenever ``is_open`` does.
+        Counter of changes of ``is_open``.
     tick
-        Changes whenever anything does.
+        Counter of changes of any status.
     """
 
     def __init__(self, registry: SiteRegistry) -> None:
@@ -67,7 +67,7 @@ class SiteStatusTable:
         self._changed: dict[str, int] = {}  # when an attribute changed last, in ticks
 
     def learn(self, readings: Mapping[str, StatusReading]) -> None:
-        """Replace all statuses by those of an index; a site that it does not know has none."""
+        """Replace all statuses by those of an index; sites unknown to the index have none."""
         # Ages are not looked at here, and our own index reckons them only where they are.
         statuses: Mapping[str, SiteStatus] = (
             readings.statuses
@@ -76,6 +76,8 @@ class SiteStatusTable:
         )
         for i, (name, old) in enumerate(zip(self._registry.names, self.statuses, strict=True)):
             status = statuses.get(name)
+            # Identity, not equality: the index keeps the very object until a site says something
+            # else.
             if status is not old:
                 self.put(i, status)
 
@@ -103,12 +105,12 @@ class SiteStatusTable:
 
     def stamp(self, names: Iterable[str]) -> int:
         """
-        When one of these attributes changed last at a site; 0: never.
+        Return the tick at which any of some attributes last changed; 0: never.
 
         Parameters
         ----------
         names
-            In lower case.
+            Names of attributes, in lower case.
         """
         self._catch_up()
         if EVERYTHING in names:
@@ -118,7 +120,7 @@ class SiteStatusTable:
 
     def table(self, names: Set[str]) -> Table:
         """
-        Table of all sites' ClassAds.
+        Return the table of all sites' ClassAds.
 
         Parameters
         ----------
@@ -138,7 +140,7 @@ class SiteStatusTable:
         return self._table
 
     def ad(self, i: int) -> Ad:
-        """A site as an ad."""
+        """Return a site's ClassAd."""
         self._catch_up()
         ad: dict[str, object] = self._registry.constant[i] | self._changing[i]
         expression: Expression | None = self._registry.requirements.get(i)
@@ -152,6 +154,8 @@ class SiteStatusTable:
             new = self._changing[i] = _ABSENT if status is None else changing_attributes(status)
             for name in old.keys() | new.keys():
                 value, before = new.get(name, UNDEFINED), old.get(name, UNDEFINED)
+                # Types, too: to ClassAd expressions 1, 1.0 and true differ, though Python calls
+                # them equal.
                 if value == before and type(value) is type(before):
                     continue
                 self._changed[name] = self.tick
@@ -160,7 +164,7 @@ class SiteStatusTable:
         self._outdated.clear()
 
     def _show(self, i: int, name: str) -> None:
-        """Puts an attribute of a site into the table."""
+        """Write an attribute of a site into the table."""
         assert self._table is not None
         value = self._changing[i].get(name, UNDEFINED)
         if value is UNDEFINED:

@@ -18,15 +18,15 @@ class UncountedJobs(NamedTuple):
     Attributes
     ----------
     site
-        Number of the site of each.
+        Number of each job's site.
     processors
-        That it holds.
+        Processors that each job holds.
     runtime
         Seconds at speed 1; nan where that is not known.
     due
-        When its files should be there, seconds.
+        Time when the job's files should be there, seconds.
     arrived, began
-        When it came to the site, and when it began there; infinite before.
+        Times when the job reached the site's queue and began there; infinite before.
     """
 
     site: IntArray
@@ -44,13 +44,13 @@ class PublishedStatus(NamedTuple):
     Attributes
     ----------
     at
-        When, seconds.
+        Time of the reading, seconds.
     wait
         Estimated traversal time, seconds; nan where it is not known.
     free
-        Processors that no job held.
+        Number of processors that no job held.
     waiting
-        Jobs.
+        Number of waiting jobs.
     """
 
     at: FloatArray
@@ -72,7 +72,7 @@ def expected_waits(
     arrival: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Seconds from now until a job would begin at each site if its files were there by then.
+    Estimate the seconds until a job would begin at each site if its files were there by then.
 
     A reading knows the jobs that came before its moment. Those of ours that came since, or
     will come before this job does, are put behind what it knows.
@@ -131,6 +131,7 @@ def expected_waits(
         length = (usual if np.isnan(own.runtime[j]) else own.runtime[j]) / speed[s]
         begin = own.began[j]
         if np.isinf(begin):
+            # Not begun yet as far as anybody knows: all its work is still ahead.
             begin = now if own.arrived[j] <= now else max(now, own.due[j])
         left = max(0.0, length - max(0.0, now - begin))
         ours[s] += own.processors[j]
@@ -139,6 +140,8 @@ def expected_waits(
     waits = np.empty(sites)
     for s in range(sites):
         length = runtime / speed[s]
+        # `not >` also holds for nan: a site that publishes no wait but has free processors has
+        # none.
         if statuses.free[s] > 0 and not statuses.wait[s] > 0:
             lacking = ours[s] + processors - statuses.free[s]
             if lacking <= 0:
