@@ -238,11 +238,14 @@ class ExecutionService:
             When the journal cannot be read: nothing of it is dropped.
         DiskFull, DiskBroken
         """
+        # The journal restores the records of all; billing comes before the engine, which asks it
+        # for the pools of instances, and the provisioner last, which asks both for demand.
         repaired = await self.journal.open()
         for line in repaired:
             log.warning("repaired: %s", line)
         self.billing.open()
         await self.engine.open()
+        # Before the provisioner asks the site which processors are still held.
         site = self._sites("")
         if isinstance(site, OpenableSite):
             await self._open_sites.enter_async_context(site.opened())
@@ -306,6 +309,8 @@ class ExecutionService:
         """Stop the service; workers go on, and look for its next start."""
         self.begin_drain()
         self._end_drain()
+        # From the outside in: no requests, no decisions, no workers, then what has ended is
+        # recorded; the journal last, as everything above may still write to it.
         self.app.close()
         await self._tasks.close()
         await self.provisioner.close()
@@ -355,6 +360,7 @@ class ExecutionService:
     async def _keep_time(self) -> None:
         """Let billing handle what is due: quotes expire, agreements begin and end."""
         while True:
+            # Cleared before the work: a deal that changes meanwhile is not missed.
             now = self._clock()
             self._changed.clear()
             self.billing.tick(now)
@@ -374,6 +380,8 @@ class ExecutionService:
             self.worker_server.tick()
             if self._is_draining and not self.engine.running:
                 self._end_drain()
+            # Tasks that wait may need a decision that no event asks for; otherwise only idle
+            # workers do.
             if any(demand.tasks for demand in self.engine.demand().values()):
                 self.provisioner.review()
             else:

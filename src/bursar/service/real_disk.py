@@ -1,8 +1,8 @@
 """
-A folder on a real disk, for what the service must not lose.
+The real disk: a folder for data that the service must not lose.
 
-Writing and syncing happen in threads of its own, so that nothing waits for the disk but who
-asked; what the page cache holds is read at once.
+Writing and syncing happen in separate threads, so that only the caller waits for the disk; data
+in the page cache are read at once.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ T = TypeVar("T")
 _LOCK, _BALLAST, _NEW = ".lock", ".reserve", ".new-"
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-"""Of these errors more room is the cure, on disk or for open files."""
+"""Errors that go away with more room on disk or for open files."""
 
 _THREADS = 2
-"""One writes; another reads meanwhile."""
+"""Number of threads: one writes while the other reads."""
 
 
 class RealDisk:
@@ -40,18 +40,19 @@ class RealDisk:
     Parameters
     ----------
     folder
-        Made if it is not there, for its owner only.
+        Path of the folder, which is made if missing, with mode 0700.
 
     Raises
     ------
     InputError
-        When it cannot be made or written, or another process has it.
+        When the folder cannot be made or written, or another process uses it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A folder that was there already may be open to others.
             folder.chmod(0o700)
             self._lock = _take_lock(folder)
             for left in folder.glob(f"{_NEW}*"):  # of a replacement that was cut short
@@ -67,7 +68,7 @@ class RealDisk:
         return await self._run(self._names)
 
     async def open(self, name: str, *, create: bool = False) -> "RealFile":
-        """Opens a file; with ``create`` a new, empty one, whose name is durable on return."""
+        """Open a file; with ``create`` a new, empty one, whose name is durable on return."""
         fd = await self._run(self._open, name, create)
         return RealFile(self.folder / name, fd, self._threads)
 
@@ -89,15 +90,15 @@ class RealDisk:
 
     async def reserve(self, size: int) -> bool:
         """
-        Keeps so many bytes back for what must be written although the disk is full; 0: none.
+        Reserve bytes of the disk for essential writes on a full disk; 0: give the reserve up.
 
-        A file that is never read takes their place. On file systems that never overwrite in
-        place (btrfs, ZFS) removing it may make less room than it took.
+        A file that is never read takes the room. On file systems that never overwrite in place
+        (btrfs, ZFS) removing the file may free less room than it took.
         """
         return await self._run(self._reserve, size)
 
     def close(self) -> None:
-        """Waits for what is being written and lets others have the folder."""
+        """Wait until writes under way have ended, and release the folder."""
         self._threads.shutdown()
         os.close(self._lock)
 
@@ -145,6 +146,8 @@ class RealDisk:
                     os.fsync(fd)
                 finally:
                     os.close(fd)
+                # Content is on disk before the name: a power cut leaves the old content or the
+                # new.
                 fresh.replace(path)
             except BaseException:
                 fresh.unlink(missing_ok=True)
@@ -174,11 +177,13 @@ class RealDisk:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 os.ftruncate(fd, min(size, os.fstat(fd).st_size))
+                # Blocks and not a sparse file, which would reserve nothing.
                 os.posix_fallocate(fd, 0, size)
                 os.fsync(fd)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
+                # A part of the reserve only takes room from others.
                 path.unlink()
                 return False
             finally:
@@ -188,16 +193,16 @@ class RealDisk:
 
 class RealFile:
     """
-    A file that is open; :meth:`RealDisk.open` makes it.
+    An open file; made by :meth:`RealDisk.open`.
 
     Parameters
     ----------
     path
-        For messages.
+        Path of the file, for messages.
     fd
-        Taken over.
+        Descriptor, closed by this object.
     threads
-        Where what may block is done.
+        Threads for calls that may block.
     """
 
     def __init__(self, path: Path, fd: int, threads: ThreadPoolExecutor) -> None:
@@ -223,6 +228,8 @@ class RealFile:
         """Return bytes from an offset; fewer at the end."""
         buffer = bytearray(size)
         try:
+            # RWF_NOWAIT never waits for the disk, so that the event loop can read from the page
+            # cache itself, without a thread.
             count = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
         except OSError:  # not in the page cache, or the file system cannot tell
             count = -1
@@ -231,7 +238,7 @@ class RealFile:
         return await self._run(self._read, offset, size)
 
     async def truncate(self, size: int) -> None:
-        """Cuts the end off, durably."""
+        """Cut the file to a size, durably."""
         await self._run(self._truncate, size)
 
     async def close(self) -> None:
@@ -249,10 +256,13 @@ class RealFile:
             try:
                 _write_all(self._fd, data, self._size)
             finally:
+                # Asked and not computed: after a failure any part of the data may have been
+                # written.
                 self._size = os.fstat(self._fd).st_size
 
     def _sync(self) -> None:
         with _translated_disk_errors(self._path):
+            # fdatasync: content and size, but not the times, which would cost another write.
             os.fdatasync(self._fd)
 
     def _read(self, offset: int, size: int) -> bytes:

@@ -135,6 +135,8 @@ class ServiceRunner:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             folder = _make_folder(config)
+            # The lock of the disk first: a second service on the same folder must change nothing
+            # there.
             disk = RealDisk(folder / "journal")
             stack.callback(disk.close)
             stack.callback(self._clock.close)
@@ -151,6 +153,7 @@ class ServiceRunner:
                     identity.door_certificate,
                     identity.door_key.encode(),
                 )
+            # Before open(): a service that opens only in part must still be closed.
             stack.push_async_callback(service.close)
             repaired = await service.open()
             token = None
@@ -168,6 +171,8 @@ class ServiceRunner:
                 tls=self._tls.context if self._tls is not None else None,
                 limits=config.http,
             )
+            # Pushed after service.close, so it runs before: requests end while the service still
+            # works.
             stack.push_async_callback(self._close_listeners, service, listening)
             await stack.enter_async_context(self._signals(service))
             url = _url(listening, secure=self._tls is not None)
@@ -378,6 +383,8 @@ async def _open_worker_socket(
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(("127.0.0.1", port))
+            # Listening already, though nothing is accepted: workers that reconnect wait in the
+            # backlog until the service has restored its state.
             listening.listen(_BACKLOG)
         except OSError as error:
             listening.close()

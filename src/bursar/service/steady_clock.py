@@ -17,15 +17,15 @@ class SteadyClock:
     """
     Seconds since the epoch.
 
-    It runs by the machine's monotonic clock. Where the time of day is put back, it goes on.
-    Where that is put forward, as after a suspended machine wakes up, :meth:`follow` takes it up
-    and says what was jumped over. Between two lives of a service it goes back no further than
-    the time that the life before has noted in a file.
+    The clock runs by the machine's monotonic clock, and goes on when the time of day is put back.
+    When the time of day is put forward, as after a suspended machine wakes up, :meth:`follow`
+    takes the new time up and returns what was jumped over. A restart of the service goes back no
+    further than the time that was last noted in a file.
 
     Parameters
     ----------
     steady, wall
-        The machine's clocks.
+        Monotonic clock and time of day of the machine, in seconds.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class SteadyClock:
         """
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         noted = _parse(os.pread(self._file, 100, 0))
+        # Time that the last life has charged for must not come again.
         self._epoch = max(self._epoch, noted - self._steady())
         self()
 
@@ -86,6 +87,8 @@ class SteadyClock:
 
     def _note(self, now: float) -> None:
         text = f"{now:020.6f}".encode()
+        # Not synced, ten times a second: see keep() for what may be lost. The checksum tells a torn
+        # note.
         os.pwrite(self._file, b"%s %08x\n" % (text, zlib.crc32(text)), 0)
         self._note_at = now + _NOTED
 

@@ -25,6 +25,8 @@ def free_slots(capacity: CommittedCapacity, now: float) -> list[FreeInterval]:
     steps = list(_steps(capacity, now))
     levels = sorted({free for _, _, free in steps if free > 0})
     found = []
+    # Between two neighbouring levels the number of free processors never lies, so each layer is
+    # either free or not: a slot goes on for as long as it is.
     for low, high in pairwise([0, *levels]):
         begin: float | None = None
         for start, end, free in steps:
@@ -43,6 +45,7 @@ def _steps(capacity: CommittedCapacity, now: float) -> Iterator[tuple[float, flo
     for commitment in capacity.commitments:
         start, end = max(commitment.start, now), min(commitment.end, commitment.until)
         if end > start:
+            # A sweep over the changes: what begins and ends at the same moment cancels out.
             changes[start] = changes.get(start, 0) + commitment.processors
             changes[end] = changes.get(end, 0) - commitment.processors
     moments = sorted(changes)

@@ -27,6 +27,8 @@ def write_invoice(
         shared = {usage.id: usage for usage in shared_usage.posted_of(user)}
         for item in make_invoice(ledger.accounts, ledger.provider, user, since, until).items:
             usage = shared.get(item.agreement)
+            # A shared tally is in the ledger under an identifier of its own; users are shown the
+            # instance.
             if usage is not None:
                 line = api.InvoiceLine(
                     what=usage.what,

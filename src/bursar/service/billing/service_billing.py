@@ -41,7 +41,7 @@ SOON = 3_600.0
 MOST_SLOTS = 200
 
 _TYPICAL = 3_600.0
-"""Seconds for which one processor is priced where nobody says for how long it is wanted."""
+"""Duration in seconds for which a processor is priced when no duration is stated."""
 
 
 class ServiceBilling:
@@ -191,7 +191,7 @@ class ServiceBilling:
 
     def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
         """
-        Charge the usage of shared processors, if it costs something; in the journal on return.
+        Charge the usage of shared processors that have a price; in the journal on return.
 
         Tasks that run at the same time may together use more than the account has: the part that
         the account lacks is not charged.
@@ -231,7 +231,7 @@ class ServiceBilling:
         """
         Handle a user's trade message and return the replies.
 
-        What binds is in the journal on return.
+        Agreements that the message concludes are in the journal on return.
 
         Raises
         ------
@@ -270,7 +270,7 @@ class ServiceBilling:
 
     def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
         """
-        Cancel an agreement free of charge before the start; after the start, end it now.
+        Cancel an agreement free of charge before the start, or end the agreement after the start.
 
         Cancelling again changes nothing.
 

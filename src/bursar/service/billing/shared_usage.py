@@ -19,7 +19,7 @@ from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJ
 SHARED_USAGE, POSTED = BILLING_KINDS[4], BILLING_KINDS[5]
 
 OPEN_FOR = 3_600.0
-"""Seconds after its first use at which a tally is posted."""
+"""Seconds between the first use in a tally and the posting of the tally."""
 
 
 class SharedUsage(msgspec.Struct, frozen=True, kw_only=True):

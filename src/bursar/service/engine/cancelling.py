@@ -100,7 +100,7 @@ class TaskCanceller:
     async def wind_up(
         self, instance: Instance, chosen: Sequence[int], grace: float | None = None
     ) -> None:
-        """End cancelled tasks that wait and kill those that run, a portion at a time."""
+        """End cancelled tasks that wait and kill running ones, a portion at a time."""
         for at in range(0, len(chosen), _CHUNK):
             if instance.destroyed:
                 return

@@ -39,7 +39,7 @@ from bursar.service.engine.worker_pools import RegisteredWorker, TaskAssignment
 from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
 GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL of a task that is not wanted."""
+"""Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
 
 _LONG = 1e12  # seconds; no time is later, and nothing takes longer
 _ALMOST = 0.99
@@ -187,7 +187,7 @@ class TaskDispatcher:
         return unwanted
 
     def _goes_on(self, worker: RegisteredWorker, number: int, serial: int) -> bool:
-        """Decide whether a worker is to go on with a task that it holds; adopt the task if so."""
+        """Return whether a worker is to go on with a task that the worker holds; adopt it if so."""
         instance = self._index.by_number.get(number >> BITS)
         task = number & MASK
         # The instance was destroyed, the worker is of another pool, or no task has the number.
@@ -208,13 +208,13 @@ class TaskDispatcher:
         return task not in instance.doomed
 
     def pause(self, name: str) -> None:
-        """Give no more tasks to a worker that lost its connection or is leaving."""
+        """Give no more tasks to a worker that is disconnected or leaving."""
         worker = self._scheduler.workers.get(name)
         if worker is not None:
             worker.open = False
 
     def leave(self, name: str) -> None:
-        """Remove a worker that is gone for good, and have the tasks that it had run again."""
+        """Remove a worker that is gone for good, and have the worker's tasks run again."""
         worker = self._scheduler.workers.get(name)
         if worker is None:
             return
@@ -407,7 +407,7 @@ class TaskDispatcher:
         self._scheduler.drop(instance)
 
     def enlist(self, instance: Instance) -> None:
-        """Queue an instance with ready tasks, and fill the workers of its pool soon."""
+        """Queue an instance with ready tasks, and fill the workers of the pool soon."""
         if instance.tasks.ready and not instance.destroyed:
             self._scheduler.enlist(instance)
             self.schedule_fill(instance.pool)

@@ -65,10 +65,10 @@ GRACE = 30.0
 """Seconds after a restart for which tasks of the earlier life wait for their workers."""
 
 PACE = 0.1
-"""Seconds between two changes of an instance that somebody is told of."""
+"""Least number of seconds between two changes of an instance that a stream reports."""
 
 SWEEP = 10.0
-"""Seconds between two looks for what has expired."""
+"""Seconds between two searches for expired instances and keys."""
 
 _PARTING = 5.0  # seconds for the last results to become durable
 
@@ -371,7 +371,7 @@ class ServiceEngine:
         return log_name(str(task), serial, stream)
 
     async def destroy(self, user: str, handle: str) -> None:
-        """Cancel an instance's tasks and delete the instance with all its results and files."""
+        """Cancel an instance's tasks and delete the instance with all results and files."""
         self._lifecycle.destroy(self._index.mine(user, handle))
         await self._journal.durable()
 
@@ -424,6 +424,7 @@ class ServiceEngine:
                 task=task,
                 state=NAMES[states[task]],
                 label=labels.get(task, ""),
+                # Attempts lost, and the one under way or final; 0: the task never began.
                 attempt=losses[task] + (states[task] >= CLAIMED),
             )
             for task in range(after, end)
@@ -487,7 +488,7 @@ class ServiceEngine:
         return await self._delivery.results(user, handle, after, limit, wait)
 
     async def forget(self, user: str, handle: str, through: int) -> None:
-        """Forget results up to a cursor; the client says that it has read these."""
+        """Forget results up to a cursor, which the client has stored."""
         instance = self._index.mine(user, handle)
         # A client cannot forget what it has not been told of yet.
         through = min(through, instance.results.last)

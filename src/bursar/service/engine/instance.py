@@ -152,7 +152,7 @@ class Instance:
 
     @property
     def expires(self) -> float | None:
-        """When the instance is to be destroyed; None while tasks are unfinished."""
+        """Time at which the instance expires, seconds since the epoch; None while work is left."""
         if self.tasks.unfinished:
             return None
         return max(self.created, self.results.at) + self.keep
@@ -176,7 +176,7 @@ class Instance:
         self.mean = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
 
     def info(self, note: str, spent: int) -> api.InstanceInfo:
-        """Return the instance as the API shows it; ``spent`` is in micro-units."""
+        """Return the instance in the form of the API; ``spent`` is in micro-units."""
         return api.InstanceInfo(
             id=self.handle,
             label=self.label,

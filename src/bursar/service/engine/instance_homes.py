@@ -46,7 +46,7 @@ class InstanceHomes:
         prepare_workspace(str(self.path(name)), self._owner(user))
 
     def remove(self, name: str) -> None:
-        """Delete a home with its content, as far as possible, without following links."""
+        """Delete a home with all content, as far as possible, without following links."""
         remove_tree(str(self.path(name)))
 
     def remove_logs(self, name: str, logs: Iterable[str]) -> None:

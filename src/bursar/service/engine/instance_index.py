@@ -117,6 +117,7 @@ class InstanceIndex:
         usage.unfinished -= instance.tasks.unfinished
         usage.task_bytes -= instance.tasks.size
         usage.result_bytes -= instance.results.size
+        # Users who have nothing any more take no memory.
         if not mine:
             del self._by_user[user], self._usage[user]
 

@@ -34,7 +34,7 @@ MOST = 4096
 """Results recorded together, about."""
 
 LARGEST = 16 << 20
-"""Bytes of results in one record, about."""
+"""Approximate number of bytes of results in one record, at most."""
 
 RECORDING_INTERVAL = 0.05
 """Seconds between two records, at least, of instances that have tasks waiting."""

@@ -94,6 +94,7 @@ class InstanceRestorer:
                 self._of(added.number).added.append((added, location))
             case records.ENDED:
                 ended = _ended.decode(payload)
+                # Its lines stay encoded: millions of results are not decoded at a start.
                 self._of(ended.number).ended.append((ended, location))
             case records.FORGOT:
                 forgot = _forgot.decode(payload)
@@ -110,6 +111,8 @@ class InstanceRestorer:
                 self.spent.append((_spent.decode(payload), location))
             case records.NUMBERS:
                 numbers = _numbers.decode(payload)
+                # Columns lie in the journal as in memory: on another kind of machine they would
+                # be read as other numbers. None is read before all records were taken.
                 if numbers.machine != records.MACHINE:
                     raise InputError(
                         f"the journal is of another kind of machine ({numbers.machine}, this one "

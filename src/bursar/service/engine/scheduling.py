@@ -36,10 +36,10 @@ DEPTH = 128
 """Tasks of an instance and width that are looked at behind one that does not fit."""
 
 GUESS = 1.0
-"""Seconds that a task without a hint is thought to take before one like it has ended."""
+"""Runtime assumed for a task without a hint until a task of the instance has ended, seconds."""
 
 LEAST = 1e-3
-"""Seconds that each task counts at least in its owner's turns: to be started is work, too."""
+"""Least number of seconds charged to a fair share for a task: starting a task is work, too."""
 
 BATCH = 2048
 """Tasks that a worker gets at a time, at most."""
@@ -115,7 +115,7 @@ class PoolScheduler:
         claim.worker.used -= claim.processors
 
     def settle(self, claim: TaskAssignment, seconds: float) -> None:
-        """Correct the fair-share charge of an assignment to the runtime in seconds that it had."""
+        """Correct the fair-share charge of an assignment to the true runtime in seconds."""
         instance = claim.instance
         # Collected and not applied at once: each correction pushes an entry onto two heaps, and
         # many tasks of an instance may end between two fills.

@@ -215,6 +215,7 @@ class TaskColumns:
             count,
             key,
             at,
+            # Offsets, which stay small; none where all tasks are there, as in most records.
             b"" if len(left) == count else array("I", [t - first for t in left]).tobytes(),
             array("I", [self.processors[t] for t in left]).tobytes(),
             array("d", [self.limits[t] for t in left]).tobytes(),
@@ -226,7 +227,7 @@ class TaskColumns:
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
-        """Enter a final state for those of a run of tasks that are absent so far."""
+        """Enter a final state for all tasks of a run that are absent so far."""
         self.grow(first + count)
         for task in range(first, first + count):
             if self.states[task] == ABSENT:
@@ -260,7 +261,7 @@ class TaskColumns:
             self.queue(task)
 
     def unqueue(self, task: int, state: int) -> None:
-        """Move a ready task to another state; the lane skips the task when it comes up."""
+        """Move a ready task to another state; head() skips the entry in the lane."""
         self.move(task, state)
         width = self.processors[task]
         lane = self.lanes[width]

@@ -1,4 +1,4 @@
-"""Workers of a pool as the scheduler sees them, and the tasks assigned to each."""
+"""Workers of a pool from the scheduler's view, and the tasks assigned to each."""
 
 from dataclasses import dataclass, field
 

@@ -113,8 +113,8 @@ def unpack(
     Raises
     ------
     ServiceError
-        When it is damaged, too much, or holds what is no plain file or folder or leads
-        elsewhere; 507 when the disk is full.
+        413 or 422, when the archive is damaged, too large, or has members that are neither plain
+        files nor folders or whose names lead elsewhere; 507, when the disk is full.
     """
     with translated_file_errors(), folder(root, ()) as top:
         # In the instance's own folder, so that files are moved by renaming; under a reserved name,

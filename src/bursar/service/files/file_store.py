@@ -138,7 +138,8 @@ class FileStore:
         Raises
         ------
         ServiceError
-            When it cannot be, or is too much.
+            413, when a limit or quota is exceeded; 422, when the archive is invalid; 507, when the
+            disk is full.
         """
         folder, limits, all_files = str(root), owner.limits, owner.quota()
         size = 0

@@ -86,6 +86,8 @@ class ServiceApi:
     async def _serve(self, request: HttpRequest, send: Send) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        # Filled as the request is understood, so that failures are logged with what was known by
+        # then.
         known = _RequestContext()
         with ExitStack() as held:
             reply: HttpResponse | StreamingResponse

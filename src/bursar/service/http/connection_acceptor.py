@@ -97,6 +97,7 @@ class _ConnectionLimit:
 
     def take(self, connection: socket.socket, subnet: str) -> ConnectionSlot | None:
         """Return a slot for a new connection; None: there is none."""
+        # Room in all first: it may come from another address than the newcomer's.
         if self.taken >= self._most:
             self._make_room(subnet)
         if self.taken >= self._most:

@@ -32,8 +32,10 @@ def problem_response(error: ServiceError) -> HttpResponse:
     headers: Headers = ()
     if error.allow:
         headers += (("allow", ", ".join(error.allow)),)
+    # Whole seconds, rounded up: a client that comes a moment too early is refused again.
     if error.retry_after is not None:
         headers += (("retry-after", str(max(1, round(error.retry_after + 0.5)))),)
+    # Every 401 must name a scheme (RFC 9110, section 15.5.2).
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers += (("www-authenticate", "Bearer"),)
     return HttpResponse(encode_json(problem), error.status, PROBLEM, headers)

@@ -55,6 +55,7 @@ class RequestAdmission:
                 request.headers, request.certificate, request.peer
             )
         except ServiceError:
+            # Counted by subnet: a client may change its address within its own at will.
             wait = self._failures.take(subnet_of(request.peer))
             if wait:
                 raise _too_many_requests(

@@ -87,7 +87,7 @@ class AuthorityFolder:
     Raises
     ------
     InputError
-        When there is no authority in it.
+        When the folder holds no authority.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -178,7 +178,7 @@ class AuthorityFolder:
         Raises
         ------
         InputError
-            When there are such files, or a name is none.
+            When a file exists already, or a name is invalid.
         BursarError
             When something cannot be written.
         """
@@ -204,7 +204,7 @@ class AuthorityFolder:
         Raises
         ------
         InputError
-            When there is nothing to be renewed.
+            When no certificate was issued to the party.
         BursarError
             When something cannot be written.
         """
@@ -312,7 +312,7 @@ class AuthorityFolder:
     def _write_trusted(
         self, believed: Sequence[Identity], lists: Mapping[x509.Name, set[int]]
     ) -> None:
-        """Write authorities and lists into one file, so that each list fits its authority."""
+        """Write authorities and lists into one file, so that none is ever without the other."""
         now = self._clock()
         parts = [certificate_pem(each.certificate) for each in believed]
         for each in believed:

@@ -157,7 +157,9 @@ def make_revocation_list(
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.certificate.subject)
+        # A list from the future, by the clock of a slow machine, would be refused there.
         .last_update(_time(now) - _SLOW_CLOCK)
+        # An authority that has expired still signs its list: the end must not be before the begin.
         .next_update(max(authority.certificate.not_valid_after_utc, _time(now)))
         .add_extension(x509.CRLNumber(number), critical=False)
         .add_extension(

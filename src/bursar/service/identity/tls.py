@@ -39,7 +39,7 @@ class ServerTls:
         self._key = key
         self._authorities = authorities
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        """For the listener; stays the same."""
+        """Context for the listener; reloading changes this object instead of replacing it."""
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
         # No tickets, no resumption: each connection makes a whole handshake.
         self.context.num_tickets = 0

@@ -52,7 +52,7 @@ class TrustFiles:
         Raises
         ------
         Untrusted
-            When it is no user's, or not good any more.
+            When the certificate is not a user's, or no longer valid.
         """
         now = self._clock()
         if now >= self._check_at:
@@ -77,7 +77,7 @@ class TrustFiles:
         self.problem = ""
 
     def _stamp(self) -> list[tuple[int, int, int]]:
-        """Return modification time, size and inode of each file, which change as it is replaced."""
+        """Return modification time, size and inode of each file, which change with the content."""
         stamps = []
         for path in self._paths:
             try:
@@ -92,6 +92,8 @@ class TrustFiles:
         for number, path in enumerate(self._paths):
             pem = read_pem(path)
             try:
+                # Only the first file says whom to trust: a file of lists cannot bring in an
+                # authority.
                 if number == 0:
                     certificates = read_certificates(pem)
                 lists += read_lists(pem)

@@ -169,7 +169,7 @@ class SegmentedJournal:
         KeyError
             When no living record is there.
         BursarError
-            When it is damaged.
+            When the record is damaged.
         """
         number, offset = segment_and_offset(position)
         segment = self._segments.get(number)
@@ -252,7 +252,7 @@ class SegmentedJournal:
         return self._open.segment
 
     def move(self, position: Position, kind: int, payload: bytes) -> None:
-        """Append a living record anew, as the participant rewrites it, and kill the old one."""
+        """Append what the participant makes of a living record, and kill the old record."""
         participant = self._participants[kind]
         fresh = participant.rewrite(kind, position, payload)
         if fresh is not None:

@@ -25,7 +25,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     processors
         Number of processors.
     asked
-        When they were asked for, seconds since the epoch.
+        Time of the request, seconds since the epoch.
     account
         Local account of the workers; empty: the service's own.
     start
@@ -33,7 +33,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     until
         End of the lease; None: when it is no longer needed.
     began
-        When the processors were there; None while the lease waits for them, maybe in a queue.
+        When the site granted the processors, seconds since the epoch; None while the lease waits.
     """
 
     name: str

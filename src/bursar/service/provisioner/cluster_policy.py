@@ -47,7 +47,7 @@ class ClusterLeasePolicy:
 
     @property
     def wake(self) -> float:
-        """When a decision may be due without an event, seconds since the epoch; infinite: never."""
+        """Time of the next decision without an event, seconds since the epoch; infinite: never."""
         return min(self._wake, self._pool.wake)
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
@@ -56,7 +56,7 @@ class ClusterLeasePolicy:
             self._pool.asked(name, self._ask(lease, now), now)
 
     def began(self, name: str, now: float) -> None:
-        """Note that the site has granted a lease its processors."""
+        """Note that the site has granted the processors of a lease."""
         self._pool.began(name, now)
 
     def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:

@@ -38,7 +38,7 @@ class WorkerAdmission(PilotAdmission, Protocol):
         """Note that all restored leases have been announced by :meth:`expect`."""
 
     def dismiss(self, lease: str) -> None:
-        """Give no more tasks to a lease's workers, and let each leave when its tasks have ended."""
+        """Give no more tasks to a lease's workers, and let each leave when no task is left."""
 
     def leases(self) -> Mapping[str, LeaseOccupancy]:
         """Return the occupancy of connected workers by lease."""

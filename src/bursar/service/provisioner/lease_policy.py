@@ -14,13 +14,13 @@ class LeasePolicy(Protocol):
 
     @property
     def wake(self) -> float:
-        """When a decision may be due without an event, seconds since the epoch; infinite: never."""
+        """Time of the next decision without an event, seconds since the epoch; infinite: never."""
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
         """Note that a lease was requested, and the name of the lease."""
 
     def began(self, name: str, now: float) -> None:
-        """Note that the site has granted a lease its processors."""
+        """Note that the site has granted the processors of a lease."""
 
     def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
         """Note that a lease has ended or was refused."""

@@ -37,7 +37,7 @@ _NOTHING = ProcessorDemand()
 
 @dataclass(slots=True)
 class _LeasePlan:
-    """The leases as they will be when the decisions taken so far have been carried out."""
+    """The leases after the decisions taken so far."""
 
     view: ProvisioningView
     decisions: list[LeaseDecision]
@@ -98,7 +98,7 @@ class MachineLeasePolicy:
 
     @property
     def wake(self) -> float:
-        """When a decision may be due without an event, seconds since the epoch; infinite: never."""
+        """Time of the next decision without an event, seconds since the epoch; infinite: never."""
         return self._wake
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
@@ -340,7 +340,7 @@ def _release_unfair_excess(plan: _LeasePlan, room: int, shares: Mapping[str, int
 
 
 def _settled_at(lease: LeaseView) -> float:
-    """Return when an idle worker may be released; until then its next task may be on the way."""
+    """Return when an idle worker may be released: a next task may be on the way until then."""
     return math.inf if lease.idle_since is None else lease.idle_since + SETTLING
 
 

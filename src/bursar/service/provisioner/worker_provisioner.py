@@ -548,6 +548,7 @@ class WorkerProvisioner:
         self._review_due.set()
 
     def _endpoint(self, record: LeaseRecord) -> Endpoint:
+        # Announced before a worker is started: it may connect before the site has answered.
         token = self._workers.expect(
             record.name,
             pool=record.pool,

@@ -45,6 +45,7 @@ def _bound_outcome(outcome: Outcome) -> Outcome:
         raise ProtocolError(
             f"a value of {len(outcome.value)} bytes is larger than the {LARGEST_VALUE} allowed"
         )
+    # The usual case copies nothing.
     if (
         len(outcome.stdout) <= SPILL
         and len(outcome.stderr) <= SPILL

@@ -38,7 +38,7 @@ class WorkerMessageHandler(Protocol):
         """Register a new connection, and return whether the connection may stay."""
 
     def joined(self, connection: "WorkerConnection", hello: Hello) -> bool:
-        """Authenticate a connection by its hello, and return whether the hello was accepted."""
+        """Authenticate a connection by the hello, and return whether the hello was accepted."""
 
     def on_message(self, connection: "WorkerConnection", message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
@@ -50,7 +50,7 @@ class WorkerMessageHandler(Protocol):
         """Forget a connection that ended, authenticated or not."""
 
     def failed(self, error: BaseException) -> None:
-        """Report an error of the service itself, not of the worker."""
+        """Report an internal error of the service, not of the worker."""
 
 
 class WorkerConnection(AcceptedConnection):

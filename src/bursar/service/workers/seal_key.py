@@ -8,7 +8,7 @@ Version = tuple[int, int, int]
 
 class SealKeyFile:
     """
-    Reads the seal key for workers that may not read the file themselves.
+    Reads the seal key for workers without access to the file.
 
     The file is replaced when a key is renewed or a user is revoked. A file that cannot be read
     changes nothing: the last content holds.

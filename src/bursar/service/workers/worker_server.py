@@ -44,7 +44,7 @@ from bursar.service.workers.seal_key import SealKeyFile
 _log = logging.getLogger(f"{LOGGER}.workers")
 
 OUTLIVES = 600.0
-"""Seconds for which workers go on without the service, and look for it."""
+"""Seconds for which workers go on without the service, trying to reconnect."""
 
 MOST_UNAUTHENTICATED = 256
 """Greatest number of unauthenticated connections at a time, over TLS and on this machine."""
@@ -207,7 +207,7 @@ class WorkerServer:
         self._check_missing_workers()
 
     def dismiss(self, lease: str) -> None:
-        """Give no more tasks to a lease's workers, and let each leave when its tasks have ended."""
+        """Give no more tasks to a lease's workers, and let each leave when no task is left."""
         entry = self._leases.get(lease)
         if entry is None or entry.dismissed:
             return
@@ -349,7 +349,7 @@ class WorkerServer:
         return True
 
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
-        """Authenticate a connection by its hello, and return whether the hello was accepted."""
+        """Authenticate a connection by the hello, and return whether the hello was accepted."""
         # First, and in constant time: without the right token nobody learns which leases there
         # are.
         if not has_lease_token(self._secret, hello):
@@ -407,7 +407,7 @@ class WorkerServer:
         )
 
     def left(self, connection: WorkerConnection) -> None:
-        """Forget a connection that ended; the worker has some time to come back to its tasks."""
+        """Forget a connection that ended; for some time the worker may come back to the tasks."""
         self._unauthenticated.pop(connection, None)
         name = connection.worker
         if self._closed or self._connections.get(name) is not connection:
@@ -431,7 +431,7 @@ class WorkerServer:
         self.on_change()
 
     def failed(self, error: BaseException) -> None:
-        """Report an error of the service itself, not of the worker."""
+        """Report an internal error of the service, not of the worker."""
         self._engine.on_fault(error)
 
     # Inside.
@@ -496,7 +496,7 @@ class WorkerServer:
         return [c for c in self._connections.values() if c.lease == lease]
 
     def _see_off(self, connection: WorkerConnection) -> None:
-        """Give no more tasks to a worker, and let the worker leave when it has none."""
+        """Give no more tasks to a worker, and let the worker leave when no task is left."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         # What waits there unstarted can run elsewhere sooner.

@@ -126,12 +126,15 @@ def requested_range(headers: Mapping[str, str], size: int, tag: str) -> tuple[in
         (``If-Range``). A length of 0: the part lies behind the end.
     """
     match = _RANGE.fullmatch(headers.get("range", ""))
+    # What is not understood is ignored, as RFC 9110 (section 14.2) allows: the whole file is a
+    # correct answer. So is it when the file is no longer the one of which the client has a part.
     if match is None or headers.get("if-range", tag) != tag:
         return None
     first, last = match.groups()
     if not first:
         if not last:
             return None
+        # ``bytes=-N``: the last N bytes, or all of a shorter file.
         length = min(int(last), size)
         return size - length, length
     start = int(first)

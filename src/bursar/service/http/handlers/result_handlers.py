@@ -95,6 +95,8 @@ async def _events(
             while True:
                 following = tasks.start(_next(changes))
                 while not following.done():
+                    # Waited for, not cancelled at each heartbeat: cancelling would end the
+                    # generator.
                     await asyncio.wait((following,), timeout=call.service.limits.heartbeat)
                     if not following.done():
                         yield _HEARTBEAT_EVENT
