@@ -22,10 +22,10 @@ from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
 NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
-"""What a parameter may be called."""
+"""Pattern of the name of a parameter."""
 
 RESERVED = ("combine", "id", "index", "inputs", "outputs")
-"""Names with a meaning of their own in templates."""
+"""Names that parameters cannot have: templates and ``[parameters]`` use them."""
 
 TABLE_LIMIT = 256 * 1024 * 1024
 """Largest CSV table, bytes."""
@@ -129,6 +129,7 @@ class RandomTable(TomlTable, frozen=True):
             raise InputError(f'expected just {keys} with random = "{self.random}"')
 
 
+# In this order, as "from" also stands in random tables.
 TABLES: dict[str, type[RangeTable | FilesTable | CsvTable | RandomTable]] = {
     "random": RandomTable,
     "files": FilesTable,

@@ -42,15 +42,15 @@ def write_jobs_csv(
     processors: int,
 ) -> None:
     """
-    Writes one line for each job, in the order in which they end.
+    Write a line for each job, in the order of the jobs' ends.
 
     Parameters
     ----------
     start, finish, killed
-        Of each job of the trace.
+        Start and end, seconds, and whether the job was killed, for each job of the trace.
     processors
-        Of the machine; which of them a job held is decided here: those of the
-        lowest numbers that were free.
+        Number of the machine's processors. Each job is given the free ones with the lowest
+        numbers.
 
     Raises
     ------
@@ -101,14 +101,15 @@ def allocate(
     Parameters
     ----------
     start, finish, width
-        Of each job, shape ``(n,)``; together never wider than the machine.
+        Start and end, seconds, and processors of each job, shape ``(n,)``; together never wider
+        than the machine.
     processors
-        Of the machine.
+        Number of the machine's processors.
 
     Returns
     -------
     list
-        Of each job, the first and the one after the last of each run of neighbours.
+        For each job, its intervals of processors: the first and the one after the last.
     """
     import numpy as np
 
@@ -119,6 +120,8 @@ def allocate(
     kinds = np.concatenate((np.zeros(len(finish)), np.ones(len(start))))
     for event in np.lexsort((kinds, moments)).tolist():
         if event < len(finish):
+            # Merged with their neighbours, so that the lowest numbers come first and in few
+            # intervals.
             free = _joined(free, given[event])
             continue
         job = event - len(finish)
@@ -142,7 +145,7 @@ def _as_text(intervals: list[tuple[int, int]]) -> str:
 
 
 def _joined(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Two sets of intervals as one, neighbours merged."""
+    """Unite two sets of intervals; adjoining ones are merged."""
     merged: list[tuple[int, int]] = []
     for first, after in sorted([*one, *other]):
         if merged and merged[-1][1] == first:

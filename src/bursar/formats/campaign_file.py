@@ -1,4 +1,4 @@
-"""A campaign from whatever kind of file holds it."""
+"""Reads a campaign from a file of any known format."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -19,7 +19,7 @@ SUFFIXES = (".gz", ".xz")
 
 def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
     """
-    Read a file, decompressed when its name ends in ``.gz`` or ``.xz``.
+    Read a file; the endings ``.gz`` and ``.xz`` mean a compressed one.
 
     Parameters
     ----------
@@ -35,6 +35,8 @@ def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
         ``limit``. Never more than ``limit`` + 1 bytes are decompressed.
     """
     with _speaking_of(path), _open(path) as stream:
+        # One byte more than allowed tells a file that is too large from one that just fits, without
+        # unpacking the rest.
         data = stream.read(limit + 1)
     if len(data) > limit:
         raise InputError(f"is larger than {limit:,} bytes when unpacked", where=str(path))
@@ -43,7 +45,7 @@ def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
 
 def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
     """
-    Yield the lines of a file with their numbers from 1, read as they are asked for.
+    Yield pairs of line number, from 1, and line; the file is read lazily.
 
     Parameters
     ----------
@@ -59,13 +61,15 @@ def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
         number = 0
         while line := stream.readline(longest):
             number += 1
+            # A line without an end, or a binary file: readline would otherwise hand over the file
+            # in pieces.
             if len(line) == longest or b"\0" in line:
                 raise InputError("is not a text of lines", where=f"{path}:{number}")
             yield number, line.decode("utf-8", errors="replace")
 
 
 def plain_name(path: Path) -> str:
-    """Return the file's name without the ending that says how it is compressed."""
+    """Return the file's name without the ending of a compressed file."""
     return path.stem if path.suffix in SUFFIXES else path.name
 
 

@@ -1,5 +1,5 @@
 """
-From the plain values of a TOML document to typed tables, with every error at its place.
+Converts the plain values of a TOML document to typed tables; every error names a place.
 
 msgspec checks types, known keys and ranges; what several keys mean together is checked in
 ``__post_init__`` of the table. Here the first error of both becomes an :class:`InputError` whose
@@ -50,7 +50,7 @@ class TomlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 def decode(raw: object, kind: type[T], place: str = "") -> T:
     """
-    Decode a value of the document, or report the first thing wrong with it.
+    Decode a value of the document, or report the first error.
 
     Parameters
     ----------
@@ -67,6 +67,8 @@ def decode(raw: object, kind: type[T], place: str = "") -> T:
         At the path of the unknown, missing or wrong key.
     """
     try:
+        # The value is looked at again only when something is wrong: places cost nothing where files
+        # are right.
         return msgspec.convert(raw, kind, dec_hook=parse_quantity)
     except msgspec.ValidationError as error:
         raise _input_error(error, _PlacedValue(raw, kind, place)) from None
@@ -76,20 +78,20 @@ def decode(raw: object, kind: type[T], place: str = "") -> T:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedValue:
-    """A value of the document, the type that was expected of it, and its path."""
+    """A value of the document with the expected type and the path."""
 
     raw: Any
     kind: Any
     place: str
 
     def structs(self) -> list[type[msgspec.Struct]]:
-        """Return the tables that may stand here; several when a key tells them apart."""
+        """Return the possible table types; several when a key names the kind."""
         return [
             k for k in _options(self.kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)
         ]
 
     def table(self) -> type[msgspec.Struct] | None:
-        """Return the table that stands here, by its kind where there are several."""
+        """Return the table type of the value, by the key of the kind where several are possible."""
         structs = self.structs()
         if len(structs) < 2:
             return structs[0] if structs else None

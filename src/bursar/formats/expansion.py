@@ -1,4 +1,4 @@
-"""From task sets to tasks: every point of every sweep, and what feeds what."""
+"""Expands task sets into tasks: a task for each point of a sweep, with dependencies."""
 
 import fnmatch
 import re
@@ -31,7 +31,7 @@ LONGEST_ARGUMENT = 131_071
 
 @dataclass(slots=True)
 class _TaskDraft:
-    """A task before its inputs are known."""
+    """A task whose inputs are not yet known."""
 
     id: str
     index: int
@@ -41,7 +41,7 @@ class _TaskDraft:
 
 @dataclass(slots=True)
 class _ExpandedTaskSet:
-    """A set with a draft for each of its points."""
+    """A task set with a draft for each point of the sweep."""
 
     compiled: CompiledTaskSet
     parameters: tuple[str, ...]
@@ -85,6 +85,7 @@ def expand(sets: Sequence[TaskSet], sweep: Sweep | None, root: Path) -> list[Tas
 
 def _drafts(compiled: CompiledTaskSet, points: Sweep) -> list[_TaskDraft]:
     source = compiled.source
+    # Made once where no value enters: sweeps have millions of points.
     outputs = _constant_files(compiled.outputs)
     drafts = []
     for index, point in enumerate(points.points):
@@ -111,7 +112,7 @@ def _id(compiled: CompiledTaskSet, values: Values, *, alone: bool) -> str:
 
 
 def _constant_files(patterns: Sequence[FilePattern]) -> tuple[File, ...] | None:
-    """Return the files when they are the same at every point, else None."""
+    """Return the files of patterns without values, the same at every point; else None."""
     if any(p.name.names or p.size.template for p in patterns):
         return None
     return tuple(_file(pattern, {}) for pattern in patterns)
@@ -128,7 +129,7 @@ def _file(pattern: FilePattern, values: Values) -> File:
 
 
 def _normal(name: str) -> str:
-    """One spelling for each file: no "./", no doubled or final "/"."""
+    """Return the one spelling of a file: no "./", no doubled or final "/"."""
     if "./" not in name and "//" not in name and not name.endswith(("/", "/.")):
         return name
     start = "/" if name.startswith("/") else ""
@@ -192,6 +193,7 @@ def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
 
 
 def _check_length(text: str, place: str) -> None:
+    # A character takes at most four bytes: short texts, which most are, need not be encoded.
     if len(text) * 4 > LONGEST_ARGUMENT and len(text.encode()) > LONGEST_ARGUMENT:
         raise InputError(
             f"becomes {len(text.encode()):,} bytes long, the system takes {LONGEST_ARGUMENT:,}",
@@ -275,13 +277,15 @@ class _DependencyResolver:
         return tuple(found.values())
 
     def after(self, part: _ExpandedTaskSet, draft: _TaskDraft, values: Values) -> tuple[str, ...]:
-        """Ids of the tasks it waits for beyond the makers of its inputs."""
+        """Return ids of the tasks in ``after``, besides the makers of the inputs."""
         found: dict[str, None] = {}
         single: tuple[str, ...] = ()
         for i, template in enumerate(part.compiled.after):
             place = joined(part.compiled.source.at("after"), i)
             if template.text in self._sets:
                 other = self._sets[template.text]
+                # Points that agree on the shared parameters wait for the same tasks: one tuple
+                # serves them all.
                 key = (part.name, other.name, *self._shared(part, other, draft))
                 if key not in self._after:
                     drafts = self._agreeing(part, other, draft, place)
@@ -305,6 +309,8 @@ class _DependencyResolver:
         )
 
     def _add(self, count: int, place: str) -> None:
+        # Counted while they are made: the limit has to stop a pattern over all outputs before
+        # memory runs out.
         self._count += count
         if self._count > MOST_LINKS:
             raise InputError(f"the tasks have more than {MOST_LINKS:,} dependencies", where=place)
@@ -317,7 +323,7 @@ class _DependencyResolver:
     def _agreeing(
         self, part: _ExpandedTaskSet, other: _ExpandedTaskSet, draft: _TaskDraft, place: str
     ) -> list[_TaskDraft]:
-        """Tasks of the other set that agree on every parameter both have."""
+        """Return the tasks of the other set that agree on every common parameter."""
         if other is part:
             raise InputError(f'"{part.name}" cannot wait for itself', where=place)
         shared = tuple(p for p in part.parameters if p in other.parameters)
@@ -394,6 +400,8 @@ class _DependencyResolver:
         if pattern is None:
             return tuple(files)
         by_name = {file.name: file for file in files}
+        # Each task may ask with a pattern of its own: tasks times files grows without any
+        # dependency being made.
         self._compared += len(by_name)
         if self._compared > MOST_LINKS:
             raise InputError(
@@ -411,7 +419,7 @@ def sweep_of(compiled: CompiledTaskSet, sweep: Sweep | None, root: Path) -> Swee
     """
     Return the points over which a set runs.
 
-    They are those of the set's own sweep; else the part of the campaign's sweep that ``over``
+    The points are those of the set's own sweep; else the part of the campaign's sweep that ``over``
     names; else the campaign's sweep, if the set mentions any of its parameters; else one point.
 
     Raises

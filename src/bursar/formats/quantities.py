@@ -89,7 +89,7 @@ def _number_or_text(description: str, pattern: str, **bounds: float) -> Schema:
 
 
 def _unless_template(parse: Callable[[object], Any]) -> Callable[[object], Any]:
-    """Return a parser that leaves text with a {parameter} as it is."""
+    """Return a parser that leaves text with a {parameter} unparsed."""
 
     def parse_or_keep(value: object) -> Any:
         return value if isinstance(value, str) and ("{" in value or "}" in value) else parse(value)

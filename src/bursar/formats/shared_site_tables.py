@@ -83,11 +83,13 @@ class BatchSiteTable(LeasedSiteTable, frozen=True, kw_only=True):
         for key in texts:
             value = getattr(self, key)
             for line in value if isinstance(value, tuple) else [value or ""]:
+                # A line end would begin another directive or command in the job script.
                 if set(line) & set("\n\r\0"):
                     raise InputError("expected single lines", where=key)
         for key in words:
             if any(c.isspace() for c in getattr(self, key) or ""):
                 raise InputError("expected a word", where=key)
+        # ssh would take it for an option, and options can run programs (ProxyCommand).
         if self.ssh and self.ssh.startswith("-"):
             raise InputError("expected a host", where="ssh")
         if self.ssh and self.folder and not self.folder.startswith("/"):

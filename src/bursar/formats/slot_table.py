@@ -97,6 +97,7 @@ class SlotTable(TomlTable, frozen=True):
     ] = False
 
     def __post_init__(self) -> None:
+        # In floating point: a duration that vanishes beside a late start makes an empty slot, too.
         if not self.start + self.duration > self.start:
             raise InputError(f"must be positive, got {self.duration:g} s", where="duration")
         if self.leased and self.divisible is False:

@@ -76,7 +76,7 @@ class Sweep:
     points: Sequence[tuple[Value, ...]]
 
     def over(self, wanted: Sequence[str]) -> "Sweep":
-        """Return the sweep over some of its parameters: each different point once, in order."""
+        """Return the projection onto some parameters: each distinct point once, in order."""
         if tuple(wanted) == self.parameters:
             return self
         at = [self.parameters.index(name) for name in wanted]
@@ -85,7 +85,7 @@ class Sweep:
 
 
 ONE_POINT = Sweep((), ((),))
-"""What a task without parameters runs over."""
+"""The sweep of a task without parameters: one point without values."""
 
 
 def combine(axes: Mapping[str, Axis], how: str) -> Sweep:
@@ -111,6 +111,7 @@ def combine(axes: Mapping[str, Axis], how: str) -> Sweep:
         tree = AxisCombination(how == "zip", tuple(axes.values()))
     else:
         tree = parse_combination(how, axes)
+    # Multiplied before anything is expanded.
     count = _count(tree)
     if count > MOST_POINTS:
         raise InputError(f"gives {count:,} points, expected at most {MOST_POINTS:,}")

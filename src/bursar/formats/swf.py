@@ -30,7 +30,7 @@ Width = Literal["requested", "allocated"]
 
 FIELDS = 18
 LONGEST_LINE = 1 << 16
-"""Bytes; a longer one means that this is no log."""
+"""Bytes of a line; a longer one shows that the file is no log."""
 
 _USED = (0, 1, 2, 3, 4, 7, 8, 10, 11)
 _NAMES = (
@@ -42,7 +42,7 @@ _NAMES = (
 _PART = (2, 3, 4)  # status of a line that is a part of a job, which has a line of its own
 _HEADER_BYTES = 1 << 20
 _LARGEST = 2.0**53
-"""Whole numbers beyond it are not told apart by a float."""
+"""Largest number up to which a float tells whole numbers apart."""
 _YEAR_10000 = 253_402_300_800.0  # seconds since the epoch
 _OURS = ("MaxProcs", "MaxNodes", "UnixStartTime", "MaxJobs", "MaxRecords")
 """Facts of a log's header that are written from the trace, or may no longer hold."""
@@ -60,10 +60,9 @@ def read_swf(path: Path, *, processors: int | None = None, width: Width = "reque
     Parameters
     ----------
     path
-        Of the log; also compressed (``.gz``, ``.xz``).
+        Path of the log; also compressed (``.gz``, ``.xz``).
     processors
-        Of the machine, where its size is not to be taken from the header.
-        Wider jobs are dropped.
+        Size of the machine; None: from the header. Wider jobs are dropped.
     width
         Which number of processors a job holds, where both are known.
 
@@ -74,6 +73,8 @@ def read_swf(path: Path, *, processors: int | None = None, width: Width = "reque
     """
     header: list[str] = []
     numbers = array("d")
+    # Packed arrays, not lists: logs have millions of jobs, and a list of floats takes four times
+    # the memory.
     lines = array("q")
     size = 0
     for number, line in read_lines(path, longest=LONGEST_LINE):
@@ -82,6 +83,7 @@ def read_swf(path: Path, *, processors: int | None = None, width: Width = "reque
             continue
         if text.startswith(";"):
             size += len(text)
+            # A file of comments only must not fill the memory.
             if size <= _HEADER_BYTES:
                 header.append(text.lstrip("; ").rstrip())
             continue
@@ -110,7 +112,7 @@ def write_swf(
     header: Sequence[str] = (),
 ) -> None:
     """
-    Writes a trace as a log, compressed where the name ends in ``.gz`` or ``.xz``.
+    Write a trace as a log, compressed where the name ends in ``.gz`` or ``.xz``.
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ def _stated(trace: Trace) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[TextIO]:
-    """Open a file that replaces the old one once it is whole."""
+    """Open a new file, which replaces the old one when completely written."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with _OPEN.get(path.suffix, open)(fresh, "wt", encoding="utf-8") as file:
@@ -226,13 +228,17 @@ def _clean(
         if drop:
             kept &= ~which
 
+    # Negated, so that NaN, for which every comparison is false, counts as endless.
     endless = ~(np.abs(table[:, [0, 1, 3, 4, 5, 6]]) <= _LARGEST)
     note("a number that is not finite or too large", endless.sum(axis=1) > 0, drop=True)
+    # Format version 2.2: a job that was suspended or checkpointed has a line for each part and one
+    # for the whole; counting both would run it twice.
     part = (status == _PART[0]) | (status == _PART[1]) | (status == _PART[2])
     note("part of a job that has a line of its own", part, drop=True)
     note("submit time unknown", submit < 0, drop=True)
     note("run time unknown or not positive", ~(runtime > 0), drop=True)
     note("number of processors unknown", ~(widths > 0), drop=True)
+    # Up, as a job needs all that was asked for.
     whole = np.ceil(widths)
     note("a fraction of a processor: rounded up", whole > widths, drop=False)
     widths = whole
@@ -250,6 +256,7 @@ def _clean(
     late = np.zeros(len(table), dtype=np.bool_)
     late[rows[1:]] = np.diff(submit[rows]) < 0
     note("submitted before the job above: sorted", late, drop=False)
+    # Stable: jobs of one second keep the order of the log.
     rows = rows[np.argsort(submit[rows], kind="stable")]
     return Trace(
         name=path.name.split(".swf")[0],
@@ -282,7 +289,7 @@ def _facts(header: Sequence[str]) -> dict[str, float]:
 
 
 def _plain(value: float) -> str:
-    """Write a number as the format has it: whole where it is, -1 where unknown."""
+    """Write a number: whole numbers without a point, -1 for unknown."""
     if math.isnan(value):
         return "-1"
     return str(int(value)) if value == int(value) else repr(value)

@@ -151,7 +151,7 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
 
 
 def template_at(text: str, place: str, *, shell: bool = False) -> Template:
-    """Parse a text into a template, with errors at its place."""
+    """Parse a text into a template; errors name the place."""
     try:
         return parse_template(text, shell=shell)
     except InputError as error:
@@ -161,7 +161,7 @@ def template_at(text: str, place: str, *, shell: bool = False) -> Template:
 def rendered_at(
     template: Template, values: Mapping[str, Value | tuple[str, ...]], place: str
 ) -> str:
-    """Put the values into a text, with errors at its place."""
+    """Put the values into a template; errors name the place."""
     try:
         return template.render(values)
     except InputError as error:
@@ -224,7 +224,7 @@ def _quoted(text: str, quoting: Quoting) -> str:
 
 class _ShellState:
     """
-    Whether the shell, having read so much of a line, is within quotes.
+    State of the shell's quoting after the part of a line that was fed.
 
     Knows ``'``, ``"``, backslash, comments and ``$(...)``; here-documents are
     taken for ordinary words.
@@ -239,6 +239,8 @@ class _ShellState:
     def quoting(self) -> Quoting:
         if self._escaped:
             raise InputError("a {parameter} must not follow a backslash")
+        # Within backquotes a backslash quotes once more than outside, so no one way of quoting is
+        # right.
         if "`" in self._stack:
             raise InputError("a {parameter} must not stand within `...`", hint="write $(...)")
         self._word = True

@@ -73,7 +73,7 @@ def _neighbour(path: Path) -> str | None:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """
-    Parse a TOML text into its document.
+    Parse a TOML text into a document.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def read_toml(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
 
 
 def at_line(error: InputError, text: str, path: Path) -> InputError:
-    """Return the error with the file in front and, where it can be found, the line."""
+    """Return the error with the file and, if found, the line in front."""
     where = error.where
     if re.match(r"\d+(:\d+)?$", where):  # a syntax error
         return InputError(error.message, where=f"{path}:{where}", hint=error.hint)
@@ -148,10 +148,10 @@ _ASSIGNMENT = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=")
 
 def find_line(text: str, place: str) -> int | None:
     """
-    Line of the text on which the path, or the longest known part of it, stands.
+    Return the line of the text on which the longest known part of a path stands.
 
-    Read off the headers and the keys at the starts of lines, so that it holds
-    for files that are laid out as usual; None when nothing matches.
+    Only headers and keys at the starts of lines are looked at, which suffices for files of the
+    usual layout; None when nothing matches.
     """
     wanted = _parts(place)
     if not wanted:
@@ -184,6 +184,7 @@ def _lines_of_keys(text: str) -> Iterable[tuple[int, list[str]]]:
         assignment = _ASSIGNMENT.match(line)
         if assignment:
             yield number, table + _parts(assignment[1])
+        # An odd number of marks opens a text of several lines, in which nothing is a key.
         for mark in ('"""', "'''"):
             if line.count(mark) % 2:
                 fence = mark

@@ -38,6 +38,7 @@ _SHARE = re.compile(rf"({_NUMBER})\s*(%?)", re.ASCII)
 _AMOUNT = re.compile(rf"({_NUMBER})\s*({CURRENCY})?", re.ASCII)
 _PRICE = re.compile(rf"({_NUMBER})\s*({CURRENCY})?\s*/\s*([A-Za-z-]+)", re.ASCII)
 
+# A lone "b" is no unit here: people write it for bits and for bytes, a factor of eight.
 _RATE = re.compile(
     r"((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*"
     r"(?:(?:([kKMGTP])(i?))?(B|bit)\s*/\s*s)?",
@@ -156,6 +157,7 @@ def format_size(size: int) -> str:
     """Write a size so that :func:`parse_size` reads it back exactly: ``"4 GB"``, ``"1.5 KiB"``."""
     if size < 0:
         raise InputError(f"a size must not be negative, got {size}")
+    # The shortest of the exact forms; a unit whose rounding would lose bytes is not offered.
     texts = []
     for unit, scale in _SIZES.items():
         count = Decimal(size) / scale
@@ -203,6 +205,7 @@ def parse_share(value: object) -> float:
         match = _SHARE.fullmatch(value.strip())
         if match is None:
             _refuse(value, expected)
+        # In decimal: 0.07 from "7%", not the float next to it.
         share = float(Decimal(match[1]) / 100) if match[2] else float(match[1])
     else:
         share = _number(value, expected)
@@ -340,6 +343,7 @@ def _shown(value: object) -> str:
     """Return the value on one line of bearable length."""
     if isinstance(value, bool):
         return str(value).lower()
+    # Python refuses to print integers of thousands of digits, which TOML can hold.
     if isinstance(value, int) and abs(value) >= 10**40:
         return "an enormous number"
     if not isinstance(value, str | int | float):
@@ -404,7 +408,7 @@ def parse_period(text: str) -> Period:
 
 
 def _ends(date: str, text: str) -> tuple[float, float]:
-    """First second of a year, month or day, and the first one after it."""
+    """Return the first second of a year, month or day, and the first second afterwards."""
     match = _DATE.fullmatch(date.strip())
     if match is None:
         raise InputError(f"{_EXPECTED}, got {_shown(text)}")

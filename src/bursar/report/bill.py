@@ -34,16 +34,14 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    lease, site
-        Which.
     processors
-        How many were held.
+        Number of processors held.
     seconds
-        For how long.
+        Duration of the lease.
     tasks, remainder
-        What its tasks bear, and what is left: micro-units.
+        Amounts charged to the lease's tasks and left over: micro-units.
     total
-        Their sum: what the ledger paid for it.
+        Sum of both, which the ledger paid for the lease.
     settled_by
         Whose word the seconds are: ``"record"``, the site's own record; ``"bound"``, the most
         that may have been held, where the site had no record any more; empty, the run's clock.
@@ -66,7 +64,7 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed(self) -> float:
-        """Processor-seconds that are paid."""
+        """Processor-seconds paid."""
         return self.processors * self.seconds
 
 
@@ -117,15 +115,15 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     task, name, site
-        Which, what kind, and where it ran last.
+        Id and kind of the task, and the site of the last attempt.
     attempts
-        How often it ran.
+        Number of attempts.
     processor_seconds
-        That it held, over all attempts.
+        Processor-seconds held, over all attempts.
     amount
         Micro-units, over all attempts.
     repeated
-        Of these, for attempts that did not succeed.
+        Part of ``amount`` for attempts that did not succeed.
     """
 
     task: str
@@ -144,11 +142,11 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     run
-        Its name.
+        Name of the run.
     currency
-        Of every amount.
+        Currency of every amount.
     leases, tasks
-        The items.
+        Items of the bill.
     total
         Micro-units paid, as the ledger says.
     granted, held
@@ -181,7 +179,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         return paid
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: amounts in whole micro-units beside their value in currency units."""
+        """Return the bill as JSON, with amounts in whole micro-units and in currency units."""
         return {
             "run": self.run,
             "currency": self.currency,
@@ -242,7 +240,7 @@ def make_bill(
     recorded_at: Mapping[str, str] | None = None,
 ) -> Bill:
     """
-    The bill of a run, also of one that goes on: open leases are not on it yet.
+    Make the bill of a run. Open leases of a run that goes on are not yet included.
 
     Parameters
     ----------
@@ -259,6 +257,7 @@ def make_bill(
     """
     recorded, recorded_at = recorded or {}, recorded_at or {}
     paid = ledger.settled()
+    # Requests that never got processors cost nothing.
     leases = [lease for lease in leases if not lease.asked]
     closed = {lease.id: lease for lease in leases if lease.end is not None}
     borne = dict.fromkeys(closed, 0)
@@ -272,6 +271,7 @@ def make_bill(
             seconds = max(0.0, outcome.end - max(outcome.start, lease.start))
             used[lease.id] += tasks[outcome.task].processors * seconds
             # Rounded over all so far, so that many short tasks are not all rounded to nothing.
+            # Nor more than was paid: the site's record may be shorter than our clock's.
             so_far = min(lease.share(used[lease.id]), paid.get(lease.id, 0))
             share = so_far - borne[lease.id]
             borne[lease.id] = so_far
@@ -304,7 +304,7 @@ def make_bill(
 
 
 def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = None) -> None:
-    """The bill as tables: leases, then tasks, the dearest first."""
+    """Print the bill as tables: leases, then tasks, the dearest first."""
     from rich.console import Console
     from rich.table import Table
 
@@ -394,6 +394,7 @@ def _figures(
         known = [item.recorded for item in here if item.recorded is not None]
         known += [usage.processors * usage.seconds for usage in others]
         differing = [item.lease for item in here if item.agrees is False]
+        # Only where the site has records at all is a missing one a difference.
         if known:
             differing += [
                 item.lease

@@ -24,7 +24,7 @@ MOST_BARS = 20_000
 
 
 def proposal_chart(front: ParetoFront, choice: PlanChoice) -> "altair.TopLevelMixin":
-    """The curve, and below it the chosen plan where its tasks have a place."""
+    """Return the chart of the curve, above that of the chosen plan if tasks are placed."""
     curve = front_chart(front, choice)
     if choice.plan is None or not choice.plan.placements:
         return curve
@@ -111,9 +111,10 @@ def _counted(option: PlanOption) -> list[str]:
 
 
 def _tried(front: ParetoFront, x: Any, y: Any) -> list[Any]:
-    """Every plan that was tried, or evenly many of them, behind the curve."""
+    """Return a layer of the plans tried, at most MOST_POINTS evenly chosen."""
     import altair as alt
 
+    # Rounded up, and at least 1 where nothing was tried.
     step = -(-len(front.tried) // MOST_POINTS) or 1
     rows = [{"makespan_s": m, "cost": c} for m, c in front.tried[::step]]
     if not rows:
@@ -122,7 +123,7 @@ def _tried(front: ParetoFront, x: Any, y: Any) -> list[Any]:
 
 
 def _cost_bound(front: ParetoFront, x: Any, y: Any) -> list[Any]:
-    """No plan lies below this line."""
+    """Return the layer of the cost bounds, below which no plan lies."""
     import altair as alt
 
     rows = [
@@ -131,6 +132,7 @@ def _cost_bound(front: ParetoFront, x: Any, y: Any) -> list[Any]:
         if o.makespan is not None and o.cost_bound is not None
     ]
     least = front.bounds.cost or 0.0
+    # Bounds are sums of floats: a last digit is no second line.
     if not any(row["cost"] > least * (1 + 1e-9) for row in rows):
         return []  # the rule at the least cost says it all
     line = alt.Chart(_values(rows)).mark_line(
@@ -220,7 +222,7 @@ def _values(rows: list[dict[str, Any]]) -> Any:
 
 def save_chart(chart: "altair.TopLevelMixin", path: Path) -> None:
     """
-    Writes a chart in the form its suffix says; pages need no network.
+    Write a chart in the format of the file's suffix; HTML pages need no network.
 
     Raises
     ------
@@ -244,7 +246,7 @@ def save_chart(chart: "altair.TopLevelMixin", path: Path) -> None:
 
 
 def mimebundle(chart: "altair.LayerChart") -> dict[str, Any]:
-    """A chart as a notebook shows it, with a picture for where it shows none."""
+    """Return a chart as a notebook's MIME bundle, with a picture as fallback."""
     import altair as alt
     import vl_convert
 

@@ -57,7 +57,7 @@ class CopyProgress:
             self._bars.stop()
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
-        """Takes note of the bytes of a file that are there, and of all of them."""
+        """Record the arrived bytes of a file, and the total."""
         if self._bars is None:
             return
         if name not in self._tasks:

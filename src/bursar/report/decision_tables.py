@@ -1,4 +1,4 @@
-"""Why things were decided as they were, as tables."""
+"""Tables of decisions and their reasons."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Figures as people read them: three digits, and a word for what is not known."""
+"""Formats figures for people: three digits, and a word for unknown values."""
 
 import math
 
@@ -29,7 +29,7 @@ def span(seconds: float | None) -> str:
 
 
 def amount(cost: float | None, currency: str) -> str:
-    """Money, to four digits; a bill gives them all."""
+    """Format money to four digits; only a bill gives all digits."""
     return UNKNOWN if cost is None else f"{cost:.4g} {currency}"
 
 

@@ -61,7 +61,7 @@ class LiveDisplay:
             self._live.stop()
 
     def show(self, panel: Callable[[], Any], line: Callable[[], str], now: float) -> None:
-        """The latest state, as a panel or, when it is time for one, as a line."""
+        """Show the latest state, as a panel or, when a line is due, as a line."""
         if self._live is not None:
             self._live.update(panel(), refresh=True)
         elif now >= self._next_line:
@@ -70,7 +70,7 @@ class LiveDisplay:
             self.notify(line())
 
     def notify(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         elif self._console is not None:

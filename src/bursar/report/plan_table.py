@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GAPS = ("time gap", "cost gap")
-"""Columns: at most so far from the fastest plan on its slots, and from the cheapest as fast."""
+"""Columns of the gaps: to the fastest plan on the same slots, and to the cheapest as fast."""
 
 ROWS = 24
 """Options shown; of more, evenly many and the chosen one."""
@@ -246,7 +246,7 @@ def _percent(gap: float | None) -> str:
 
 
 def _where(option: PlanOption) -> str:
-    """What is bought of each site: processors of a lease, else how many slots."""
+    """Describe the purchases at each site: processors of a lease, else the number of slots."""
     leases = [f"{p.slot.processors} {p.slot.site}" for p in option.purchases if p.slot.leased]
     slots = Counter(p.slot.site for p in option.purchases if not p.slot.leased)
     return ", ".join([*leases, *(f"{site} x{n}" for site, n in slots.items())])

@@ -21,13 +21,13 @@ class SiteProgress:
     Parameters
     ----------
     name
-        Of the site.
+        Name of the site.
     processors, busy
-        Leased, and holding tasks.
+        Number of leased processors, and of those that run tasks.
     running
-        Tasks.
+        Number of running tasks.
     asked
-        Processors that were asked for and are not there yet.
+        Processors requested but not yet available.
     spent
         Currency units, what open leases have accrued included.
     """
@@ -48,9 +48,9 @@ class ProgressSnapshot:
     Parameters
     ----------
     campaign
-        Its name.
+        Name of the campaign.
     elapsed
-        Seconds since the begin.
+        Seconds since the beginning of the run.
     total, succeeded, running, waiting, failed, skipped
         Tasks.
     spent, held
@@ -122,12 +122,12 @@ class RunProgress:
         self._display.__exit__(*error)
 
     def notify(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.enabled:
             self._display.notify(message)
 
     def update(self, snapshot: ProgressSnapshot) -> None:
-        """The latest state."""
+        """Show the latest state."""
         if self.enabled:
             self._measure(snapshot)
             panel, text = partial(self._panel, snapshot), partial(self._text, snapshot)
@@ -137,6 +137,8 @@ class RunProgress:
         if self._last is not None and snapshot.elapsed > self._last[0]:
             seconds = snapshot.elapsed - self._last[0]
             rate = (snapshot.succeeded - self._last[1]) / seconds
+            # Exponential smoothing with a time constant of two seconds, whatever the distance
+            # between snapshots.
             weight = min(1.0, seconds / 2)
             self._rate += weight * (rate - self._rate)
         self._last = (snapshot.elapsed, snapshot.succeeded)
@@ -180,7 +182,7 @@ class RunProgress:
 
 
 def at_site(p: SiteProgress, currency: str) -> tuple[str, str, str]:
-    """How many processors are busy there, how many are still to come, and what it cost so far."""
+    """Return the busy processors, the requested ones and the cost at a site, as texts."""
     return (
         f"{p.name}: {p.busy}/{p.processors} processors busy",
         f"{p.asked} asked for" if p.asked else "",
@@ -195,7 +197,7 @@ def money(s: ProgressSnapshot) -> str:
 
 
 def times(s: ProgressSnapshot) -> str:
-    """When it ends: as planned, as it looks now, and by when it should."""
+    """Describe the time passed, left and planned, and the deadline."""
     parts = [f"{span(s.elapsed)} gone"]
     if s.current_finish is not None:
         parts.append(f"{span(max(0.0, s.current_finish - s.elapsed))} left")

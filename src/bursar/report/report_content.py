@@ -58,7 +58,7 @@ class RunClock:
 
     @property
     def pauses(self) -> list[tuple[float, float]]:
-        """Where on the clock time was left out, and how many seconds."""
+        """Places on the clock where time was left out, each with the seconds."""
         return [
             (round(self.at(end), 3), begin - end)
             for (_, end), (begin, _) in zip(
@@ -200,6 +200,8 @@ class ReportContent:
                     STATUSES.index(str(r.outcome.status)),
                     r.outcome.task,
                 )
+                # Attempts do not record which processors they held; any numbering without overlaps
+                # shows the same load.
                 for r, held in zip(records, number_processors(spans), strict=True)
                 for first, width in consecutive_runs(held)
             ]
@@ -220,7 +222,7 @@ class ReportContent:
         return points
 
     def _end(self) -> float:
-        """The last that is known of, on the clock."""
+        """Return the time of the last known event, on the page's clock."""
         moments = [r.outcome.end for r in self.records]
         moments += [t.time for t in self.transfers]
         moments += [lease.end for lease in self.leases if lease.end is not None]
@@ -269,6 +271,7 @@ class ReportContent:
 
     def _slowest(self) -> list[list[Any]]:
         done = [r for r in self.records if r.final]
+        # The negated run time: the longest first, and equal ones in the order of the journal.
         done.sort(key=lambda r: r.outcome.start - r.outcome.end)
         return [
             [
@@ -315,7 +318,7 @@ _NUMBER = re.compile(r"[_.:#-]*(?:ID)?[0-9]+$")
 
 
 def _tail(outcome: Outcome) -> str:
-    """The end of what it printed to stderr, or how much lies in its log file."""
+    """Return the end of a task's stderr, or the number of bytes in the log file."""
     if outcome.stderr_size > len(outcome.stderr):
         return f"({outcome.stderr_size} bytes of stderr, in its log file)"
     return outcome.stderr.decode(errors="replace")[-TAIL:]

@@ -31,7 +31,7 @@ COLUMNS = (
     "stdout_size",
     "stderr_size",
 )
-"""Of the CSV file, before one column for each parameter."""
+"""First columns of the CSV file; a column for each parameter follows."""
 
 
 def write_results(

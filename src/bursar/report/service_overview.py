@@ -17,7 +17,7 @@ _RATES = ("submitted", "started", "finished", "delivered")
 
 def rates_between(before: Overview, now: Overview) -> dict[str, float] | None:
     """
-    Tasks per second between two looks, by what became of them.
+    Return tasks per second between two overviews, by outcome.
 
     None when no time has passed, or the service was started anew.
     """
@@ -76,7 +76,7 @@ def own_panel(
     account: AccountInfo | None,
     height: int | None = None,
 ) -> Any:
-    """What a user sees: instances of one's own, and money; see :func:`overview_panel`."""
+    """Make the panel of a user: own instances and money; see :func:`overview_panel`."""
     from rich.text import Text
 
     first = Text.assemble((plain(site), "bold"))
@@ -93,7 +93,7 @@ def own_panel(
 
 class _FittedTables:
     """
-    Lines, and tables below them that share the rest of the screen.
+    Lines above tables that share the rest of the screen.
 
     Parameters
     ----------

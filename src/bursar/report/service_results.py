@@ -1,4 +1,4 @@
-"""Results of a service's tasks, a line each, as they come."""
+"""Prints results of a service's tasks, one line each, on arrival."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ class ResultTable:
         self._counts: dict[str, int] = {}
 
     def print(self, results: Sequence[Result]) -> None:
-        """A line for each."""
+        """Print a line for each result."""
         from rich.text import Text
 
         lines = []
@@ -59,7 +59,7 @@ class ResultTable:
         )
 
     def end(self, cursor: int) -> None:
-        """A line that sums them up; ``cursor`` is what to go on after."""
+        """Print a summary; ``cursor`` is the last result's, after which to continue."""
         if not self._counts:
             self._console.print("no results", highlight=False)
             return
@@ -82,7 +82,7 @@ def _name(result: Result) -> str:
 
 
 def _ending_text(result: Result) -> str:
-    """Why it failed, with the last line it complained by; or the first line it printed."""
+    """Return a failure's reason with the last line of stderr, or a success's first line."""
     if result.reason:
         complaint = result.stderr.strip().rpartition("\n")[2]
         return plain(f"{_first_line(result.reason)}: {complaint}".removesuffix(": "))

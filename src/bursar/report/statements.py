@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def account_to_dict(accounts: Accounts, account: LedgerAccount, now: float) -> dict[str, Any]:
-    """An account with its balances, as JSON."""
+    """Return an account with all balances as JSON."""
     quota = account.quota
     return {
         "name": account.name,
@@ -35,7 +35,7 @@ def account_to_dict(accounts: Accounts, account: LedgerAccount, now: float) -> d
 
 
 def accounts_to_dict(accounts: Accounts, now: float) -> dict[str, Any]:
-    """All accounts, as JSON."""
+    """Return all accounts as JSON."""
     return {
         "currency": accounts.currency,
         "granted_micros": -accounts.balance(BANK),
@@ -45,7 +45,7 @@ def accounts_to_dict(accounts: Accounts, now: float) -> dict[str, Any]:
 
 
 def row_to_dict(row: LedgerRow) -> dict[str, Any]:
-    """A row, as JSON."""
+    """Return a row as JSON."""
     return {
         "number": row.number,
         "time": row.time,
@@ -60,7 +60,7 @@ def row_to_dict(row: LedgerRow) -> dict[str, Any]:
 
 
 def statement_to_dict(statement: Statement) -> dict[str, Any]:
-    """A statement, as JSON; an end of the period that is open is null."""
+    """Return a statement as JSON; an open end of the period is null."""
     return {
         "account": statement.account,
         "kind": statement.kind,
@@ -94,7 +94,7 @@ def _line_to_dict(line: StatementLine) -> dict[str, Any]:
 
 
 def invoice_to_dict(invoice: Invoice) -> dict[str, Any]:
-    """An invoice, as JSON; an end of the period that is open is null."""
+    """Return an invoice as JSON; an open end of the period is null."""
     return {
         "provider": invoice.provider,
         "user": invoice.user,
@@ -249,7 +249,7 @@ def _to_the_right(table: "Table", first: int) -> None:
 
 
 def _plain(text: str) -> str:
-    """Brackets in a name or memo are its own, no markup."""
+    """Escape a name or memo, so that brackets are no markup."""
     from rich.markup import escape
 
     return escape(text)

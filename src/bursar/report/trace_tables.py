@@ -118,7 +118,7 @@ def print_results(
     cleaning: Sequence[Mapping[str, Any]],
     console: "Console | None" = None,
 ) -> None:
-    """Simulations side by side, as :func:`result_to_dict` tells them."""
+    """Print simulations side by side, each made by :func:`result_to_dict`."""
     from rich.console import Console
     from rich.table import Table
 
@@ -168,7 +168,7 @@ def _load(trace: Trace, processors: int | None) -> float | None:
 
 
 def _load_by_week(trace: Trace, processors: int | None) -> list[float]:
-    """Work submitted in each week over what the machine could do in it."""
+    """Return the load of each week: work submitted over the machine's capacity."""
     if not processors:
         return []
     week = ((trace.submit - trace.submit[0]) // WEEK).astype(np.int64)

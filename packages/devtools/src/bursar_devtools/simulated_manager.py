@@ -521,8 +521,7 @@ class SimulatedResourceManager:
                 return
             self._timer.cancel()
             self._timer = None
-        # An unchanged timer was kept above: setting it anew at every command would fill the loop's
-        # heap with cancelled ones.
+        # An unchanged timer was kept above, as a cancelled one stays in the loop's heap.
         if event < math.inf:
             self._timer = asyncio.get_running_loop().call_at(event, self._on_timer)
 

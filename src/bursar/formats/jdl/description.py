@@ -100,7 +100,7 @@ class JdlDescription:
         return float(found)
 
     def flag(self, name: str) -> bool:
-        """True or false; false when it is not there."""
+        """Return a Boolean attribute; a missing one counts as false."""
         found = self.value(name)
         if found is not None and not isinstance(found, bool):
             raise self.error(name, f"is {shown(found)}, expected true or false")

@@ -1,4 +1,4 @@
-"""From the ad of a job to a task."""
+"""Makes a task from the ad of a job."""
 
 import glob
 import os

@@ -108,7 +108,7 @@ def _described(node: JdlDescription, path: Path) -> JdlDescription:
 
 
 def _dependencies(whole: JdlDescription, names: Sequence[str]) -> dict[str, list[str]]:
-    """For each node, those that come before it."""
+    """Return the parents of each node."""
     before: dict[str, list[str]] = {name: [] for name in names}
     holder = whole
     root = whole.ad.expression("Nodes").root

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lark import Token
 
 MOST_VALUES = 10_000_000
-"""Of one parameter, and jobs of one plan."""
+"""Values of one parameter, and jobs of one plan, at most."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _WHOLE = Decimal(1)
@@ -63,7 +63,7 @@ def values_of(parameter: PlanParameter, folder: Path) -> list[Value]:
 
 
 def as_text(value: Value) -> str:
-    """Write a value as it is put into commands: ``1`` for 1.0, ``0.1`` for 0.1."""
+    """Write a value for commands: ``1`` for 1.0, ``0.1`` for 0.1."""
     if isinstance(value, float):
         text = repr(value)
         return text[:-2] if text.endswith(".0") else text
@@ -82,7 +82,7 @@ def _chosen(
     preset: "Sequence[Token] | None",
     folder: Path,
 ) -> list[Value]:
-    """Return the preset values where there are any, which must be among those offered, else all."""
+    """Return the preset values, which must be among the offered; all where none is preset."""
     values = _listed(parameter, offered, folder)
     if not preset:
         return values
@@ -100,6 +100,7 @@ def _range(
     by: "Token | None",
     amount: "Token | None",
 ) -> list[Value]:
+    # In decimal, so that a step such as 0.1 meets the end of the range.
     low, high = _number(first), _number(last)
     if low > high:
         raise at(last, f"the range goes from {first} to {last}: expected an end that is not less")
@@ -162,7 +163,7 @@ def _value(kind: str, number: Decimal, token: "Token") -> Value:
 
 
 def _number(token: "Token") -> Decimal:
-    """Exact, as it is written: 1.5 + 0.2 is 1.7, so the end of a range is met."""
+    """Parse a number exactly, in decimal: 1.5 + 0.2 is 1.7, so the end of a range is met."""
     text = _text(token)
     if not _NUMBER.fullmatch(text):
         raise at(token, f"found {token}, expected a number")

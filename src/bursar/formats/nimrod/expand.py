@@ -1,4 +1,4 @@
-"""From the statements of a plan file to the tasks of a campaign."""
+"""Makes the tasks of a campaign from the statements of a plan file."""
 
 import itertools
 import math
@@ -42,14 +42,12 @@ Maker = Callable[[Values], Step]
 
 def tasks_of(plan: NimrodPlan, folder: Path) -> tuple[Task, ...]:
     """
-    One task per job, and one each for ``rootstart`` and ``rootfinish`` where there are such.
+    Make a task for each job, and one each for ``rootstart`` and ``rootfinish`` if stated.
 
     Parameters
     ----------
-    plan
-        As parsed.
     folder
-        That the plan lies in.
+        Folder of the plan file, to which file patterns are relative.
 
     Raises
     ------
@@ -102,7 +100,7 @@ def _matching(plan: NimrodPlan) -> Matching:
 
 
 def _within_string(error: InputError, token: "Token") -> InputError:
-    """Return an error of an expression, where its string stands in the plan."""
+    """Return an error of an expression with the place in the plan."""
     line, _, column = error.where.partition(":")
     if "\\" in token or line != "1":  # escapes: what is written is longer than what it means
         return at(token, f"column {column} of the expression: {error.message}", hint=error.hint)
@@ -111,7 +109,7 @@ def _within_string(error: InputError, token: "Token") -> InputError:
 
 
 def _job(plan: NimrodPlan, space: "_ParameterSpace") -> list[Maker]:
-    """Makers of a job's steps: what prepares the node, the job itself, what clears up."""
+    """Return the makers of a job's steps: preparation of the node, the job, clearing up."""
     makers: list[Maker] = []
     before: list[PlanCommand] = []
     for block in ("nodestart", "main", "nodefinish"):
@@ -209,7 +207,7 @@ class _ParameterSpace:
             yield self._complete(point) if self._computed else point
 
     def constants(self) -> dict[str, Value]:
-        """Parameters of one value, and what can be computed from those alone."""
+        """Return parameters with a single value, and parameters computed from these alone."""
         from bursar.formats.nimrod.expression import names_in
 
         point = {name: values[0] for name, values in self._listed.items() if len(values) == 1}
@@ -336,7 +334,7 @@ def _placed(token: "Token", parse: Callable[[], NimrodTemplate]) -> NimrodTempla
 
 
 def _made(template_names: Sequence[str], make: Maker) -> Maker:
-    """Return the maker, or its one product when nothing in it varies."""
+    """Return the maker, or a constant step when no parameter is used."""
     return make if template_names else _ConstantStep(make({}))
 
 

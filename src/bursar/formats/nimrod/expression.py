@@ -33,7 +33,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Number], int, int | None]] = {
     "sqrt": (math.sqrt, 1, 1),
     "tan": (math.tan, 1, 1),
 }
-"""Each with the fewest and the most arguments it takes."""
+"""Functions by name, with the fewest and the most arguments; None: no limit."""
 
 
 def names_in(tree: "Tree[Token]") -> list[Token]:
@@ -99,6 +99,7 @@ def _evaluate(node: Any, values: Mapping[str, Value]) -> Number:
             return _evaluate(node.children[0], values)
         case "number":
             text = str(node.children[0])
+            # Whole numbers stay whole, so that job indices and counts print without a point.
             return int(text) if text.isdigit() else float(text)
         case "name":
             return _value(node.children[0], values)
@@ -119,7 +120,7 @@ def _value(name: str, values: Mapping[str, Value]) -> Number:
 
 
 def _divide(left: Number, right: Number) -> Number:
-    """Whole when it comes out even, as ``6 / 2``."""
+    """Divide; two integers without a remainder give an integer, as ``6 / 2``."""
     if isinstance(left, int) and isinstance(right, int) and right and left % right == 0:
         return left // right
     return left / right
@@ -127,6 +128,8 @@ def _divide(left: Number, right: Number) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
+        # Refused before it is computed: 10 ** 10 ** 10 takes all memory and time, and the result
+        # could not pass LARGEST.
         if abs(base) > 1 and exponent > 64:
             raise OverflowError("the power is out of range")
         return int(base**exponent)

@@ -1,4 +1,4 @@
-"""From the text of a plan file to its statements, or to an error at line and column."""
+"""Parses the text of a plan file into statements; errors name line and column."""
 
 import re
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ class NimrodPlan:
 
 def parse_plan(text: str) -> NimrodPlan:
     """
-    The statements of a plan file.
+    Parse the statements of a plan file.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Text of a plan file with parameters in it."""
+"""Templates: text of a plan file with references to parameters."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ def _name(match: re.Match[str]) -> ParameterName:
 
 class NimrodTemplate:
     """
-    Text made of pieces that stand as they are and names that stand for values.
+    A text of literal pieces and names of values.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class NimrodTemplate:
         return [part for part in self.parts if isinstance(part, ParameterName)]
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Return the text with every name replaced by its value."""
+        """Return the text with every name replaced by the value."""
         return "".join([values[p] if isinstance(p, ParameterName) else p for p in self.parts])
 
     def keep_unknown(self, known: Callable[[str], bool]) -> "NimrodTemplate":
@@ -66,7 +66,7 @@ class NimrodTemplate:
 
 
 def parse_text(text: str) -> NimrodTemplate:
-    """Raw text; ``$name`` and ``${name}`` are parameters."""
+    """Parse raw text, in which ``$name`` and ``${name}`` are parameters."""
     parts: list[str] = []
     end = 0
     for match in _NAME.finditer(text):
@@ -81,7 +81,7 @@ def parse_text(text: str) -> NimrodTemplate:
 
 def parse_string(quoted: str) -> NimrodTemplate:
     """
-    A string in double quotes, with C's escapes; parameters as in :func:`parse_text`.
+    Parse a string in double quotes, with C's escapes; parameters as in :func:`parse_text`.
 
     ``\\$`` is a dollar sign that begins no parameter, a backslash before the
     end of the line joins the lines, and one before any other character that
@@ -121,6 +121,7 @@ def _unescaped(match: re.Match[str]) -> str:
     if digits is None:
         return ""  # the end of a line
     code = int(digits, base)
+    # NUL ends an argument of a program, and surrogates cannot be encoded.
     if code == 0 or code > 0x10FFFF or 0xD800 <= code < 0xE000:
         raise InputError(f'"{match[0]}" is no character that a text may hold')
     return chr(code)

@@ -61,6 +61,7 @@ def _parse(data: bytes) -> Element:
     from defusedxml.ElementTree import fromstring
 
     try:
+        # Entities can grow exponentially ("billion laughs"), external ones read local files.
         root: Element = fromstring(data, forbid_entities=True, forbid_external=True)
     except EntitiesForbidden as error:
         raise InputError(f'defines the entity "{error.name}"; entities are refused') from None
@@ -150,9 +151,9 @@ def _record(job: _DaxJob, parents: Sequence[str]) -> RecordedTask:
 
 def _check_signs(jobs: Sequence[_DaxJob], *, generated: bool) -> None:
     """
-    Refuses negative runtimes and sizes, but for those of the generator.
+    Refuse negative runtimes and sizes, except those of the workflow generator.
 
-    It drew sizes from normal distributions and did not cut them off at 0; run
+    The generator drew sizes from normal distributions and did not cut them off at 0; run
     times and further sizes follow from those. So a negative size is the
     generator's when all who name the file agree on it, one of them makes it,
     and another reads it or it follows from a negative input; a negative
@@ -190,7 +191,7 @@ def _check_signs(jobs: Sequence[_DaxJob], *, generated: bool) -> None:
 
 
 def _sizes(jobs: Iterable[_DaxJob]) -> dict[str, int | None]:
-    """One size for each file: its maker's, else the largest stated; None when none is."""
+    """Return a size for each file: the maker's, else the largest that any reader states."""
     made: dict[str, int] = {}
     read: dict[str, int] = {}
     for job in jobs:
@@ -283,5 +284,5 @@ def _attribute(element: Element, name: str, where: str) -> str:
 
 
 def _tag(element: Element) -> str:
-    """Return the tag without its name space."""
+    """Return the tag without the name space."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

@@ -1,5 +1,5 @@
 """
-From recorded tasks to a campaign, whatever file they were recorded in.
+Makes a campaign from recorded tasks, independently of the file format.
 
 Recordings are looser than our name space. Names may be absolute paths of a
 machine long gone, and several tasks may write a file of one name: real
@@ -26,11 +26,11 @@ class RecordedTask:
     Parameters
     ----------
     task
-        Without files.
+        The task, without files.
     reads, writes
-        Names of its files, as recorded.
+        Names of the task's files, as recorded.
     parents
-        Ids of the tasks it was declared to follow.
+        Ids of the declared parents.
     """
 
     task: Task
@@ -114,7 +114,7 @@ def _check_ids(records: Sequence[RecordedTask]) -> None:
 
 
 def _clean_names(records: Iterable[RecordedTask]) -> dict[str, str]:
-    """Each recorded file name with its name in the campaign's name space."""
+    """Map each recorded file name to the name in the campaign."""
     names: dict[str, str] = {}
     taken: dict[str, str] = {}
     for record in records:
@@ -157,9 +157,11 @@ class _FileVersions:
         return record.task.id if written in self._several else ""
 
     def read_by(self, record: RecordedTask, read: str) -> Sequence[str]:
-        """Labels of the versions a task reads; ``""`` is the file as it was at the start."""
+        """Return labels of the versions that a task reads; ``""`` is the initial file."""
         if read not in self._several:
             return ("",)
+        # Of several versions the declared parents say which is read, else any ancestor; a task
+        # never reads what it writes itself.
         makers = [m for m in self._makers[read] if m != record.task.id]
         declared = [m for m in makers if m in set(record.parents)]
         if declared:

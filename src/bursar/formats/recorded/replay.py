@@ -64,7 +64,7 @@ def replay(campaign: Campaign, *, scale: float, size_scale: float = 1.0) -> Camp
 
 def initial_file_sizes(campaign: Campaign) -> dict[str, int]:
     """
-    Return the bytes of each file that a replay reads and none of its tasks makes.
+    Return the bytes of each initial file of a replay: read by tasks, made by none.
 
     Empty for any campaign but a replayed one: elsewhere such files are the
     user's own.
@@ -76,9 +76,9 @@ def initial_file_sizes(campaign: Campaign) -> dict[str, int]:
 
 def make_initial_files(campaign: Campaign, folder: Path) -> int:
     """
-    Lays out :func:`initial_file_sizes` as sparse files.
+    Make the files of :func:`initial_file_sizes` as sparse files.
 
-    Call it with the run's ``files/`` before the first task starts. Files that
+    Call this function with the run's ``files/`` before the first task starts. Files that
     are already there with their size are left alone, so a resumed run may
     call it again.
 
@@ -140,19 +140,20 @@ def _scaled(file: File, size_scale: float, task: Task) -> File:
 
 def _steps(runtime: float, inputs: Sequence[File], outputs: Sequence[File]) -> tuple[Shell, ...]:
     """
-    Split the work into as few processes as it takes: one per file written, one to read all.
+    Split the work into few processes: one for each file written, one to read all.
 
     Moving the files counts as part of the runtime, hence in parallel with the
     sleep. Only when the line would grow too long does it begin earlier.
     """
     *early, last = _lines(_moves(inputs, outputs))
     wait = f"sleep {runtime:.6f}"
+    # The status of the moves is kept across the wait: a full disk must fail the stand-in.
     last = f"{wait} & {last}; s=$?; wait; exit $s" if last else f"exec {wait}"
     return tuple(Shell(line) for line in (*early, last))
 
 
 def _lines(commands: Sequence[str]) -> list[str]:
-    """Commands joined by ``&&`` into lines that a shell accepts; at least one line."""
+    """Join commands by ``&&`` into lines that a shell accepts; at least one line."""
     lines = [""]
     for command in commands:
         joined = f"{lines[-1]} && {command}" if lines[-1] else command
@@ -176,7 +177,7 @@ def _moves(inputs: Sequence[File], outputs: Sequence[File]) -> list[str]:
 
 
 def _reads(names: Sequence[str]) -> list[str]:
-    """Reads of all the files by as few processes as the length of a line allows."""
+    """Return commands that read all files, as few as the length of a line allows."""
     groups: list[list[str]] = []
     length = LONGEST_LINE
     for name in names:

@@ -121,6 +121,8 @@ def read_wfformat(path: Path) -> Campaign:
 
 def _decode(data: bytes) -> _Instance:
     try:
+        # The version first: a file of another one should be refused for that, not for a field that
+        # moved.
         version = msgspec.json.decode(data, type=_Version).schema_version
         if version not in VERSIONS:
             raise InputError(
@@ -182,7 +184,7 @@ def _check_ids(specs: Sequence[_Spec]) -> None:
 
 
 def _check_children(specs: Sequence[_Spec]) -> None:
-    """Parents and children say the same thing twice; they must agree."""
+    """Check that each task's parents and children agree with the other tasks'."""
     parents = {spec.id: set(spec.parents) for spec in specs}
     children = {spec.id: set(spec.children) for spec in specs}
     for spec in specs:
@@ -272,6 +274,7 @@ def _record(
     facts: dict[str, Any] = {}
     if run is not None:
         facts["runtime"] = run.runtime_in_seconds
+        # A utilisation of 1.0000000001 is one processor.
         facts["processors"] = max(1, math.ceil(run.core_count - 1e-9))
         if run.memory_in_bytes is not None:
             facts["memory"] = int(run.memory_in_bytes)
