@@ -1,5 +1,5 @@
 """
-This room parses, evaluates and compiles the ClassAd language, a documented subset of it.
+Parses, evaluates and compiles a documented subset of the ClassAd language.
 
 Requirements and ranks of jobs are written in it, and are held against what sites publish.
 The language is described in ``docs/reference/classad.md``; where it could be in doubt it

@@ -19,7 +19,7 @@ class Expression:
     Attributes
     ----------
     root
-        Its outermost part.
+        Outermost node.
     """
 
     __slots__ = ("_text", "root")
@@ -78,7 +78,7 @@ class Ad(Mapping[str, Any]):
 
     @classmethod
     def of(cls, node: NestedAd) -> "Ad":
-        """The ad that a part of an expression writes down."""
+        """Return the ad for a nested ad of an expression."""
         ad = cls()
         for name, part in node.fields:
             key = lower(name)
@@ -89,11 +89,11 @@ class Ad(Mapping[str, Any]):
         return ad
 
     def place(self, name: str) -> tuple[int, int] | None:
-        """Line and column where an attribute was parsed; None when it was not."""
+        """Return line and column where an attribute was parsed; None if not parsed."""
         return self._places.get(lower(name))
 
     def with_attribute(self, name: str, value: object) -> "Ad":
-        """The same ad but for one attribute."""
+        """Return a copy of the ad with one attribute changed."""
         ad = Ad()
         key = lower(name)
         ad._names = self._names | {key: name}
@@ -101,7 +101,7 @@ class Ad(Mapping[str, Any]):
         return ad
 
     def expression(self, name: str) -> Expression:
-        """An attribute as an expression, whatever it is; undefined when it is not there."""
+        """Return an attribute as an expression; undefined when the ad has no such attribute."""
         return Expression(as_node(self.values_by_key.get(lower(name), UNDEFINED)))
 
     def __getitem__(self, name: str) -> Any:
@@ -137,12 +137,12 @@ class Ad(Mapping[str, Any]):
 
 
 def listed(value: Any) -> Any:
-    """A value as callers get it: tuples as lists."""
+    """Convert a stored value to the form for callers: tuples become lists."""
     return [listed(item) for item in value] if type(value) is tuple else value
 
 
 def as_node(value: Any) -> ExpressionNode:
-    """The part of an expression that writes a stored value down."""
+    """Return the node that prints as a stored value."""
     if isinstance(value, Expression):
         return value.root
     if isinstance(value, Ad):
@@ -154,7 +154,7 @@ def as_node(value: Any) -> ExpressionNode:
 
 
 def _simple(part: ExpressionNode) -> Any:
-    """What an ad stores for a part: its value where it needs no evaluation."""
+    """Return what an ad stores for a part: the value, where no evaluation is needed."""
     if isinstance(part, Literal):
         return part.value
     if isinstance(part, NestedAd):

@@ -1,4 +1,4 @@
-"""Finds the attributes that an expression refers to, without evaluating it."""
+"""Finds the attributes that an expression refers to, without evaluation."""
 
 from bursar.classad.ad import Ad, Expression, as_node
 from bursar.classad.tree import AttributeReference, ExpressionNode, LogicalChain
@@ -18,14 +18,14 @@ SCOPES = (*OWN, *OTHER)
 
 def references(expression: Expression, my: Ad) -> frozenset[str]:
     """
-    Attributes of the other ad that an expression may read.
+    Return the attributes of the other ad that an expression may read.
 
     Parameters
     ----------
     expression
-        As parsed.
+        Parsed expression.
     my
-        The ad it belongs to; its attributes are followed.
+        Ad to which the expression belongs; attributes of this ad are followed.
 
     Returns
     -------
@@ -40,14 +40,14 @@ def references(expression: Expression, my: Ad) -> frozenset[str]:
 
 
 def followed(expression: Expression, my: Ad) -> frozenset[str]:
-    """Attributes of the own ad that an expression may read, names in lower case."""
+    """Return the attributes of the own ad that an expression may read, in lower case."""
     reading = _ReferenceWalker(my)
     reading.look_at(expression.root)
     return frozenset(reading.followed)
 
 
 def clauses(expression: Expression) -> tuple[Expression, ...]:
-    """The operands of ``&&`` at the top, as deep as they are grouped; else the whole."""
+    """Return the operands of ``&&`` at the top, nested groups included; else the whole."""
     return tuple(Expression(part) for part in _conjuncts(expression.root))
 
 
@@ -58,7 +58,7 @@ def _conjuncts(node: ExpressionNode) -> list[ExpressionNode]:
 
 
 class _ReferenceWalker:
-    """Goes through an expression and the own attributes it names, each of them once."""
+    """Walks an expression and the own attributes that are named in the expression, each once."""
 
     def __init__(self, my: Ad) -> None:
         self._mine = my.values_by_key
@@ -66,7 +66,7 @@ class _ReferenceWalker:
         self.found: set[str] = set()
 
     def look_at(self, node: ExpressionNode) -> None:
-        """Looks at a part and all that it leads to; a loop, for attributes lead far."""
+        """Visit a node and all that follows from the node; a loop, as chains may be long."""
         waiting = [node]
         while waiting:
             part = waiting.pop()
@@ -75,7 +75,7 @@ class _ReferenceWalker:
             )
 
     def _bare_or_of(self, node: AttributeReference) -> list[ExpressionNode]:
-        """What is to be looked at after a name."""
+        """Return the nodes to visit after a name."""
         key = lower(node.name)
         if node.of is None:
             if key in self._mine:

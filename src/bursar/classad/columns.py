@@ -1,5 +1,5 @@
 """
-Values of many ads side by side, as arrays, and what the operators do with them.
+Holds values of many ads as arrays, and applies operators to whole columns.
 
 Numbers are held as reals, so integers here are those below 2^53; a row that leaves them,
 or holds what has no array, is said to be *odd* and is left to the compiled functions.
@@ -57,7 +57,7 @@ class StringPool:
 
     @property
     def order(self) -> Codes:
-        """For each string, its place among all when upper and lower case are the same."""
+        """Place of each string among all when upper and lower case are the same."""
         if self._order is None:
             folded = [lower(text) for text in self._strings]
             places = {text: place for place, text in enumerate(sorted(set(folded)))}
@@ -73,11 +73,11 @@ class Column:
     Parameters
     ----------
     kinds
-        What each value is.
+        Kind of each value.
     numbers
-        Its number; of a boolean, 0 or 1.
+        Number of each value; 0 or 1 for a boolean.
     codes
-        Its number in the pool, of strings and lists.
+        Number in the pool, for strings and lists.
     kind
         The kind of all, where they are of one; None otherwise.
     """
@@ -136,14 +136,14 @@ def _numeric(kinds: Kinds) -> Mask:
 
 
 def _strict(left: Kinds, right: Kinds) -> Kinds:
-    """The kind that a strict operator makes of what does not fit it."""
+    """Return the kind of a strict operator's result for operands that do not fit."""
     error = (left == ERROR_KIND) | (right == ERROR_KIND)
     missing = (left == UNDEFINED_KIND) | (right == UNDEFINED_KIND)
     return np.where(~error & missing, UNDEFINED_KIND, ERROR_KIND).astype(np.uint8)
 
 
 def compared(sign: str, left: Column, right: Column, pool: StringPool) -> Column:
-    """``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``."""
+    """Evaluate one of ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``."""
     compare = COMPARISONS[sign]
     if left.is_kind(BOOL, INT, REAL) and right.is_kind(BOOL, INT, REAL):
         return booleans(compare(left.numbers, right.numbers))
@@ -164,7 +164,7 @@ def compared(sign: str, left: Column, right: Column, pool: StringPool) -> Column
 
 
 def identical(left: Column, right: Column) -> tuple[Column, Mask]:
-    """``=?=``, and where it is an error (two lists)."""
+    """Evaluate ``=?=``; return the column, and the rows in error (two lists)."""
     same = (
         (left.kinds == right.kinds) & (left.numbers == right.numbers) & (left.codes == right.codes)
     )
@@ -174,7 +174,7 @@ def identical(left: Column, right: Column) -> tuple[Column, Mask]:
 
 
 def computed(sign: str, left: Column, right: Column) -> tuple[Column, Mask]:
-    """``+``, ``-``, ``*``, ``/``, ``%``, and the rows that turn odd."""
+    """Evaluate ``+``, ``-``, ``*``, ``/`` or ``%``; return the column and the odd rows."""
     kinds = np.maximum(left.kinds, right.kinds)
     kinds = np.maximum(kinds, INT)  # booleans count as integers
     fits = _numeric(left.kinds) & _numeric(right.kinds)
@@ -220,14 +220,14 @@ def negated(column: Column) -> tuple[Column, Mask]:
 
 
 def judged(column: Column) -> tuple[Mask, Mask, Mask]:
-    """Where a test makes of the value true, false, or undefined; elsewhere it is an error."""
+    """Return the rows where a test is true, false and undefined; others are errors."""
     numeric = _numeric(column.kinds)
     holds = column.numbers != 0
     return numeric & holds, numeric & ~holds, column.kinds == UNDEFINED_KIND
 
 
 def from_judgement(holds: Mask, fails: Mask, missing: Mask) -> Column:
-    """A column of true, false, undefined, and error where it is none of them."""
+    """Return a column of true, false and undefined; all other rows are errors."""
     kinds = np.where(holds | fails, BOOL, np.where(missing, UNDEFINED_KIND, ERROR_KIND)).astype(
         np.uint8
     )

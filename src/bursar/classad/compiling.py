@@ -1,5 +1,5 @@
 """
-An expression as a function of the other ad, for one that is held against many.
+Compiles an expression that is matched against many ads to a function of the other ad.
 
 What depends on one's own ad alone is worked out once; what is left becomes closures, with
 short ways for a plain attribute against a constant. Anything else is handed to
@@ -37,14 +37,14 @@ _SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
 def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
     """
-    The expression with its own ad bound, to be called with each other ad.
+    Compile an expression with the own ad bound; call the result with each other ad.
 
     Parameters
     ----------
     expression
-        To be evaluated.
+        Expression to compile.
     my
-        The ad it belongs to.
+        Ad to which the expression belongs.
 
     Returns
     -------
@@ -114,7 +114,7 @@ class ExpressionCompiler:
         self._inlined = 0
 
     def compile(self, node: ExpressionNode) -> CompiledNode:
-        """A part of an expression that stands in the own ad itself, in none within it."""
+        """Compile a node that stands in the own ad itself, not in a nested ad."""
         match node:
             case Literal(value):
                 return _constant(value)
@@ -164,7 +164,7 @@ class ExpressionCompiler:
         return self._interpreted(node)
 
     def _own(self, node: AttributeReference, key: str) -> CompiledNode:
-        """An attribute of the own ad, in place of its name."""
+        """Compile an attribute of the own ad in place of the name."""
         stored = self._my.values_by_key[key]
         if type(stored) in PLAIN:
             return _constant(stored)
@@ -188,7 +188,7 @@ class ExpressionCompiler:
             self._depth -= depth
 
     def _read(self, node: AttributeReference, key: str) -> CompiledNode:
-        """A plain attribute of the other ad as it is; one that is an expression, evaluated."""
+        """Read an attribute of the other ad; evaluate the attribute if an expression."""
         evaluated = self._evaluated(node)
 
         def run(target: Ad) -> Value:
@@ -205,7 +205,7 @@ class ExpressionCompiler:
         return lambda target: value_of(node, matched_scope(my, target), EvaluationState(busy))
 
     def _applied(self, function: Callable[..., Value], parts: list[CompiledNode]) -> CompiledNode:
-        """A function of parts that are all evaluated; worked out now if they are constant."""
+        """Apply a function to compiled parts; at once, if all parts are constant."""
         if all(part.is_constant for part in parts):
             return _constant(function(*(part.value for part in parts)))
         runs = [part.run for part in parts]

@@ -33,26 +33,26 @@ from bursar.classad.tree import (
 from bursar.classad.values import ERROR, UNDEFINED, lower
 
 MOST_FOLLOWED = 1000
-"""Attributes that one evaluation follows into their expressions; then they are errors."""
+"""Attributes that one evaluation follows into expressions; beyond, the value is an error."""
 
 DEEPEST_FOLLOWED = 120
 """
-Levels of expressions within expressions while following; then they are errors.
+Levels of nested expressions that are followed; beyond, the value is an error.
 
-Each takes up to four of Python's calls, of which there are a thousand.
+Each level takes up to four calls of Python's, which allows a thousand.
 """
 
 
 class AdScope:
     """
-    An ad in its place: a value of the language.
+    An ad together with the surrounding ads: a value of the language.
 
     Parameters
     ----------
     ad
-        Its attributes.
+        Ad that holds the attributes.
     parent
-        The ad it stands in; None for one of the two that are matched.
+        Scope of the surrounding ad; None for one of the two that are matched.
     other
         The other of the two; None within an ad, or where there is none.
     """
@@ -67,7 +67,7 @@ class AdScope:
 
 class EvaluationState:
     """
-    One evaluation under way.
+    Counts what one evaluation has followed.
 
     Parameters
     ----------
@@ -85,16 +85,16 @@ class EvaluationState:
 
 def evaluate(expression: Expression, my: Ad, target: Ad | None = None) -> Any:
     """
-    The value of an expression.
+    Evaluate an expression.
 
     Parameters
     ----------
     expression
-        To be evaluated.
+        Expression to evaluate.
     my
-        The ad it belongs to.
+        Ad to which the expression belongs.
     target
-        The ad it is held against; None: there is none, and what is asked of it is undefined.
+        Ad to match against; None: no ad, so that all references to the other ad are undefined.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def matched_scope(my: Ad, target: Ad | None) -> AdScope:
 
 
 def given(value: Value) -> Any:
-    """A value as callers get it."""
+    """Convert a value to the form for callers: lists, and ads without scope."""
     if type(value) is tuple:
         return [given(item) for item in value]
     return value.ad if isinstance(value, AdScope) else value
@@ -151,7 +151,7 @@ def _selected(of: Value, key: str, state: EvaluationState) -> Value:
 
 
 def _find(scope: AdScope, key: str, state: EvaluationState) -> tuple[Value] | None:
-    """The value of a name in an ad or those around it; None when it is in none of them."""
+    """Return the value of a name in an ad or the surrounding ads; None where not found."""
     current = scope
     while True:
         if key in current.ad.values_by_key:
@@ -171,7 +171,7 @@ def _find(scope: AdScope, key: str, state: EvaluationState) -> tuple[Value] | No
 
 
 def _followed(scope: AdScope, key: str, state: EvaluationState) -> Value:
-    """The value of an attribute that is there."""
+    """Return the value of an attribute that exists."""
     stored = scope.ad.values_by_key[key]
     if type(stored) in PLAIN:
         return stored

@@ -282,7 +282,7 @@ def _power(base: Value, exponent: Value) -> Value:
 
 
 def _quantized(value: Value, step: Value) -> Value:
-    """The next multiple of the step; of a list, its first item that is large enough."""
+    """Return the next multiple of the step; for a list, the first item that is large enough."""
     least = _number(value)
     if least is None:
         return ERROR
@@ -351,4 +351,4 @@ FUNCTIONS: dict[str, Function] = {
     "quantize": _quantized,
     **STRING_LISTS,
 }
-"""Each function by its name in lower case."""
+"""Functions by name, in lower case."""

@@ -40,12 +40,12 @@ def misfit(left: Value, right: Value) -> Value:
 
 
 def real(value: float) -> Value:
-    """The result of real arithmetic; beyond all numbers is an error, as in HTCondor."""
+    """Return a real result; positive infinity is an error, as in HTCondor."""
     return ERROR if value == math.inf else value
 
 
 def divided(left: float, right: float) -> float:
-    """The quotient of reals as IEEE 754 has it."""
+    """Return the quotient of reals by the rules of IEEE 754."""
     if right != 0:
         return left / right
     if left == 0 or math.isnan(left):

@@ -80,7 +80,7 @@ SIGNATURES: dict[str, tuple[int, int | None]] = {
     "pow": (2, 2),
     "quantize": (2, 2),
 }
-"""Each name in lower case, with the fewest and the most arguments; None: any number."""
+"""Functions in lower case, with the fewest and the most arguments; None: any number."""
 
 _CLOCK = "the answer would change from one evaluation to the next"
 _MACHINE = "expressions know nothing of the machine that evaluates them"
@@ -130,12 +130,12 @@ _HINTS = {
 
 def parse(text: str, *, where: str = "") -> Expression:
     """
-    The expression in a text.
+    Parse a text into an expression.
 
     Parameters
     ----------
     text
-        As the user wrote it.
+        Text written by the user.
     where
         File or field that holds it, for errors.
 
@@ -159,7 +159,7 @@ def parse_ad(text: str, *, where: str = "") -> Ad:
     Parameters
     ----------
     text
-        As the user wrote it.
+        Text written by the user.
     where
         File or field that holds it, for errors.
 

@@ -111,7 +111,7 @@ class Pattern(NamedTuple):
 
 def compile_pattern(pattern: str, options: str) -> Pattern | None:
     """
-    Compile a pattern; return None when it is malformed, too large or not supported.
+    Compile a pattern; return None for a malformed, too large or unsupported one.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _set_items(items: str) -> str:
 
 
 def _character(text: str, *, in_set: bool = False) -> str:
-    """Return the character that stands for itself or behind a backslash."""
+    """Return the character for which a plain or escaped character stands."""
     if text[0] != "\\":
         return text
     letter = text[1]

@@ -52,7 +52,7 @@ _ESCAPES = {
 
 
 def written(node: ExpressionNode) -> str:
-    """The expression as text, with the parentheses it needs."""
+    """Return the text of an expression, with no more parentheses than needed."""
     return _within(node, 0)
 
 
@@ -62,7 +62,7 @@ def quoted(text: str) -> str:
 
 
 def name_written(name: str) -> str:
-    """An attribute's name, in single quotes where it is no plain one."""
+    """Return an attribute's name, in single quotes unless plain."""
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name.lower() not in RESERVED:
         return name
     return "'" + _escaped(name).replace('\\"', '"').replace("'", "\\'") + "'"
@@ -90,13 +90,13 @@ def _constant(value: Constant) -> str:
 
 
 def _within(node: ExpressionNode, binding: int) -> str:
-    """The text, in parentheses where it binds less tightly than what is around it."""
+    """Return the text of a node, in parentheses where the surroundings bind more tightly."""
     text, own = _text(node)
     return f"({text})" if own < binding else text
 
 
 def _text(node: ExpressionNode) -> tuple[str, int]:
-    """The text, and how tightly it binds."""
+    """Return the text of a node, and how tightly the text binds."""
     match node:
         case Literal(value):
             text = _constant(value)

@@ -15,13 +15,13 @@ SEPARATORS_OF_TWO = " ,\t\r\n"
 
 
 def _items(text: str, separators: str = SEPARATORS) -> list[str]:
-    """The parts between separators, without spaces around them; empty ones are none."""
+    """Return the non-empty parts between separators, stripped of spaces."""
     parts = re.split(f"[{re.escape(separators)}]", text) if separators else [text]
     return [part for part in (part.strip() for part in parts) if part]
 
 
 def _split(text: Value, separators: Value = SEPARATORS) -> Value:
-    """A run of separators is one; only a comma twice, or the like, has nothing between it."""
+    """Split a text at separators; empty parts are dropped."""
     if type(text) is not str or type(separators) is not str:
         return ERROR
     return tuple(_items(text, separators))
@@ -129,4 +129,4 @@ STRING_LISTS: dict[str, Callable[..., Value]] = {
     "stringlistisubsetmatch": _is_subset(lower),
     "stringlist_regexpmember": _regexp_member,
 }
-"""Each function by its name in lower case."""
+"""Functions by name, in lower case."""

@@ -76,19 +76,19 @@ class Table:
 
     @property
     def ads(self) -> Sequence[Ad]:
-        """The ads as they are now."""
+        """Ads with all changes made so far."""
         return self._ads
 
     def holds(self, expression: Expression, my: Ad) -> Mask:
         """
-        Where an expression is true.
+        Return where an expression is true.
 
         Parameters
         ----------
         expression
-            Held against each ad.
+            Expression to evaluate against each ad.
         my
-            The ad it belongs to.
+            Ad to which the expression belongs.
 
         Returns
         -------
@@ -102,14 +102,14 @@ class Table:
 
     def values(self, expression: Expression, my: Ad) -> Numbers:
         """
-        An expression as a number.
+        Return the value of an expression for each ad, as a number.
 
         Parameters
         ----------
         expression
-            Held against each ad.
+            Expression to evaluate against each ad.
         my
-            The ad it belongs to.
+            Ad to which the expression belongs.
 
         Returns
         -------
@@ -127,16 +127,16 @@ class Table:
 
     def set(self, name: str, index: int, value: object) -> None:
         """
-        Changes one attribute of one ad.
+        Change one attribute of one ad.
 
         Parameters
         ----------
         name
-            Of the attribute.
+            Name of the attribute, in any case.
         index
-            Of the ad.
+            Position of the ad in the table, from 0.
         value
-            As an :class:`Ad` takes it.
+            New value, of any type that :class:`Ad` accepts.
         """
         ad = self._ads[index] = self._ads[index].with_attribute(name, value)
         key = lower(name)
@@ -155,7 +155,7 @@ class Table:
         self._combined.clear()
 
     def column(self, key: str) -> Column:
-        """An attribute of all ads; its name in lower case."""
+        """Return the column of an attribute, named in lower case."""
         found = self._columns.get(key)
         if found is None:
             values = [ad.values_by_key.get(key, UNDEFINED) for ad in self._ads]
@@ -163,7 +163,7 @@ class Table:
         return found
 
     def _evaluated(self, expression: Expression, my: Ad) -> tuple[Column, Mask]:
-        """The expression as a column, and the rows it does not hold for."""
+        """Return the expression as a column, and the odd rows that the column does not cover."""
         if not self._ads:
             return booleans(np.zeros(1, dtype=bool)), np.zeros(0, dtype=bool)
         run = _TableEvaluation(self, my)
@@ -222,7 +222,7 @@ def _renumbered(values: Codes) -> tuple[Codes, int]:
 
 def _cheap_first(expression: Expression) -> Expression:
     """
-    The same for who asks only where it is true: of conjuncts, those that take columns first.
+    Reorder conjuncts so that whole columns come first; only where all are true is the same.
 
     The others are then evaluated only where these leave something open.
     """
@@ -245,7 +245,7 @@ _NOWHERE = np.zeros(1, dtype=bool)
 
 
 class _TableEvaluation:
-    """One expression on its way over a table."""
+    """Evaluates one expression over a table."""
 
     def __init__(self, table: Table, my: Ad) -> None:
         self._table = table
@@ -375,7 +375,7 @@ class _TableEvaluation:
         return chosen(holds | fails, column, from_judgement(_NOWHERE, _NOWHERE, missing))
 
     def _mapped(self, node: ExpressionNode) -> Column:
-        """A part without columns: evaluated once for each combination of what it reads."""
+        """Evaluate a part without columns once for each combination of the values read."""
         expression = Expression(node)
         ads = self._table.ads
         if not followed(expression, self._my).isdisjoint(self._within):

@@ -1,4 +1,4 @@
-"""Values as ``string()`` writes them, and regular expressions."""
+"""Writes values as text for ``string()``, and matches regular expressions."""
 
 import math
 from functools import lru_cache
@@ -10,7 +10,7 @@ from bursar.classad.values import Exceptional
 
 
 def text_of(value: Value) -> str:
-    """The text of a value as HTCondor writes it: reals in scientific form, lists in braces."""
+    """Return the text of a value as in HTCondor: reals in scientific form, lists in braces."""
     return value if type(value) is str else _nested(value)
 
 
@@ -36,7 +36,7 @@ def _nested(value: Value) -> str:
 
 
 def _field(stored: Value) -> str:
-    """An attribute of an ad: what needs evaluation stands as it is written."""
+    """Return the text of an attribute; an expression is printed unevaluated."""
     if hasattr(stored, "root"):
         return written(stored.root)
     return str(stored) if hasattr(stored, "values_by_key") else _nested(stored)

@@ -1,11 +1,11 @@
-"""The parts of an expression, as the parser puts them together."""
+"""Nodes of the syntax tree of an expression."""
 
 from dataclasses import dataclass, field
 
 from bursar.classad.values import Exceptional
 
 DEEPEST = 100
-"""Levels of nesting in an expression; deeper ones are refused when they are read."""
+"""Levels of nesting in an expression; the parser refuses deeper ones."""
 
 Constant = bool | int | float | str | Exceptional
 
@@ -35,7 +35,7 @@ class ExpressionNode:
 
 @dataclass(frozen=True, slots=True)
 class Literal(ExpressionNode):
-    """A value as it is written."""
+    """A constant."""
 
     value: Constant
 
@@ -104,7 +104,7 @@ class ConditionalOperation(ExpressionNode):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall(ExpressionNode):
-    """A function with its arguments; ``name`` as it is written."""
+    """A function with arguments; ``name`` in the user's spelling."""
 
     name: str
     arguments: tuple[ExpressionNode, ...]

@@ -1,4 +1,4 @@
-"""What an expression can come to: the values of the language and how texts are compared."""
+"""Values of the language, and how strings are compared."""
 
 import string
 from typing import Final, final
@@ -28,10 +28,10 @@ class Exceptional:
 
 
 UNDEFINED: Final = Exceptional("undefined")
-"""An attribute that is not there, and what follows from it."""
+"""Value of a missing attribute, and of operations on one."""
 
 ERROR: Final = Exceptional("error")
-"""Operands that do not fit the operator, and what follows from it."""
+"""Value of an operation on operands that do not fit, and of operations on an error."""
 
 MOST = 2**63 - 1
 """Largest integer; the smallest is ``-MOST - 1``."""
@@ -41,7 +41,7 @@ _UPPER = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 
 
 def lower(text: str) -> str:
-    """The text with A to Z in lower case, and nothing else changed, as C does it."""
+    """Return the text with A to Z in lower case and nothing else changed, as in C."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 

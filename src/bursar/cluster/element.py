@@ -1,4 +1,4 @@
-"""A computing element: what runs and waits there, and how long a job submitted now would wait."""
+"""Keeps the queue of a computing element, and forecasts how long a new job would wait."""
 
 import heapq
 import math
@@ -10,7 +10,7 @@ from bursar.model.errors import InputError
 from bursar.model.status import SiteStatus
 
 ROUNDING = 1e-6
-"""Seconds by which something may happen beside its forecast and still be as forecast."""
+"""Seconds by which an event may miss the forecast and still count as forecast."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,7 @@ class _ElementJob:
     Parameters
     ----------
     processors
-        That it holds.
+        Processors that the job holds.
     seconds
         Estimate; None when there is none.
     start
@@ -39,7 +39,7 @@ class _ElementJob:
 
 class ComputingElement:
     """
-    Jobs on processors that are all alike, begun in the order in which they were submitted.
+    Holds the jobs of a site with equal processors, begun in order of submission.
 
     It is told what happens, and knows no clock: a broker tells of real jobs, a simulator of
     its own. Its *estimated traversal time* (Cavalieri et al. 2003, section 2.1) is how long a
@@ -101,7 +101,7 @@ class ComputingElement:
         key
             Unique among the jobs that are here.
         processors
-            That it holds.
+            Processors that the job holds.
         seconds
             Estimate of how long it runs here (see :meth:`seconds_of`); None: unknown.
 
@@ -133,7 +133,7 @@ class ComputingElement:
 
     def began(self, key: Hashable, now: float) -> None:
         """
-        A job that waited runs; it need not be the first, nor must there be room for it.
+        Record that a waiting job runs; any job may, whether or not processors are free.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class ComputingElement:
             self._push_end(job)
 
     def ended(self, key: Hashable, now: float) -> None:
-        """A job is here no more, whether it ran or waited; of one that is not, nothing changes."""
+        """Record that a running or waiting job is gone; unknown jobs are ignored."""
         job = self._running.pop(key, None)
         if job is None:
             job = self._waiting.pop(key, None)
@@ -240,7 +240,7 @@ class ComputingElement:
     # The forecast.
 
     def _is_current(self, now: float) -> bool:
-        """Whether nothing should have happened by now of which it was not told."""
+        """Whether the forecast holds: no begin or end that was due by now is missing."""
         if not self._holds:
             return False
         # Ends that are out of date are dropped when they come to the top, instead of being
@@ -253,7 +253,7 @@ class ComputingElement:
         return now <= due + ROUNDING
 
     def _project_waits(self, now: float) -> None:
-        """Makes it anew: list scheduling of what waits behind what runs."""
+        """Make the forecast anew: list scheduling of the waiting jobs behind the running ones."""
         self._ends.clear()
         for job in self._running.values():
             job.end = self._end_of(job, now)
@@ -269,7 +269,7 @@ class ComputingElement:
         self._holds = True
 
     def _place(self, job: _ElementJob) -> None:
-        """A job behind all that wait: it begins after them, once enough processors are free."""
+        """Add a job behind all that wait to the forecast."""
         begin, missing = self._latest, job.processors
         while missing:
             moment, count = heapq.heappop(self._free)
@@ -320,7 +320,7 @@ def _release_times(
     held: Iterable[tuple[float, int]], processors: int, now: float
 ) -> list[tuple[float, int]]:
     """
-    When processors come free, earliest first, by when those that are held do.
+    Return when processors come free, earliest first.
 
     Where more are held than there are, the first that come free are free to nobody.
     """

@@ -64,7 +64,7 @@ class JobState:
 
 class JobTable:
     """
-    Holds the jobs of a machine, those submitted for later included, as columns.
+    Holds the jobs of a machine as columns, jobs submitted for later included.
 
     The kernels read and write the columns directly, so these are longer than the table:
     only the first :attr:`count` entries are jobs. Times are NaN until they are known; the
@@ -105,7 +105,7 @@ class JobTable:
             self.__dict__[name] = column
 
     def add(self, submit: float, width: int, estimate: float, runtime: float) -> int:
-        """Append a job, for which there must be room; return its number."""
+        """Append a job, for which there must be room; return the job's number."""
         number = self.count
         self.submit[number] = submit
         self.width[number] = width
@@ -125,7 +125,7 @@ class JobTable:
 
     @property
     def submitted(self) -> FloatArray:
-        """Submission time of each job, those in the future included; a view."""
+        """Submission time of each job, future submissions included; a view."""
         return self.submit[: self.count]
 
     @property

@@ -104,7 +104,7 @@ def push(
 
 @compiled
 def pop(k: IntArray, heap_time: FloatArray, heap_event: IntArray, heap_order: IntArray) -> int:
-    """Takes the earliest event away; of several at one time, the first that was added."""
+    """Remove the earliest event; of several at one time, the first that was added."""
     event = heap_event[0]
     k[K_HEAP] -= 1
     count = k[K_HEAP]
@@ -127,7 +127,7 @@ def pop(k: IntArray, heap_time: FloatArray, heap_event: IntArray, heap_order: In
 def remove(
     k: IntArray, heap_time: FloatArray, heap_event: IntArray, heap_order: IntArray, job: int
 ) -> None:
-    """Takes the event of a job away, wherever it is."""
+    """Remove the event of a job from anywhere in the heap."""
     i = 0
     while i < k[K_HEAP] and heap_event[i] != job and heap_event[i] != ~job:
         i += 1
@@ -160,7 +160,7 @@ def _begin(
     heap_event: IntArray,
     heap_order: IntArray,
 ) -> None:
-    """A job starts: its end, or the end of its estimate, becomes an event."""
+    """Start a job; the end of the job, or of its estimate, becomes an event."""
     start[job] = now
     expected[job] = now + estimate[job]
     if runtime[job] <= estimate[job]:
@@ -198,7 +198,7 @@ def _start_in_order(
     times: FloatArray,
     free: IntArray,
 ) -> None:
-    """FCFS, and EASY where ``backfill`` says so."""
+    """Start jobs by FCFS, and by EASY where ``backfill`` is set."""
     count = k[K_QUEUE]
     front = k[K_FRONT]
     first = 0
@@ -270,7 +270,7 @@ def _start_in_order(
 def promise_earliest(
     k: IntArray, times: FloatArray, free: IntArray, width: int, length: float, now: float
 ) -> float:
-    """The earliest window that breaks no promise, taken; its start."""
+    """Take the earliest window that breaks no promise; return the window's start."""
     begin = earliest(k, times, free, width, length, now, math.inf)
     change(k, times, free, begin, begin + length, -width)
     return begin
@@ -287,7 +287,7 @@ def compress(
     times: FloatArray,
     free: IntArray,
 ) -> None:
-    """Each waiting job, in order, goes to the earliest start there is; never a later one."""
+    """Move each waiting job, in order, to the earliest start; never to a later one."""
     for i in range(k[K_QUEUE]):
         old = reserved[i]
         # Due now: it starts at this moment in any case.
@@ -313,7 +313,7 @@ def withdraw_promises(
     times: FloatArray,
     free: IntArray,
 ) -> None:
-    """Takes what waiting jobs are promised out of the profile."""
+    """Take the promises of waiting jobs out of the profile."""
     for i in range(k[K_QUEUE]):
         job = queue[i]
         change(k, times, free, reserved[i], reserved[i] + estimate[job], width[job])
@@ -353,7 +353,7 @@ def _start_reserved(
     heap_event: IntArray,
     heap_order: IntArray,
 ) -> float:
-    """Starts the jobs whose promised moment it is; when the next one's is."""
+    """Start the jobs promised for now; return the next promised start."""
     upcoming = math.inf
     kept = 0
     for i in range(k[K_QUEUE]):
@@ -403,7 +403,7 @@ def advance(
     extra: FloatArray,
 ) -> float:
     """
-    Everything that happens up to and at ``until``.
+    Simulate all events up to and at ``until``.
 
     At one moment: jobs end, or are extended or killed; reservations end; jobs
     are submitted, in order; then the policy starts what may start, once.

@@ -1,4 +1,4 @@
-"""A space-shared parallel machine and its batch scheduler, moved forward step by step."""
+"""Models a space-shared parallel machine with a batch scheduler, step by step."""
 
 import math
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Reservation:
 
 class Machine:
     """
-    Runs jobs as a policy starts them.
+    Runs jobs on processors in the order of a scheduling policy.
 
     A job's true run time only ends it; every decision is made by estimates. Submit
     jobs, reserve windows, move the clock on, look at any time.
@@ -136,7 +136,7 @@ class Machine:
         Returns
         -------
         int
-            Its number.
+            Number of the job.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class Machine:
     def submit_all(
         self, submit: FloatArray, processors: IntArray, estimate: FloatArray, runtime: FloatArray
     ) -> None:
-        """Submit many jobs at once, as :meth:`submit` takes them; each valid and in order."""
+        """Submit many jobs at once, each valid as for :meth:`submit`, in order of submission."""
         self._ensure(len(submit))
         self.jobs.extend(submit, processors, estimate, runtime)
 
@@ -293,7 +293,7 @@ class Machine:
 
     def release(self, reservation: Reservation) -> None:
         """
-        Give a reservation back, or what is left of it.
+        Give back a reservation, or the part that is left.
 
         Raises
         ------
@@ -332,7 +332,7 @@ class Machine:
     @property
     def next_event(self) -> float:
         """
-        Time at which something happens next by itself, seconds; infinite when nothing will.
+        Time of the next event, seconds; infinite when none is due.
 
         A job submitted for later joins, one ends, one is started as promised, or a
         reservation is over.
@@ -450,7 +450,7 @@ class Machine:
     # Inside.
 
     def _check(self, processors: int, estimate: float, runtime: float) -> None:
-        """Raise unless there can be such a job."""
+        """Raise unless the machine could ever run this job."""
         if not 1 <= processors <= self.processors:
             raise InputError(
                 f"a job needs between 1 and {self.processors} processors, got {processors}"
@@ -507,7 +507,7 @@ class Machine:
         )
 
     def _hold_for_head(self, sign: int, head: float | None = None) -> float | None:
-        """Add the start that EASY promises its first waiting job to the profile, or take it out."""
+        """Add EASY's promise to the first waiting job to the profile, or remove the promise."""
         if self.rules.policy != "easy" or not self._k[K_QUEUE]:
             return None
         job = self._queue[self._k[K_FRONT]]

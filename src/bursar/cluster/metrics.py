@@ -66,12 +66,12 @@ class ScheduleMetrics:
 
 def measure(trace: Trace, result: SimulatedSchedule, *, tau: float = TAU) -> ScheduleMetrics:
     """
-    All of them.
+    Compute all metrics of a schedule.
 
     Parameters
     ----------
     tau
-        Seconds, for the bounded slowdown. Positive.
+        Run time, seconds, below which runs count as this long in the bounded slowdown. Positive.
     """
     wait = result.start - trace.submit
     slowdown = bounded_slowdowns(trace, result, tau)
@@ -120,12 +120,12 @@ def processors_busy(trace: Trace, result: SimulatedSchedule) -> tuple[FloatArray
 
 def averaged(times: FloatArray, values: IntArray, points: int) -> tuple[FloatArray, FloatArray]:
     """
-    A step function as its averages over equal pieces of its time.
+    Return the averages of a step function over equal pieces of time.
 
     Parameters
     ----------
     times, values
-        As :func:`queue_length` gives them.
+        Step function, as returned by :func:`queue_length`.
     points
         How many pieces, at most.
 

@@ -22,7 +22,7 @@ K_SIZE = 9
 
 @compiled
 def trim(k: IntArray, times: FloatArray, free: IntArray, now: float) -> None:
-    """Drop the profile before ``now``, at which its first step then begins."""
+    """Drop the profile before ``now``; the first step then begins at ``now``."""
     low, high = k[K_LOW], k[K_HIGH]
     while low + 1 < high and times[low + 1] <= now:
         low += 1

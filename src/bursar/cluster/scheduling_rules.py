@@ -1,4 +1,4 @@
-"""The rules by which a machine starts its jobs."""
+"""Rules by which a machine starts jobs."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

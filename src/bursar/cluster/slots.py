@@ -66,7 +66,7 @@ def offered_slots(machine: Machine, horizon: float | None = None) -> list[FreeSl
 
 def free_area(machine: Machine) -> list[FreeSlot]:
     """
-    Return what the schedule leaves until its own end (e-Science 2006, section 4), by start.
+    Return the free slots up to the last planned end (e-Science 2006, section 4), by start.
 
     The rectangles are cut as by :func:`offered_slots`, but none ends past the last planned
     end, and none may be divided or extended. There are none when nothing is planned.
@@ -84,7 +84,7 @@ def free_slots(
     width: IntArray,
 ) -> list[FreeSlot]:
     """
-    Return the free windows of each processor, those with the same start and end together, by start.
+    Return the free windows of each processor by start; equal windows become one slot.
 
     Which processor runs what decides how the free area is cut. Everything
     planned takes, in order of start, the processors of the lowest numbers that
@@ -95,7 +95,7 @@ def free_slots(
     now, horizon
         Seconds; the area between is cut into slots.
     begin, end, width
-        Of everything that runs or is planned, each of shape ``(n,)``; at no
+        Times and processors of everything that runs or is planned, each of shape ``(n,)``; at no
         moment wider together than the machine.
     """
     begin = np.maximum(begin, now)

@@ -73,12 +73,13 @@ def with_bounds(
     problem: PlanningProblem, options: Sequence[PlanOption], least_cost: Callable[[float], float]
 ) -> list[PlanOption]:
     """
-    The options, each with what no plan on its slots, or as fast, can beat.
+    Return the options, each with bounds on makespan (of the same slots) and cost (as fast).
 
     Parameters
     ----------
     least_cost
-        What is proven otherwise: makespan, seconds, to currency units.
+        Returns the least cost, currency units, that is proven elsewhere for plans of a makespan,
+        seconds; 0 where nothing is.
     """
     timed = [o for o in options if o.makespan is not None]
     if not timed:
@@ -110,7 +111,7 @@ def offers_endless_leases(problem: PlanningProblem) -> bool:
 
 
 def is_priced(slot: Slot) -> bool:
-    """Whether both of its prices are known."""
+    """Whether both prices of a slot are known."""
     return slot.unit_price is not None and slot.fixed_price is not None
 
 
@@ -177,7 +178,7 @@ def _by_sites_used(purchases: IntArray) -> Iterator[tuple[BoolArray, IntArray]]:
 
 
 def _shortest(problem: PlanningProblem, used: BoolArray) -> FloatArray:
-    """Least run time on the used sites, shape ``(n_tasks,)``; 0 where it fits on none."""
+    """Return the least run time on the used sites, shape ``(n_tasks,)``; 0 where none fits."""
     shortest = problem.runtimes[:, used].min(axis=1)
     return np.where(np.isfinite(shortest), shortest, 0.0)
 

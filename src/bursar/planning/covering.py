@@ -146,8 +146,8 @@ class _MakespanCase:
 
     Parameters
     ----------
-    room, makespan, windows, wares
-        What they are plans of, seconds, and what follows from these.
+    room, makespan, windows
+        Empty slots, makespan in seconds, and the time windows that follow for the tasks.
     busy
         Tasks that hold processors wherever they run.
     """

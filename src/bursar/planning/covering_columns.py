@@ -1,4 +1,4 @@
-"""What can be bought for plans of a makespan: the columns of the covering programme."""
+"""Columns of the covering programme: the slots, and parts of slots, that a plan can buy."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from bursar.planning.problem import PlanningProblem
 @dataclass(frozen=True, slots=True, eq=False)
 class CoveringColumns:
     """
-    What can be bought for plans of some makespan: one column for each slot and its parts.
+    Holds the columns of one makespan: for each slot a share, and the parts paid beside the share.
 
     Parameters
     ----------

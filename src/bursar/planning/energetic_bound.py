@@ -48,7 +48,7 @@ TOLERANCE = 1e-11
 
 class DirectedArrays(NamedTuple):
     """
-    Tasks and slots in one direction of time, as the kernels take them.
+    Holds tasks and slots in one direction of time, in the form of the kernels.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class TaskWindows:
 
     @property
     def empty(self) -> bool:
-        """Whether a task can run nowhere, so that there is no such plan."""
+        """Whether some task can run nowhere, so that no plan has this makespan."""
         return not bool(self.possible.any(axis=1).all())
 
     @property
@@ -160,11 +160,11 @@ class EmptySlotCapacity:
         )
         """Earliest start, seconds, shape ``(n_tasks, n_sites)``."""
         self.measures = self._measures()
-        """The first counts processors as they are."""
+        """Weights of widths; the first counts processors as they are."""
 
     @property
     def path(self) -> float:
-        """The longest chain of tasks, each where it can end first, seconds."""
+        """Length of the longest chain of tasks, each where the task can end first, seconds."""
         return float((self.starts + self.problem.runtimes).min(axis=1).max())
 
     def windows(self, makespan: float) -> TaskWindows:
@@ -202,7 +202,7 @@ class EmptySlotCapacity:
         return True
 
     def _measures(self) -> list[WidthWeights]:
-        """The widths as they are, then with different ones taken as wide."""
+        """Return one measure for the widths as they are, and two for each width tried as wide."""
         times, free = self._free()
         speeds = self.problem.speeds
         widths = np.broadcast_to(self.problem.widths[:, None], self.problem.runtimes.shape)
@@ -278,7 +278,7 @@ def makespan_bound(problem: PlanningProblem, caps: IntArray | None = None) -> fl
 
 
 def evenly_spaced(values: FloatArray, most: int) -> FloatArray:
-    """At most so many of the values, evenly spread, the first and the last among them."""
+    """Return at most ``most`` values, evenly spread, the first and the last included."""
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

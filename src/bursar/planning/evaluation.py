@@ -43,7 +43,7 @@ class PurchaseScores:
 
 class PurchaseEvaluator:
     """
-    Schedules purchases and says what they come to.
+    Schedules purchases and computes their makespans and costs.
 
     The kernels let go of the interpreter, so a batch is shared among threads;
     what a purchase comes to depends on nothing else, so their number changes
@@ -107,7 +107,7 @@ class PurchaseEvaluator:
         priorities
             Tasks in the order to take them, shape ``(n, n_tasks)``; None: the policy's.
         weights
-            Of the cost for ``list-cost``, one for each; None: the policy's.
+            Weights of the cost for ``list-cost``, one for each purchase; None: the policy's.
         due
             Moments by which ``list-cost`` tries to finish tasks, shape ``(n, n_tasks)``.
         policy

@@ -1,5 +1,5 @@
 """
-Linear programmes whose rows are added as solutions break them, and the bounds they prove.
+Solves linear programmes for bounds; rows are added when a solution breaks one.
 
 A bound holds to within one part in 10^6 (what the solver lets pass), which is taken off.
 """

@@ -54,7 +54,7 @@ class ParetoArchive:
         return at == 0 or rounded(self._found[at - 1].cost) > rounded(cost)
 
     def add(self, found: EvaluatedPlan) -> bool:
-        """Keeps the plan, and drops those it beats; False where it is beaten itself."""
+        """Keep an unbeaten plan and drop the plans beaten by this one; False when not kept."""
         if not np.isfinite(found.makespan) or not self.would_keep(found.makespan, found.cost):
             return False
         makespan, cost = rounded(found.makespan), rounded(found.cost)
@@ -76,7 +76,7 @@ def at_trade_off(points: FloatArray, weight: float) -> int:
     points
         Makespan and cost of plans that no other beats, shape ``(n, 2)``, n positive.
     weight
-        Of the cost, from 0 to 1.
+        Weight of the cost, from 0 to 1.
     """
     span = np.ptp(points, axis=0)
     scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)

@@ -1,5 +1,5 @@
 """
-Which plan the goal picks, why, and what could be had where none will do.
+Picks the plan for a goal, says why, and makes counter-offers where no plan will do.
 
 - A deadline alone, or with a budget: the cheapest plan that meets both.
 - A budget alone: the fastest plan within it.
@@ -20,7 +20,7 @@ from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront, PlanOption
 
 SLACK = 1e-9
-"""Relative; a plan this little past a deadline or budget meets it."""
+"""Share by which a plan may exceed a deadline or budget and still meet the goal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class GoalCounterOffer:
     tasks
         How many run.
     share
-        Of the tasks, in [0, 1].
+        Share of the tasks, in [0, 1].
     margin_seconds, margin_cost
         Parts of makespan and cost beyond what the tasks themselves take: for the start of
         workers, the end of leases and the money that is held ahead.
@@ -82,24 +82,24 @@ class PlanChoice:
 
 
 class ExecutionMargins(Protocol):
-    """Tells what carrying a plan out takes beyond the plan itself."""
+    """Tells the time and money that carrying out a plan takes beyond the plan."""
 
     def affords(self, option: PlanOption, budget: float) -> bool:
-        """Whether a budget lets a plan run to its end, if all goes as planned."""
+        """Whether a budget lets a plan run to the end, if all goes as planned."""
 
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
         """
-        Seconds and currency units that are sure to do, as they are printed.
+        Return seconds and currency units, rounded up as printed, that are sure to suffice.
 
         Of an option whose makespan is known; the amount is None when a price is unknown.
         """
 
     def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
-        """The same of a plan for so many of the tasks."""
+        """Return the same for a plan of only so many of the tasks."""
 
 
 class NoExecutionMargins:
-    """Plans take what they say: nothing is held ahead, workers are there at once."""
+    """Adds no margins: nothing is held ahead, and workers are there at once."""
 
     def affords(self, option: PlanOption, budget: float) -> bool:
         """See :class:`ExecutionMargins`."""
@@ -119,16 +119,16 @@ def choose_plan(
     front: ParetoFront, goal: Goal, needs: ExecutionMargins | None = None
 ) -> PlanChoice:
     """
-    The plan of the curve that the goal picks.
+    Return the plan of the curve that the goal picks.
 
     What is not known cannot rule a plan out: with unknown runtimes or prices
     the reason says what could not be checked. Plans that meet the goal with their margins
-    come before such as just meet it.
+    come before plans that only just meet the goal.
 
     Parameters
     ----------
     needs
-        What carrying a plan out takes; None: what the plan says.
+        Time and money beyond the plan; None: no margins.
     """
     needs = needs or NoExecutionMargins()
     meeting = [o for o in front.options if _meets(o, goal) and _affords(o, goal, needs)]
@@ -256,7 +256,7 @@ def _affords(option: PlanOption, goal: Goal, needs: ExecutionMargins) -> bool:
 
 
 def _is_sure(option: PlanOption, goal: Goal, needs: ExecutionMargins) -> bool:
-    """Whether an option meets the goal with its margins, as far as its figures are known."""
+    """Whether an option meets the goal with margins, as far as the figures are known."""
     if option.makespan is None or (goal.deadline is None and goal.budget is None):
         return True
     return _is_within(needs.with_margins(option), goal)

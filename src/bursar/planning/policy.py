@@ -1,4 +1,4 @@
-"""How tasks are placed on a purchase, and what is needed to do it again."""
+"""Describes how tasks are placed on a purchase, and the recipe that repeats a schedule."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
@@ -23,7 +23,7 @@ class PlacementPolicy:
     scheduler
         Which list scheduler; see :mod:`bursar.planning.schedulers`.
     weight
-        Of the allocation cost in the total cost, in [0, 1] (alpha of e-Science'06
+        Weight of the allocation cost in the total cost, in [0, 1] (alpha of e-Science'06
         equation 5); of ``list-cost``.
     worth
         Currency units that a second of makespan is worth (psi of that equation).
@@ -37,7 +37,7 @@ class PlacementPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRecipe:
     """
-    All that makes a schedule, so that it can be made again.
+    Holds all inputs of a schedule, so that the same schedule can be made again.
 
     Parameters
     ----------

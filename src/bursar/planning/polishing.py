@@ -1,5 +1,5 @@
 """
-A front made better, and proven, by CP-SAT.
+Improves the plans of a front by CP-SAT, and proves bounds.
 
 The fastest plan first, then plans evenly far apart along the front: each is
 handed to the solver as a hint, and asked to be cheaper at the same deadline. A
@@ -35,7 +35,7 @@ class ProvenBounds:
     costs
         Deadline, seconds, and the least cost of a plan that meets it, currency units.
     note
-        What there is to say about it; empty when nothing.
+        One line for the user; empty when there is nothing to say.
     """
 
     makespan: float | None = None
@@ -50,12 +50,12 @@ class ProvenBounds:
 
 def polish_front(search: PlanSearch, seconds: float) -> ProvenBounds:
     """
-    Adds what the solver finds to the archive, and answers what it proves.
+    Add the solver's plans to the archive, and return the bounds that the solver proves.
 
     Parameters
     ----------
     seconds
-        To spend, about.
+        Time to spend, about.
 
     Raises
     ------

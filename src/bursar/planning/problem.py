@@ -24,9 +24,9 @@ class PlanningProblem:
     Parameters
     ----------
     sites
-        In the order that breaks ties.
+        Sites, in the order that breaks ties.
     offers
-        What can be bought of them.
+        Slots on offer at the sites.
     runtimes
         Seconds of each task on each site, shape ``(n_tasks, n_sites)``; infinite
         where it cannot run, 0 where it is not known.
@@ -39,10 +39,10 @@ class PlanningProblem:
     parent_start, parent_index
         Parents of task ``i`` are ``parent_index[parent_start[i]:parent_start[i + 1]]``.
     parent_bytes
-        What passes along each of these edges, shape ``(n_edges,)``.
+        Bytes that pass along each of these edges, shape ``(n_edges,)``.
     latency, seconds_per_byte
-        Of a transfer from site to site, shape ``(n_sites, n_sites)``, zero
-        within a site.
+        Latency (seconds) and seconds per byte of a transfer from site to site, shape ``(n_sites,
+        n_sites)``; zero within a site.
     """
 
     sites: tuple[SiteFacts, ...]
@@ -101,7 +101,7 @@ class PlanningProblem:
         return np.concatenate(([0], np.cumsum(counts))), holders[order]
 
     def turned(self) -> "PlanningProblem":
-        """The same with the workflow and its transfers read from the end; the slots stay."""
+        """Return the problem with workflow and transfers read from the end; the slots stay."""
         start, index = self.children
         return replace(
             self,

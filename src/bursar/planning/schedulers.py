@@ -49,7 +49,7 @@ RULES: dict[Scheduler, int] = {
     "list-cost": lists.TOTAL,
 }
 MANY_SERIAL = 2000
-"""Tasks from which on those of one processor are scheduled by processor, not by slot."""
+"""Number of tasks from which on, if all are of one processor, gaps are kept by processor."""
 SHORTEST = 1e-6
 """Seconds. A slot has a length, so this is leased where all tasks take no time."""
 
@@ -63,7 +63,7 @@ def schedule(
     due: FloatArray | None = None,
 ) -> Schedule:
     """
-    The tasks on the slots bought; incomplete when one fits nowhere.
+    Schedule the tasks on the slots bought; incomplete when a task fits nowhere.
 
     Parameters
     ----------
@@ -130,13 +130,13 @@ def run(
 
 
 def many_serial(problem: PlanningProblem) -> bool:
-    """Whether each processor may keep its own gaps: see the module."""
+    """Whether gaps are kept by processor: see the module."""
     serial_tasks = problem.n_tasks >= MANY_SERIAL and problem.widths.max() == 1
     return bool(serial_tasks and not problem.offers.arrays.leased.any())
 
 
 def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
-    """The schedule that a recipe makes."""
+    """Return the schedule that a recipe makes."""
     if recipe.schedule is not None:
         return recipe.schedule
     caps = np.array(recipe.caps, dtype=np.int64)
@@ -205,7 +205,7 @@ def _most_at_once(slot: IntArray, start: FloatArray, finish: FloatArray, n_slots
 
 
 def priority_of(problem: PlanningProblem, caps: IntArray, scheduler: Scheduler) -> IntArray:
-    """Tasks in the order in which the scheduler takes them, shape ``(n_tasks,)``."""
+    """Return the tasks in the scheduler's order, shape ``(n_tasks,)``."""
     if scheduler != "heft":
         return problem.order
     ranked = upward_ranks(problem, by_site(problem, caps))

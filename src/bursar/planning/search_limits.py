@@ -1,4 +1,4 @@
-"""How far a search goes, and how far it is."""
+"""Limits and progress of a search."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
     """
-    How far a search goes.
+    Limits how far a search goes.
 
     Parameters
     ----------
     population, generations
-        Of the genetic algorithms; None: each method's own.
+        Individuals and generations of the genetic algorithms; None: each method's own.
     evaluations
-        Of ``auto``; None: by the size of the problem.
+        Schedules that ``auto`` makes; None: by the size of the problem.
     time_limit
         Seconds after which no new schedules are begun; None: none. What a search
         that ran into it has found depends on the machine.
     exact
         Seconds that CP-SAT may spend on the front afterwards; 0: it is not asked.
     seed
-        Of every random choice.
+        Seed of all random choices.
     crossover_points
-        Of ``moga`` and ``nsga2``.
+        Cuts of the crossover of ``moga`` and ``nsga2``.
     """
 
     population: int | None = None

@@ -1,5 +1,5 @@
 """
-How many of the tasks fit a deadline and a budget that all of them do not.
+Finds how many tasks fit a deadline and a budget that are too tight for all tasks.
 
 A share is honest when it can be run by itself: with each task, all its parents.
 Tasks join in order of their work, least first, parents before children, so the
@@ -24,7 +24,7 @@ def largest_share(
     front: ParetoFront, meets: Callable[[PlanOption], bool], miss: Callable[[PlanOption], float]
 ) -> tuple[int, PlanOption] | None:
     """
-    The most tasks that a purchase of the front can do within the goal, and its option.
+    Return the most tasks that a purchase of the front can do within the goal, and the option.
 
     Each purchase first has to beat the best share so far by one task; how far it
     then gets is found by halving. That takes a longer share to need no less time
@@ -71,7 +71,7 @@ def largest_share(
 
 def least_work_first(front: ParetoFront, problem: PlanningProblem) -> IntArray:
     """
-    Tasks by work, least first, each after its parents, shape ``(n_tasks,)``.
+    Return the tasks by work, least first, parents before children, shape ``(n_tasks,)``.
 
     Of equal ones the one listed first.
     """

@@ -22,7 +22,7 @@ from bursar.planning.schedulers import schedule
 
 
 class TimeReversedProblem:
-    """A problem with its time turned round."""
+    """Schedules a problem backwards in time."""
 
     def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
@@ -32,7 +32,7 @@ class TimeReversedProblem:
         self, caps: IntArray, finish: FloatArray, makespan: float
     ) -> FloatArray | None:
         """
-        Starts of the tasks pushed late, seconds, shape ``(n_tasks,)``.
+        Return the starts of the tasks pushed late, seconds, shape ``(n_tasks,)``.
 
         None where not all of them find a place when taken in this order; starts
         may be before 0.
@@ -42,7 +42,7 @@ class TimeReversedProblem:
         caps
             Processors of each slot that may be used, shape ``(n_slots,)``.
         finish
-            Of the schedule to be pushed, seconds, shape ``(n_tasks,)``.
+            Finish of each task in the schedule to be pushed, seconds, shape ``(n_tasks,)``.
         makespan
             The moment that becomes 0, seconds.
         """
@@ -54,7 +54,7 @@ class TimeReversedProblem:
         return makespan - made.finish if made.complete else None
 
     def _turned(self, makespan: float) -> tuple[IntArray, PlanningProblem]:
-        """Which slot is which, and the problem from its end."""
+        """Return the original index of each slot, and the problem with time reversed."""
         problem = self._problem
         slots = problem.offers.arrays
         # A slot that begins after the end of the schedule has no time left when time is turned

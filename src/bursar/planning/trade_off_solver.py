@@ -1,4 +1,4 @@
-"""Searches the trade-off between makespan and allocation cost, and works out its plans."""
+"""Searches the trade-off between makespan and allocation cost, and makes the plans."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -188,7 +188,7 @@ def evaluate_recipe(problem: PlanningProblem, recipe: ScheduleRecipe) -> PlanOpt
 
 def pareto(options: Iterable[PlanOption]) -> list[PlanOption]:
     """
-    The options that no other beats in makespan and cost, fastest first.
+    Return the options that no other beats in makespan and cost, fastest first.
 
     Of equal ones the first, by fewest processors. Differences below one part in
     10^9 do not count. What is bought from a site of unknown price counts as one
@@ -214,7 +214,7 @@ def unpriced_sites(problem: PlanningProblem) -> list[str]:
 def _search(
     search: PlanSearch, method: Method, goal: Goal, processors: Sequence[int] | None
 ) -> Iterator[str]:
-    """Runs the method; what there is to say about it."""
+    """Run the method, and yield notes for the user."""
     weights = WEIGHTS if goal.trade_off is None else (goal.trade_off,)
     methods: dict[Method, Callable[[], object]] = {
         "auto": lambda: elitist(search, processors),
@@ -275,7 +275,7 @@ def _of_currency(sites: Sequence[SiteFacts], currency: str | None) -> list[SiteF
 
 
 def _price_of_work(site: SiteFacts) -> tuple[float, float, float]:
-    """Order of the sites, cheapest work first; unknown prices last."""
+    """Return the sort key of a site: cheapest work first, unknown prices last."""
     offers = [slot for slot in site.offers if is_priced(slot)]
     if len(offers) < len(site.offers) or not offers:
         return (math.inf, math.inf, -site.speed)
@@ -286,7 +286,7 @@ def _price_of_work(site: SiteFacts) -> tuple[float, float, float]:
 def _unpriced_front(
     problem: PlanningProblem, policy: PlacementPolicy, processors: Sequence[int] | None
 ) -> list[PlanOption]:
-    """Where a price is unknown: no search, and no order among unlike sites."""
+    """Return the options where a price is unknown: no search, and no order among unlike sites."""
     rows = purchases(problem, processors)
     if not rows:
         return []
@@ -302,7 +302,7 @@ def _unpriced_front(
 
 def _outline(problem: PlanningProblem, processors: Sequence[int] | None) -> list[PlanOption]:
     """
-    What could be bought when a runtime is unknown: makespan and cost stay unknown.
+    Return purchases where a runtime is unknown, so that makespan and cost are, too.
 
     The first slot alone, the first two together, and so on, each with as many
     processors as the tasks could hold at once.

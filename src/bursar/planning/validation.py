@@ -79,7 +79,7 @@ def _first_placements(
 
 
 def _misplaced(plan: Plan, workflow: Workflow, sites: Mapping[str, SiteFacts]) -> Iterator[str]:
-    """Tasks that are missing, placed twice or nowhere that exists."""
+    """Yield tasks that are missing, placed twice or placed on no site that exists."""
     times = [0] * len(workflow.tasks)
     for place in plan.placements:
         if not 0 <= place.task < len(times):
@@ -106,7 +106,7 @@ def _misplaced(plan: Plan, workflow: Workflow, sites: Mapping[str, SiteFacts]) -
 def _unfit(
     places: Sequence[Placement], workflow: Workflow, sites: Mapping[str, SiteFacts]
 ) -> Iterator[str]:
-    """Tasks on sites without the memory that they need; unknown memory is enough."""
+    """Yield tasks on sites with too little memory; unknown memory is enough."""
     for place in places:
         task, room = workflow.tasks[place.task], sites[place.site].memory
         if task.memory is not None and room is not None and task.memory > room:
@@ -122,7 +122,7 @@ def _wrong_lengths(
     sites: Mapping[str, SiteFacts],
     overhead: float,
 ) -> Iterator[str]:
-    """Tasks that do not take runtime / speed + overhead."""
+    """Yield tasks that do not take runtime / speed + overhead."""
     for place in places:
         task = workflow.tasks[place.task]
         length = (task.runtime or 0.0) / sites[place.site].speed + overhead
@@ -136,7 +136,7 @@ def _wrong_lengths(
 def _too_early(
     places: Sequence[Placement], workflow: Workflow, sites: Mapping[str, SiteFacts]
 ) -> Iterator[str]:
-    """Tasks that start before a parent has ended and its files have arrived."""
+    """Yield tasks that start before a parent has ended and the parent's files have arrived."""
     by_task = {place.task: place for place in places}
     for place in places:
         child = workflow.tasks[place.task]
@@ -154,7 +154,7 @@ def _too_early(
 
 
 def _wrong_widths(places: Sequence[Placement], workflow: Workflow) -> Iterator[str]:
-    """Tasks that hold more or fewer processors than they need, or one several times."""
+    """Yield tasks that hold too many or too few processors, or one processor several times."""
     for place in places:
         task, held = workflow.tasks[place.task], place.processors
         if not held and place.finish <= place.start:
@@ -169,7 +169,7 @@ def _wrong_widths(places: Sequence[Placement], workflow: Workflow) -> Iterator[s
 
 
 def _held_twice(places: Sequence[Placement], workflow: Workflow) -> Iterator[str]:
-    """Pairs of tasks that hold the same processor at the same time."""
+    """Yield pairs of tasks that hold the same processor at the same time."""
     held: dict[tuple[str, int], list[Placement]] = defaultdict(list)
     for place in sorted(places, key=lambda p: (p.start, p.finish, p.task)):
         if place.finish > place.start:
@@ -208,11 +208,11 @@ class _PurchaseUse:
     Parameters
     ----------
     uses
-        Of each purchase, tasks without duration included.
+        Uses of each purchase, tasks without duration included.
     idle
-        Of each site, tasks without duration, whatever they hold.
+        Tasks without duration on each site, whether or not processors are held.
     outside
-        What is wrong: processors that are not bought, or not at that time.
+        Faults found: processors that are not bought, or not at that time.
     """
 
     uses: list[list[_ProcessorUse]]
@@ -227,7 +227,7 @@ class _PurchaseUse:
         workflow: Workflow,
         places: Sequence[Placement],
     ) -> "_PurchaseUse":
-        """Each site's purchases own its processors' numbers, counted through."""
+        """Assign tasks to purchases: processor numbers count through a site's purchases."""
         owners: dict[str, list[int]] = {name: [] for name in sites}
         ends: dict[str, list[int]] = {name: [] for name in sites}
         for i, purchase in enumerate(plan.purchases):
@@ -268,7 +268,7 @@ class _PurchaseUse:
 def _wrong_purchases(
     plan: Plan, sites: Mapping[str, SiteFacts], bought: _PurchaseUse
 ) -> Iterator[str]:
-    """Purchases that are no slot on offer, or not as their kind of slot is bought."""
+    """Yield purchases that are no slot on offer, or break the rule of their kind of slot."""
     of_site: dict[str, list[int]] = defaultdict(list)
     for i, purchase in enumerate(plan.purchases):
         if purchase.slot.site in sites:
@@ -307,7 +307,7 @@ def _why_none_fits(
     uses: Sequence[_ProcessorUse],
     idle: Sequence[_ProcessorUse],
 ) -> Iterator[str]:
-    """What keeps it from being the offer that it resembles most, of those that start nearest."""
+    """Yield the faults of a purchase beside the most similar of the offers that start nearest."""
     name = f"Purchase {_which(i, purchase.slot)}"
     if not offers:
         yield f"{name} is of a site that offers no slot."
@@ -321,7 +321,7 @@ def _faults(
     purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
     """
-    Why the purchase is not one that this offer allows.
+    Yield the reasons why this offer does not allow the purchase.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def _faults_of_price(slot: Slot, offer: Slot) -> Iterator[str]:
 def _faults_whole(
     purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
-    """Bought from its start to its end, or to the last use where it may be extended."""
+    """Yield faults of a slot paid whole: from start to end, or to the last use if extensible."""
     slot = purchase.slot
     if purchase.part is not None:
         yield f"pays {_n(purchase.part)} processor-seconds, the slot is paid whole"
@@ -378,7 +378,7 @@ def _faults_whole(
 def _faults_part(
     purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
-    """Paid for just the processors and times that tasks use."""
+    """Yield faults of a divisible slot: exactly the processor time in use is paid."""
     if not _at_most(offer.start, purchase.slot.start):
         yield f"starts at {_n(purchase.slot.start)} s, the slot starts at {_n(offer.start)} s"
     used = math.fsum(use.processors * (use.finish - use.start) for use in uses)
@@ -391,7 +391,7 @@ def _faults_leased(
     purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
     """
-    A rectangle from its start to the last use, as wide as the most in use at once.
+    Yield faults of a lease: a rectangle from its start to the last use, as wide as the peak.
 
     Whether a task without duration counts is left open where it holds nothing.
     """
@@ -427,7 +427,7 @@ def _peak(uses: Iterable[_ProcessorUse]) -> int:
 
 def _unmatched(candidates: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
     """
-    Purchases that are left when no offer is given more often than it is there.
+    Return the purchases left over when no offer is sold more often than on offer.
 
     Parameters
     ----------
@@ -473,7 +473,7 @@ def _unmatched(candidates: Sequence[Sequence[int]], counts: Sequence[int]) -> li
 
 
 def _wrong_totals(plan: Plan, workflow: Workflow, places: Sequence[Placement]) -> Iterator[str]:
-    """Makespan, cost and utilisation that are not what they come to."""
+    """Yield the stated makespan, cost and utilisation that differ from the computed ones."""
     if not places:
         return
     makespan = max(place.finish for place in places)

@@ -73,7 +73,7 @@ class SimulatedDataStaging:
             self._fetch(name, site, on_copied)
 
     def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """Record that a task's registered outputs are at its site."""
+        """Record a task's registered outputs at the task's site."""
         sizes = {file.name: file.size for file in self._tasks[task].outputs}
         for output, name in self._tasks[task].registers.items():
             made = Replica(name=name, site=site, url="", size=sizes.get(output))
@@ -163,7 +163,7 @@ class SimulatedDataStaging:
 
 @dataclass(slots=True, eq=False)
 class _LinkQueue:
-    """Holds the transfers of one link that are under way, and those that wait."""
+    """Holds the transfers of one link, both under way and waiting."""
 
     under_way: int = 0
     waiting: deque[tuple[str, Replica]] = field(default_factory=deque)

@@ -51,14 +51,14 @@ class ExecutionUncertainty:
 @dataclass(frozen=True, slots=True)
 class PilotOverhead:
     """
-    Holds the seconds for which processors are paid beside those in which tasks run.
+    Holds the seconds for which processors are paid while no task can run.
 
     Parameters
     ----------
     starting
-        From when a pilot has its processors until its worker takes the first task.
+        Seconds from when a pilot has processors until the worker takes the first task.
     stopping
-        From when a pilot goes back until its processors are paid no more.
+        Seconds from the release of a pilot until its processors are no longer paid.
     """
 
     starting: float = 0.0
@@ -79,8 +79,8 @@ class ExecutionModel:
         Seconds at speed 1 that tasks really take, where that is known; else what was
         estimated.
     overheads
-        Of the pilots at each site, by its name, in the order in which they begin; more pilots
-        than these have their mean. None: workers start and stop in no time.
+        Overheads of pilots by site name, in order of begin; further pilots have the mean. None:
+        workers start and stop in no time.
 
     Raises
     ------

@@ -24,7 +24,7 @@ def mark_component(
     lanes: int, hops: IntArray, depth: IntArray, weight: FloatArray, chosen: BoolArray
 ) -> None:
     """
-    Adds to the chosen lanes all that share a channel with them, directly or through others.
+    Add to the chosen lanes all lanes that share a channel, directly or through others.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def freeze_lane(
     load: FloatArray,
     left: IntArray,
 ) -> None:
-    """Fix a lane's pace, and take its part from each of its channels."""
+    """Fix a lane's pace, and take the lane's part from each channel used."""
     rising[i] = False
     pace[i] = level
     for h in range(depth[i]):
@@ -127,21 +127,21 @@ def fill_progressively(
     Parameters
     ----------
     lanes
-        How many there are, the first rows of what follows.
+        Number of lanes, which are the first rows of the tables.
     hops
-        Numbers of the channels that each uses, shape ``(rows, most hops)``.
+        Numbers of the channels that each lane uses, shape ``(rows, most hops)``.
     depth
         How many of these, shape ``(rows,)``.
     weight
-        Sum of the weights of its flows; a lane of weight 0 gets nothing.
+        Sum of the weights of each lane's flows; a lane of weight 0 gets nothing.
     ceiling
         Greatest pace; may be infinite.
     capacity
-        Of each channel, bytes per second. Finite.
+        Capacity of each channel, bytes per second. Finite.
     chosen
         Which lanes to look at: no other may use a channel of theirs.
     pace
-        Theirs are put here. Infinite for a lane without channels and ceiling.
+        Receives the paces. Infinite for a lane without channels and ceiling.
 
     References
     ----------
@@ -238,13 +238,13 @@ def recompute_rates(
     stale
         Lanes whose flows or channels have changed; none is afterwards.
     pace
-        What each lane had since then; what it has from now on.
-    carried, since
-        What it had carried for each unit of weight, bytes, and when that was.
+        Pace of each lane, bytes per second and weight: before the call the old, afterwards the new.
+    transferred, since
+        Bytes that each lane had carried for each unit of weight, and at what time, seconds.
     due
-        What it will have carried when its next flow ends.
+        Bytes for each unit of weight at which the lane's next flow ends.
     ends
-        When that will be, seconds; infinite when never.
+        Time at which the lane's next flow ends, seconds; infinite when never.
 
     Returns
     -------

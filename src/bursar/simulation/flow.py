@@ -11,30 +11,30 @@ class Flow:
     Attributes
     ----------
     number
-        From 1 on, in the order in which they were sent.
+        Number in the order of sending, from 1.
     source, target
         Nodes.
     size
         Bytes.
     weight
-        Its share of a full wire over that of a flow of weight 1.
+        Share of a full wire over that of a flow of weight 1.
     limit
         Greatest rate, bytes per second.
     sent
-        When, seconds on the loop's clock.
+        Time of sending, seconds on the loop's clock.
     ended
-        When its last byte arrived or it was cancelled; None: it is under way. A loop may
+        Time of the last byte's arrival, or of the cancellation; None: under way. A loop may
         call some nanoseconds before that.
     done
-        Called with it when its last byte has arrived.
+        Called with the flow when the last byte has arrived.
     begins
-        What will call when its first byte is there.
+        Timer of the first byte's arrival; None once that has come.
     lane
-        Where it is from its first byte to its last.
+        Lane of the flow from first byte to last.
     start
-        What the lane had carried when it began, bytes for each unit of weight.
-    carried
-        Bytes of it, once it has ended.
+        Bytes for each unit of weight that the lane had carried when the flow began.
+    transferred
+        Bytes of the flow that had arrived when the flow ended.
     """
 
     __slots__ = (
@@ -94,11 +94,11 @@ class FlowLane:
     Attributes
     ----------
     key
-        What they have in common.
+        Source, target, weight and limit.
     row
-        Of the tables that say how it goes.
+        Row of the lane in the tables of :class:`bursar.simulation.lane_table.LaneTable`.
     flows
-        How many there are.
+        Number of flows under way.
     queue
         The flows by what the lane will have carried when each ends, bytes for each unit of
         weight, then by number. Those that were cancelled stay until they are first.

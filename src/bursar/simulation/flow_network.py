@@ -1,5 +1,5 @@
 """
-Simulates transfers over a network, each with a fair share of every wire on its way.
+Simulates transfers over a network, each with a fair share of every wire used.
 
 A fluid model: a flow has a rate at every moment, and rates change only when a flow begins
 or ends or a wire's bandwidth does. Nothing happens between, so that a simulation costs as
@@ -136,7 +136,7 @@ class FlowNetwork:
         return transferred
 
     def rate(self, flow: Flow) -> float:
-        """Return a flow's bytes per second now; 0 before its first byte and after its last."""
+        """Return a flow's bytes per second now; 0 before the first byte and after the last."""
         if flow.lane is None:
             return 0.0
         self._settle()
@@ -151,7 +151,7 @@ class FlowNetwork:
 
     @property
     def total_transferred(self) -> float:
-        """Bytes of all flows that have arrived, also of those that were cancelled."""
+        """Bytes of all flows that have arrived, cancelled flows included."""
         return self._transferred + math.fsum(map(self.transferred, self._lanes.flows()))
 
     @property
@@ -210,7 +210,7 @@ class FlowNetwork:
     # What happens in it.
 
     def _begin(self, flow: Flow, route: Route) -> None:
-        """Start a flow when its first byte has arrived."""
+        """Start a flow when the first byte has arrived."""
         flow.begins = None
         if flow.size == 0 or (flow.limit == math.inf and not self._is_finite(route)):
             # No byte, or no bottleneck: no lane, but `done` is still called in the loop's next
@@ -225,7 +225,7 @@ class FlowNetwork:
         self._change_rates()
 
     def _finish(self) -> None:
-        """The moment has come at which a flow ends, or several on several ways."""
+        """End the flows that are due now."""
         self._timer = None
         moment, self._next = self._next, math.inf
         # The loop may call up to its clock's resolution early; the flow ends at the moment that
@@ -241,7 +241,7 @@ class FlowNetwork:
         self._report_ended()
 
     def _report_ended(self) -> None:
-        """Tells of the flows that have ended; who is told may send more, or cancel."""
+        """Report the flows that have ended; callbacks may send more flows, or cancel some."""
         # Called ahead of the round that was asked for, so that round has nothing left to do.
         if self._soon is not None:
             self._soon.cancel()
@@ -260,7 +260,7 @@ class FlowNetwork:
             self._settle()
 
     def _vary(self) -> None:
-        """The moment has come at which a wire's bandwidth changes."""
+        """Find rates anew, as a wire's bandwidth changes now."""
         self._change = None
         self._dirty = True
         self._settle()
@@ -275,12 +275,12 @@ class FlowNetwork:
         self._touch()
 
     def _touch(self) -> None:
-        """All that happens at a moment is told, and rates are found, once."""
+        """Schedule one report and one computation of rates for all that happens at this moment."""
         if self._soon is None and not self._reporting:
             self._soon = self._loop.call_soon(self._report_ended)
 
     def _settle(self) -> None:
-        """Finds the rates after what has happened, and when a flow ends next."""
+        """Find the rates after changes, and the next end of a flow."""
         if not self._dirty:
             return
         self._dirty = False
@@ -300,7 +300,7 @@ class FlowNetwork:
             self._timer = self._loop.call_at(moment, self._finish)
 
     def _check_profiles(self, now: float) -> None:
-        """What is there of each wire now, and a call when that changes."""
+        """Set each wire's bandwidth as of now, and a timer for the next change."""
         change = math.inf
         for number in self._varying:
             self._lanes.set_capacity(number, self._bandwidth_of(number, now))
@@ -322,10 +322,10 @@ class FlowNetwork:
         return [c for c in route.channels if self._finite[c]]
 
     def _now(self) -> float:
-        """The loop's time; a loop may call a little before it, and time must not go back."""
+        """Return the loop's time; never less than before, though a loop may call a little early."""
         self._latest = max(self._latest, self._loop.time())
         return self._latest
 
 
 def _ignore_cancelled(_: Flow) -> None:
-    """Who is told of a flow that was cancelled."""
+    """Do nothing at the end of a cancelled flow."""

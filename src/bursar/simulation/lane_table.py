@@ -1,5 +1,5 @@
 """
-The lanes of a network, as tables: how fast each goes, how far it is, when a flow ends.
+Holds the lanes of a network as tables: pace, progress and next end of a flow.
 
 Progress is counted for a lane, not for its flows: it grows by the lane's pace, and a flow
 ends when it has grown by the flow's size over its weight. So what a change costs hangs on
@@ -16,7 +16,7 @@ from bursar.simulation.fairness import fill_progressively, recompute_rates
 from bursar.simulation.flow import Flow, FlowKey, FlowLane
 
 _SPARE = 256
-"""Lanes without flows that may stay beside as many as have some: the next flow may want one."""
+"""Empty lanes kept beyond the number of busy ones, since the next flow may use one."""
 
 _COLUMNS = (
     "_hops", "_depth", "_stale", "_weight", "_ceiling", "_pace", "_progress", "_since", "_due",
@@ -51,11 +51,11 @@ class LaneTable:
         self._ends = np.zeros(16)
 
     def __len__(self) -> int:
-        """Return the number of lanes, those without flows included."""
+        """Return the number of lanes, empty lanes included."""
         return len(self._lanes)
 
     def find(self, key: FlowKey) -> FlowLane | None:
-        """The lane of such flows, if there is one."""
+        """Return the lane of flows with this key; None if there is none."""
         return self._by_key.get(key)
 
     def open(self, key: FlowKey, channels: Sequence[int]) -> FlowLane:
@@ -97,7 +97,7 @@ class LaneTable:
         self._look_ahead(lane)
 
     def leave(self, flow: Flow, now: float) -> None:
-        """Remove a flow before its last byte."""
+        """Remove a flow before the last byte."""
         lane = flow.lane
         assert lane is not None
         self._advance(lane.row, now)
@@ -105,7 +105,7 @@ class LaneTable:
         self._look_ahead(lane)
 
     def end(self, moment: float) -> list[Flow]:
-        """The flows that end up to this moment, in the order in which they were sent."""
+        """Remove and return the flows that end up to this moment, in the order of sending."""
         ended: list[Flow] = []
         for row in (self._ends[: len(self._lanes)] <= moment).nonzero()[0].tolist():
             lane = self._lanes[row]
@@ -124,7 +124,7 @@ class LaneTable:
         return ended
 
     def share_anew(self, now: float) -> float:
-        """New paces after what has changed; when a flow ends next, seconds."""
+        """Compute paces after changes; return the time of the next end of a flow, seconds."""
         first = recompute_rates(
             len(self._lanes), float(now), self._hops, self._depth, self._weight, self._ceiling,
             self._capacity, self._stale, self._pace, self._progress, self._since, self._due,
@@ -147,7 +147,7 @@ class LaneTable:
         return float(self._progress[row] + self._pace[row] * (now - self._since[row]))
 
     def pace_of_one_more(self, key: FlowKey, channels: Sequence[int]) -> float:
-        """What a lane with one such flow would get beside all others."""
+        """Return the pace of one more flow beside all others."""
         # The row below the last one is written but not counted, and paces go to an array of their
         # own: nothing changes for the lanes that there are.
         row = self._lay_out(key, channels)
@@ -161,7 +161,7 @@ class LaneTable:
         return float(pace[row])
 
     def flows(self) -> list[Flow]:
-        """All that are in a lane."""
+        """Return all flows that are in a lane."""
         entries = (entry[2] for lane in self._lanes for entry in lane.queue)
         return [flow for flow in entries if flow.lane is not None]
 
@@ -179,7 +179,7 @@ class LaneTable:
         self._since[row] = now
 
     def _look_ahead(self, lane: FlowLane) -> None:
-        """Notes which flow ends next, and that the pace may become another."""
+        """Note the lane's next end, and that paces are to be computed again."""
         # Flows that were cancelled stay in the heap until they come to its top: to take one out
         # of the middle would cost as much as there are flows.
         while lane.queue and lane.queue[0][2].lane is not lane:
@@ -188,7 +188,7 @@ class LaneTable:
         self._stale[lane.row] = True
 
     def _lay_out(self, key: FlowKey, channels: Sequence[int]) -> int:
-        """Writes a lane without flows into the row below the last one."""
+        """Write an empty lane into the row below the last one."""
         row, hops = len(self._lanes), len(channels)
         if row == len(self._depth) or hops > self._hops.shape[1]:
             self._grow(row + 1, hops)
@@ -211,7 +211,7 @@ class LaneTable:
             setattr(self, name, np.concatenate((table, added)))
 
     def _sweep(self) -> None:
-        """Closes the lanes without flows."""
+        """Remove the lanes without flows."""
         kept = [lane for lane in self._lanes if lane.flows]
         rows = [lane.row for lane in kept]
         for name in _COLUMNS:

@@ -1,5 +1,5 @@
 """
-The best schedule there is, with its proof, for small and medium problems.
+Finds the best schedule of small and medium problems, and proves that none is better.
 
 CP-SAT [1]_ is asked for the least makespan or the least cost. A task is one start
 variable and one way to be placed: in one slot, or in several slots of a site

@@ -1,4 +1,4 @@
-"""The question as CP-SAT's variables and constraints, and a schedule as its hint."""
+"""Builds CP-SAT's variables and constraints for a query, and the hint from a schedule."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from bursar.planning.schedule import Schedule
 
 @dataclass(slots=True)
 class _SlotPayment:
-    """Variables of what is paid for one slot; None where its rule needs none."""
+    """Holds the variables of the payment for one slot; None where the slot's rule needs none."""
 
     bought: Any = None
     extension: Any = None
@@ -27,7 +27,7 @@ class _SlotPayment:
 
 @dataclass(slots=True)
 class _SlotShare:
-    """Processors that a slot gives to a task that takes several slots."""
+    """Holds the processors that one slot gives to a task that takes several slots."""
 
     slot: int
     taken: Any
@@ -40,17 +40,17 @@ class SolverModel:
     Parameters
     ----------
     cp
-        What the solver reads.
+        CP-SAT's model.
     start
-        Of each task, steps.
+        Start of each task, steps of the time grid.
     chosen
-        Of each way, whether it is taken.
+        Whether each placement mode is taken.
     parts
-        Of each way, by its number, that takes several slots.
+        Shares of the slots, by the number of a placement mode that takes several slots.
     at
-        By task and site, whether the task runs there; only where data take time.
+        Whether a task runs on a site, by task and site; only where data take time.
     bills
-        By slot; only where cost matters.
+        Payments by slot; only where cost matters.
     makespan
         Steps; only where it is minimised.
     objective
@@ -69,7 +69,7 @@ class SolverModel:
 
 @dataclass(slots=True)
 class _SlotUse:
-    """What may run in a slot: whether it does, its task, steps and processors."""
+    """Describes one possible use of a slot: whether the task runs there, how long and how wide."""
 
     runs: Any
     task: int
@@ -85,7 +85,7 @@ def build_model(
     grid: TimeGrid,
     money: MoneyGrid | None,
 ) -> SolverModel:
-    """The question as the solver reads it."""
+    """Build the solver's model of a query."""
     cp_model = solver_library()
     cp = cp_model.CpModel()
     latest = grid.end(grid.horizon)
@@ -157,7 +157,7 @@ def build_model(
 
 
 def _keep(cp_model: Any, model: SolverModel, task: int, starts: list[list[int]], if_: Any) -> None:
-    """The task starts in one of the intervals if the literal holds."""
+    """Make the task start in one of the intervals where the literal holds."""
     domain = cp_model.Domain.from_intervals([pair for pair in starts if pair[0] <= pair[1]])
     model.cp.add_linear_expression_in_domain(model.start[task], domain).only_enforce_if(if_)
 
@@ -170,7 +170,7 @@ def _add_together(
     grid: TimeGrid,
 ) -> None:
     """
-    All tasks on all processors on offer, as if these were one slot.
+    Add the constraint that all tasks fit all processors on offer, as if these were one slot.
 
     This follows from the rest, but here no task is optional, so that the solver sees
     early that too much is left to do.
@@ -208,7 +208,7 @@ def _split(
     way: PlacementMode,
     chosen: Any,
 ) -> list[_SlotShare]:
-    """The processors that each slot gives if the way is taken."""
+    """Return the processors that each slot gives if the placement mode is taken."""
     slots, cp = problem.offers.arrays, model.cp
     width = int(problem.widths[way.task])
     size = grid.span(way.duration)
@@ -241,7 +241,7 @@ def _end(
 def _is_at(
     model: SolverModel, ways: list[PlacementMode], own: list[int], task: int, site: int
 ) -> Any:
-    """Whether the task runs on the site; None where it cannot."""
+    """Return the literal of a task on a site; None where the task cannot run there."""
     if (task, site) not in model.at:
         there = [model.chosen[k] for k in own if ways[k].site == site]
         if there:
@@ -304,7 +304,7 @@ def _pay(
 
 
 def _is_part(use: _SlotUse) -> bool:
-    """Whether the task takes several slots, so that its processors here are a variable."""
+    """Whether the task takes several slots, so that the processors here are a variable."""
     return len(use.way.slots) > 1
 
 
@@ -315,7 +315,7 @@ def give_hint(
     grid: TimeGrid,
     hint: Schedule,
 ) -> None:
-    """Tells the solver a schedule, all variables of it."""
+    """Give the solver a schedule as a hint, with a value for every variable."""
     number = {
         (way.task, way.site, way.slots if len(way.slots) < 2 else None): k
         for k, way in enumerate(ways)
@@ -360,7 +360,7 @@ def give_hint(
 
 
 def solver_library() -> Any:
-    """The solver, which is not read before it is needed."""
+    """Import and return the solver; late, since loading takes time and few commands need it."""
     try:
         from ortools.sat.python import cp_model
     except ImportError:

@@ -1,4 +1,4 @@
-"""What can go where, and when: the ways in which each task can be placed."""
+"""Enumerates placement modes: the sites, slots and start times that each task can take."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from bursar.planning.problem import PlanningProblem
 @dataclass(frozen=True, slots=True)
 class PlacementMode:
     """
-    How a task can be placed.
+    Describes one way to place a task.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _within(
 
 
 def delays(problem: PlanningProblem) -> Iterator[tuple[int, int, int, int, float]]:
-    """Parent, child, the sites of both, and the seconds that data take, where they do."""
+    """Yield parent, child, both sites and the transfer time, seconds, where data take time."""
     pairs = np.argwhere((problem.latency > 0) | (problem.seconds_per_byte > 0)).tolist()
     for child in range(problem.n_tasks):
         for edge in range(int(problem.parent_start[child]), int(problem.parent_start[child + 1])):

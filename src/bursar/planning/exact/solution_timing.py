@@ -16,7 +16,7 @@ from bursar.planning.schedulers import from_draft
 
 @dataclass(frozen=True, slots=True)
 class SolverPlacement:
-    """A task as the solver places it: its start in steps, its way, its slots with a count each."""
+    """Holds the solver's choice for a task: start in steps, placement mode, processors by slot."""
 
     start: int
     way: int
@@ -128,7 +128,7 @@ def _lease_idle(
     peak: IntArray,
 ) -> None:
     """
-    Tasks without duration hold nothing, but what is leased must be wide enough for them.
+    Widen leases to the tasks without duration, which hold no processors.
 
     The model does without this, so that its bound may be lower than need be.
     """

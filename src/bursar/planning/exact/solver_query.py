@@ -30,14 +30,14 @@ class ExactSolution:
     Parameters
     ----------
     schedule
-        It keeps the deadline and the budget.
+        Best schedule found; within the deadline and the budget.
     makespan
         Seconds.
     cost
         Currency units; NaN when a price is unknown.
     bound
-        What no schedule within the deadline and the budget beats: seconds or
-        currency units. None when nothing is proven of the whole problem.
+        Proven lower bound of the objective within deadline and budget, seconds or currency units.
+        None when nothing is proven of the whole problem.
     optimal
         Whether nothing better exists: where times or prices had to be rounded,
         nothing better by one part in 10^5.
@@ -105,7 +105,7 @@ class Incumbent:
         return self.question.of(self.makespan, self.cost)
 
     def offer(self, schedule: Schedule) -> None:
-        """Takes the schedule if it is better; of equal makespans the cheaper."""
+        """Take the schedule if better than the best so far; of equal makespans the cheaper."""
         makespan, cost = schedule.makespan, cost_of(self.problem, schedule)
         found = (self.question.of(makespan, cost), cost)
         better = self.schedule is None or found < (self.objective, self.cost)

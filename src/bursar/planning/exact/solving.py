@@ -22,11 +22,11 @@ from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
 
 MOST = 60_000
-"""Ways to place tasks that the solver is given at most; more take it minutes to read."""
+"""Placement modes that the solver is given, at most; more take minutes to load."""
 
 
 NEAR = 2e-3
-"""Share of the makespan to which the interval that holds the least one is halved."""
+"""Share of the makespan at which the bisection for the least makespan ends."""
 
 
 def polish(
@@ -107,7 +107,7 @@ def polish(
 
 
 def reason_not_solved(problem: PlanningProblem) -> str | None:
-    """Why :func:`polish` would not try; None when it would."""
+    """Return why :func:`polish` would not try this problem; None when the function would."""
     question = SolverQuery(minimise="makespan", deadline=math.inf, budget=math.inf)
     horizon = horizon_of(problem, question, None)
     ways, _ = placement_modes(problem, question, horizon, "all")
@@ -214,7 +214,7 @@ def _offer(
     value: Callable[[Any], int],
     best: Incumbent,
 ) -> None:
-    """Puts the solver's solution on the clock and offers it."""
+    """Convert the solver's solution to seconds and offer the schedule to ``best``."""
     placed, caps = _read(problem, model, ways, value)
     schedule = schedule_in_seconds(problem, ways, placed, caps)
     if schedule is not None:

@@ -1,5 +1,5 @@
 """
-The loops that planning spends its time in: arrays and numbers only.
+Compiled loops in which planning spends most time: arrays and numbers only.
 
 Compiled when first used, and then kept on disk; without Numba they run as the
 Python they are. :mod:`ranks` walks the workflow, :mod:`availability` keeps the free

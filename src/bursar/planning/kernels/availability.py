@@ -23,12 +23,12 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 ROOM = 6
-"""Steps that a slot's row has room for at first; it doubles when full."""
+"""Steps for which a slot's row has room at first; a full row moves to twice the room."""
 
 
 class SlotArrays(NamedTuple):
     """
-    Slots on offer, those of a site together, by start.
+    Holds the slots on offer as arrays, site after site, by start within a site.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class SlotArrays(NamedTuple):
 
 class AvailabilityProfile(NamedTuple):
     """
-    The slots while tasks are placed in them.
+    Holds the free processors of slots and sites over time, while tasks are placed.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class AvailabilityProfile(NamedTuple):
         First step of the slot in which something is free, counted from the row's
         first, and when it begins, infinite when there is none, shape ``(n_slots,)``.
     uses
-        Times that a task was put into the slot, shape ``(n_slots,)``.
+        Number of times that a task was put into the slot, shape ``(n_slots,)``.
     area
         Processor-seconds in use, shape ``(n_slots,)``.
     until
@@ -117,14 +117,14 @@ def empty_profile(
     slots: SlotArrays, caps: IntArray, holdings: int, summed: bool
 ) -> AvailabilityProfile:
     """
-    The slots with nothing placed in them.
+    Return the profile of slots in which nothing is placed.
 
     Parameters
     ----------
     caps
         Processors of each slot that may be used, shape ``(n_slots,)``.
     holdings
-        At most so often a task is put into a slot.
+        Number of times, at most, that a task is put into a slot.
     summed
         Whether the rows of the sites are kept.
     """
@@ -195,7 +195,7 @@ def sum_of(
     free: IntArray,
     at: int,
 ) -> int:
-    """Writes the sum of the empty slots ``low`` to ``high`` at ``at``; answers its steps."""
+    """Write the sum of the empty slots ``low`` to ``high`` at ``at``; return the step count."""
     times[at] = 0.0
     free[at] = 0
     steps = 1
@@ -225,7 +225,7 @@ def sum_of(
 def change_at(
     times: FloatArray, free: IntArray, at: int, steps: int, moment: float, change: int
 ) -> int:
-    """Changes the last step of a row from ``moment`` on; answers its number of steps."""
+    """Change the last step of a row from ``moment`` on; return the row's number of steps."""
     if change == 0:
         return steps
     if times[at + steps - 1] == moment:
@@ -317,7 +317,7 @@ def least_in(board: AvailabilityProfile, row: int, start: float, finish: float) 
 
 @compiled_part
 def split_at(board: AvailabilityProfile, row: int, moment: float) -> int:
-    """Makes a step of the row begin at ``moment``; answers its index. The row has room."""
+    """Make a step of the row begin at ``moment``; return the step's index. The row has room."""
     times, free = board.times, board.free
     i = step_at(times, board.base[row], board.base[row] + board.steps[row], moment)
     if times[i] == moment:
@@ -333,7 +333,7 @@ def split_at(board: AvailabilityProfile, row: int, moment: float) -> int:
 
 @compiled_part
 def merge_at(board: AvailabilityProfile, row: int, i: int) -> None:
-    """Drops the row's step ``i`` if it equals the one before it."""
+    """Drop step ``i`` of a row if as many processors are free as in the step before."""
     times, free = board.times, board.free
     if i == board.base[row] or free[i] != free[i - 1]:
         return
@@ -346,9 +346,9 @@ def merge_at(board: AvailabilityProfile, row: int, i: int) -> None:
 @compiled_part
 def occupy(board: AvailabilityProfile, row: int, start: float, finish: float, width: int) -> int:
     """
-    Takes processors of the row from ``start`` to ``finish``.
+    Take processors of a row from ``start`` to ``finish``.
 
-    Answers the fewest that are left at once.
+    Return the fewest that are left at once.
     """
     # Two splits make at most two steps more. The row moves to the end of the arrays; its old
     # place stays unused, which `empty_profile` has allowed for.
@@ -374,7 +374,7 @@ def occupy(board: AvailabilityProfile, row: int, start: float, finish: float, wi
 
 @compiled_part
 def put(board: AvailabilityProfile, slot: int, start: float, finish: float, width: int) -> None:
-    """Runs a task, or a part of one, in a slot that has room for it."""
+    """Take processors of a slot for a task, or for its part of a task."""
     least = occupy(board, slot, start, finish, width)
     board.uses[slot] += 1
     board.area[slot] += width * (finish - start)

@@ -1,4 +1,4 @@
-"""When slots could host tasks, and how much work fits into them by when."""
+"""Computes when empty slots could host tasks, and how much work the slots can do by when."""
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def earliest_starts(
     slack: float,
 ) -> FloatArray:
     """
-    Earliest start of each task on each site, were it alone with its ancestors.
+    Return the earliest start of each task on each site, with no tasks but the ancestors.
 
     Each ancestor may run on another site for each of its descendants. The same
     with time, edges and transfers turned around gives latest finishes.
@@ -88,7 +88,7 @@ def earliest_starts(
     processors
         Of each slot, shape ``(n_slots,)``.
     origin
-        Nothing starts before, seconds.
+        Moment before which nothing starts, seconds.
     slack
         A slot that ends so much too early is long enough, seconds.
 

@@ -214,7 +214,7 @@ def free_from(slots: SlotArrays, draft: ScheduleDraft, s: int, ready: float) -> 
 
 @compiled_part
 def slots_in_use(slots: SlotArrays, draft: ScheduleDraft, s: int) -> int:
-    """How many slots of the site have something in them."""
+    """Return how many slots of the site host a task."""
     count = 0
     for slot in range(slots.first[s], slots.first[s + 1]):
         count += draft.board.uses[slot] > 0

@@ -17,11 +17,11 @@ from bursar.planning.kernels.placing import (
 )
 
 FINISH = 0
-"""Each task where it finishes earliest."""
+"""Rule: a task goes where its finish is earliest."""
 MAKESPAN = 1
-"""Each task in the first place where it raises the makespan least."""
+"""Rule: a task goes to the first place that raises the makespan least."""
 TOTAL = 2
-"""Each task where it adds least to the total cost."""
+"""Rule: a task goes where the total cost rises least."""
 
 
 @compiled_part
@@ -98,7 +98,7 @@ def evaluate(
         Tasks in the order to take them, shape ``(n, n_tasks)``, or ``(1, n_tasks)``
         for all.
     weights
-        Of ``TOTAL``, shape ``(n,)``.
+        Weights of the cost under ``TOTAL``, shape ``(n,)``.
     worth
         Of ``TOTAL``.
     due

@@ -44,7 +44,7 @@ def minmin_total(
     Parameters
     ----------
     position
-        Of each task in the order that breaks ties, shape ``(n_tasks,)``.
+        Position of each task in the order that breaks ties, shape ``(n_tasks,)``.
     child_start, child_index
         Children of task ``i`` are ``child_index[child_start[i]:child_start[i + 1]]``.
     """
@@ -164,7 +164,7 @@ def judge(
     price: FloatArray,
 ) -> None:
     """
-    Writes when the task would finish in each slot of the site, and what it would add.
+    Write the finish of a task in each slot of a site, and the rise of the payment there.
 
     Where it is not ``fresh``, only for the slots that have changed.
     """
@@ -208,7 +208,7 @@ def chosen_place(
     start: float,
     finish: float,
 ) -> CandidatePlacement:
-    """The place that a column stands for."""
+    """Return the placement for which a column stands."""
     if column < n_slots:
         return CandidatePlacement(slots.site[column], column, start, finish, 0.0)
     s = column - n_slots
@@ -219,7 +219,7 @@ def chosen_place(
 
 @compiled_part
 def doubled(rows: FloatArray) -> FloatArray:
-    """The same rows with room for as many more."""
+    """Return the rows in an array of twice the room."""
     larger = np.empty((2 * rows.shape[0], rows.shape[1]))
     larger[: rows.shape[0]] = rows
     return larger

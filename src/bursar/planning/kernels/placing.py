@@ -1,5 +1,5 @@
 """
-One task into the slots: where it can go, what that costs, and putting it there.
+Places one task in the slots: finds the candidates, prices them and commits one.
 
 A task of several processors runs within one site. It takes them from one slot
 where it can, else, or when that is sooner, from several slots of the site that
@@ -27,14 +27,14 @@ from bursar.planning.kernels.availability import (
 
 NOWHERE = -3
 IDLE = -2
-"""A task without duration: it holds nothing."""
+"""Slot of a task without duration, which holds no processors."""
 TOGETHER = -1
-"""Several slots of the site at once."""
+"""Slot of a task that takes several slots of the site at once."""
 
 
 class TaskArrays(NamedTuple):
     """
-    What is to be placed; see :class:`bursar.planning.problem.PlanningProblem`.
+    Holds the tasks to be placed; see :class:`bursar.planning.problem.PlanningProblem`.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class ScheduleDraft(NamedTuple):
 
 
 class CandidatePlacement(NamedTuple):
-    """Where a task could go: site, slot (or ``TOGETHER``, ``IDLE``, ``NOWHERE``), times, price."""
+    """Describes a place for a task; the slot may be ``TOGETHER``, ``IDLE`` or ``NOWHERE``."""
 
     site: int
     slot: int
@@ -110,7 +110,7 @@ class CandidatePlacement(NamedTuple):
 
 @compiled_part
 def new_draft(tasks: TaskArrays, slots: SlotArrays, caps: IntArray) -> ScheduleDraft:
-    """Nothing placed yet; ``caps`` are the processors of each slot that may be used."""
+    """Return a draft without tasks; ``caps`` are the processors of each slot that may be used."""
     n_tasks, n_sites = tasks.runtimes.shape
     n_slots = len(caps)
     most = 0
@@ -143,7 +143,7 @@ def new_draft(tasks: TaskArrays, slots: SlotArrays, caps: IntArray) -> ScheduleD
 
 @compiled_part
 def ready_at(tasks: TaskArrays, draft: ScheduleDraft, task: int, s: int) -> float:
-    """When all that the task waits for has arrived at site ``s``."""
+    """Return the moment at which the outputs of all parents have arrived at site ``s``."""
     ready = 0.0
     for edge in range(tasks.parent_start[task], tasks.parent_start[task + 1]):
         parent = tasks.parent_index[edge]
@@ -165,7 +165,7 @@ def earliest_in(
     width: int,
     give_up: float,
 ) -> float:
-    """Earliest start in one slot; infinite when it would not end by ``give_up``."""
+    """Return the earliest start in one slot; infinite when the end would be after ``give_up``."""
     if board.caps[slot] < width or slots.last[slot] < ready + duration:
         return np.inf
     start = max(ready, board.open_from[slot])
@@ -240,7 +240,7 @@ def price_in(
     finish: float,
     width: int,
 ) -> float:
-    """What a task adds to the payment for the slot, currency units."""
+    """Return the rise of the payment for the slot through one more task, currency units."""
     unit = slots.unit_price[slot]
     fresh = board.uses[slot] == 0
     price = slots.fixed_price[slot] if fresh else 0.0
@@ -266,7 +266,7 @@ def shares_of(
     slots: SlotArrays, board: AvailabilityProfile, s: int, start: float, finish: float, width: int
 ) -> tuple[IntArray, IntArray]:
     """
-    Slots that give a task its processors together, and how many each.
+    Return the slots that host a task together, and the processors of each.
 
     Those in use already come first, then those with the most to give, then those
     that start first.
@@ -320,7 +320,7 @@ def soonest(
     tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, task: int
 ) -> CandidatePlacement:
     """
-    Where the task finishes earliest.
+    Return the place where the task finishes earliest.
 
     Of equal finishes the site named first; there one slot before several, a slot
     in use before others, then the slot that starts first.
@@ -380,7 +380,7 @@ def first_within(
     tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, task: int, makespan: float
 ) -> CandidatePlacement:
     """
-    Where the task raises the makespan least, of equal places the first.
+    Return the place where the task raises the makespan least, of equal places the first.
 
     Sites in their order, slots by start, several slots together last.
     """
@@ -428,7 +428,7 @@ def cheapest(
     due: float,
 ) -> CandidatePlacement:
     """
-    Where the task adds least to the total cost (e-Science'06 equation 5).
+    Return the place where the total cost rises least (e-Science'06 equation 5).
 
     The total is weight x allocation cost + (1 - weight) x worth x makespan. Each
     slot is judged at the task's earliest start in it. Places that finish by
@@ -484,7 +484,7 @@ def cheapest(
 
 @compiled_part
 def better(total: float, finish: float, than: CandidatePlacement, due: float) -> bool:
-    """The order of :func:`cheapest`."""
+    """Whether a place comes before another in the order of :func:`cheapest`."""
     if finish <= due and than.finish <= due:
         return total < than.price or (total == than.price and finish < than.finish)
     if finish <= due or than.finish <= due:
@@ -496,7 +496,7 @@ def better(total: float, finish: float, than: CandidatePlacement, due: float) ->
 def price_together(
     slots: SlotArrays, board: AvailabilityProfile, s: int, start: float, finish: float, width: int
 ) -> float:
-    """What a task adds to the payments when it takes several slots."""
+    """Return the rise of the payments through a task that takes several slots."""
     taken, counts = shares_of(slots, board, s, start, finish, width)
     price = 0.0
     for k in range(len(taken)):
@@ -508,7 +508,7 @@ def price_together(
 def commit(
     tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, task: int, place: CandidatePlacement
 ) -> None:
-    """Puts the task there."""
+    """Put a task at the place chosen."""
     board = draft.board
     width = tasks.widths[task]
     draft.site[task] = place.site
@@ -535,7 +535,7 @@ def commit(
 def hold(
     draft: ScheduleDraft, task: int, slot: int, count: int, start: float, finish: float
 ) -> None:
-    """Gives a task processors of a slot."""
+    """Give a task processors of a slot."""
     at = draft.held[0]
     draft.held_slot[at] = slot
     draft.held_width[at] = count
@@ -549,7 +549,7 @@ def lease_idle(
     slots: SlotArrays, board: AvailabilityProfile, s: int, finish: float, width: int
 ) -> None:
     """
-    A task without duration holds nothing, but what is leased must be wide enough for it.
+    Widen a lease to a task without duration, which holds no processors.
     """
     for slot in range(slots.first[s], slots.first[s + 1]):
         there = slots.begin[slot] <= finish <= slots.last[slot]
@@ -584,7 +584,7 @@ def payment(slots: SlotArrays, board: AvailabilityProfile, whole: bool, shortest
 def processor_seconds(
     slots: SlotArrays, board: AvailabilityProfile, slot: int, shortest: float
 ) -> float:
-    """Processor time paid of a slot."""
+    """Return the processor time that is paid for a slot, seconds."""
     if slots.leased[slot]:
         return float(board.peak[slot] * max(board.until[slot] - slots.start[slot], shortest))
     if slots.divisible[slot]:

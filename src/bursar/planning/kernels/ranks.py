@@ -1,4 +1,4 @@
-"""Paths through the workflow, and the bounds that follow from them."""
+"""Computes longest paths through the workflow, and the bounds that follow from the paths."""
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ def upward_ranks(
     parent_index: IntArray,
 ) -> FloatArray:
     """
-    Longest remaining path of each task, its own run time included.
+    Return the longest remaining path of each task, the task's own run time included.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def heads_and_tails(
     shortest: FloatArray, order: IntArray, parent_start: IntArray, parent_index: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Least time before each task can start, and least time after its end.
+    Return the least time before each task can start, and the least time after the task's end.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def after_others(
     keys: FloatArray, order: IntArray, parent_start: IntArray, parent_index: IntArray
 ) -> FloatArray:
     """
-    The keys, raised where a task's is less than one of its parents', shape ``(n_tasks,)``.
+    Return the keys, raised where a task's key is less than a parent's, shape ``(n_tasks,)``.
 
     Sorted by them, with ties in ``order``, parents come before children.
 

@@ -1,5 +1,5 @@
 """
-Many tasks of one processor each: every processor keeps its own gaps.
+Schedules many tasks of one processor each; every processor has gaps of its own.
 
 A *gap* is a time during which a processor is free. The gaps of a site lie in
 blocks by their start, and the blocks in groups, each with the latest end and the
@@ -86,7 +86,7 @@ class SerialSchedule(NamedTuple):
 
 @inlined
 def empty_gaps(slots: SlotArrays, caps: IntArray, n_tasks: int) -> IdleGaps:
-    """The slots with nothing placed in them."""
+    """Return the gaps of slots in which nothing is placed."""
     n_sites = len(slots.first) - 1
     span = np.ones((n_sites, 2), dtype=np.int64)
     room = 0
@@ -220,7 +220,7 @@ def gap_for(
 
 @inlined
 def take(gaps: IdleGaps, s: int, place: int, at: int, begins: float, finish: float) -> int:
-    """Runs a task in a gap; what is left before and after it stay gaps. Answers the slot."""
+    """Run a task in a gap, and keep what is left of the gap before and after. Return the slot."""
     gap, block = gaps.gap, gaps.block
     start, over, slot = gap[at]["start"], gap[at]["end"], gap[at]["slot"]
     greatest = over >= block[place]["latest"] or over - start >= block[place]["longest"]
@@ -271,7 +271,7 @@ def insert(gaps: IdleGaps, s: int, begins: float, over: float, slot: int) -> Non
 
 @inlined
 def split(gaps: IdleGaps, s: int, place: int) -> None:
-    """Moves the second half of a block into a new one after it."""
+    """Move the second half of a block into a new block that follows."""
     gap, block = gaps.gap, gaps.block
     new = gaps.span[s, 0] + gaps.span[s, 1]
     fresh = block[new]["base"]
@@ -299,7 +299,7 @@ def in_order(
     tasks: TaskArrays, slots: SlotArrays, caps: IntArray, priority: IntArray
 ) -> SerialSchedule:
     """
-    Places the tasks one after the other, each where it finishes earliest.
+    Place the tasks one after the other, each where its finish is earliest.
 
     Stops at the first that fits nowhere.
     """

@@ -35,11 +35,11 @@ from bursar.planning.schedulers import by_site, schedule, upward_ranks
 from bursar.planning.time_reversal import TimeReversedProblem
 
 DEADLINES = 12
-"""Makespans of plans of the front, evenly far apart along it."""
+"""Number of deadlines: makespans of plans evenly far apart along the front."""
 EPOCHS = 6
-"""Times that the deadlines are chosen anew."""
+"""Number of times that the deadlines are chosen anew."""
 OFFSPRING = 6
-"""Of each purchase in a round."""
+"""Offspring of each purchase in a round."""
 CROSSING = 0.3
 """Share of the offspring that have two parents."""
 WARMTH = 0.03
@@ -47,11 +47,11 @@ WARMTH = 0.03
 HASTE = 0.3
 """Share of the schedules spent on the fastest plan."""
 WALKS = 4
-"""Side by side in looking for it."""
+"""Walks side by side in the search for the fastest plan."""
 HEAT = 0.03
 """At first a walk goes on to a schedule longer by about this share."""
 PUSHED = 0.5
-"""Of the steps, in which one walk's schedule is pushed late and early again."""
+"""Share of the steps in which one walk's schedule is pushed late and early again."""
 STEP = 0.6
 """Standard deviation of the change of a key, in median runtimes."""
 WORK = 2e9
@@ -60,12 +60,12 @@ MOST, FEWEST = 12_000, 300
 
 
 Known = dict[tuple[float, float], FloatArray]
-"""Makespan and cost of a plan to the keys of the order that made it."""
+"""Maps makespan and cost of a plan to the keys of the task order that led to the plan."""
 
 
 @dataclass(slots=True, eq=False)
 class _DeadlinePurchase:
-    """A purchase for a deadline: slots, keys of the tasks' order, what it comes to."""
+    """Holds the purchase for a deadline: slots, keys of the task order, cost and waste by slot."""
 
     deadline: float
     bits: BoolArray
@@ -84,7 +84,7 @@ class _TaskOrders:
         self._step = STEP * float(np.median(problem.runtimes.min(axis=1)))
 
     def order(self, keys: FloatArray) -> IntArray:
-        """Tasks in the order to take them, parents before children."""
+        """Return the tasks in the order of their keys, parents before children."""
         problem = self._problem
         keys = after_others(keys, problem.order, problem.parent_start, problem.parent_index)
         return problem.order[np.argsort(keys[problem.order], kind="stable")]
@@ -109,7 +109,7 @@ def elitist(search: PlanSearch, processors: Sequence[int] | None = None) -> None
     Parameters
     ----------
     processors
-        Of a leased slot, only these numbers; see :func:`sweep`.
+        Numbers of processors of a leased slot to try; see :func:`sweep`.
     """
     problem = search.problem
     sweep(search, processors)

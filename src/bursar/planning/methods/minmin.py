@@ -20,7 +20,7 @@ from bursar.planning.schedule import Schedule
 from bursar.planning.schedulers import from_draft
 
 WEIGHTS = tuple(k / 10 for k in range(11))
-"""Of the cost, as in figure 5 of e-Science'06."""
+"""Weights of the cost that are tried, as in figure 5 of e-Science'06."""
 
 
 def minmin(search: PlanSearch, weights: Sequence[float]) -> list[Schedule]:
@@ -57,14 +57,15 @@ def minmin_schedule(
     problem: PlanningProblem, caps: IntArray, weight: float, worth: float
 ) -> Schedule:
     """
-    The tasks on the slots as Min-Min on total cost places them; maybe incomplete.
+    Schedule the tasks by Min-Min on total cost; the result may be incomplete.
 
     Parameters
     ----------
     caps
         Processors of each slot that may be used, shape ``(n_slots,)``.
     weight, worth
-        Of the cost, and of a second of makespan, in the total cost.
+        Weight of the cost, 0 to 1, and worth of a second of makespan, currency units, in the total
+        cost.
     """
     position = np.empty(problem.n_tasks, dtype=np.int64)
     position[problem.order] = np.arange(problem.n_tasks)

@@ -76,7 +76,7 @@ def shared_fitness(objectives: FloatArray) -> FloatArray:
 
 def niche_counts(objectives: FloatArray, rank: IntArray) -> FloatArray:
     """
-    How many individuals of its rank lie close to each, shape ``(n,)``.
+    Return the number of individuals of the same rank close to each, shape ``(n,)``.
 
     Distance is taken in objectives scaled to [0, 1]. The niche is as wide as would
     let n individuals spread along a front without touching: the sum of the

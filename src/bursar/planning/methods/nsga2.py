@@ -72,7 +72,7 @@ def fronts(objectives: FloatArray) -> IntArray:
 
 
 def crowding(objectives: FloatArray) -> FloatArray:
-    """Crowding distance within one front, shape ``(n,)``; infinite at its ends."""
+    """Return the crowding distance within one front, shape ``(n,)``; infinite at both ends."""
     n = len(objectives)
     distance = np.zeros(n)
     for values in objectives.T:
@@ -85,7 +85,7 @@ def crowding(objectives: FloatArray) -> FloatArray:
 
 
 def crowded_order(objectives: FloatArray, front: IntArray) -> IntArray:
-    """Individuals by front, those of a front by falling crowding distance, shape ``(n,)``."""
+    """Return individuals by front, then by falling crowding distance, shape ``(n,)``."""
     distance = np.zeros(len(objectives))
     for level in range(front.max() + 1):
         members = np.flatnonzero(front == level)

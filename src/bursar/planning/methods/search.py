@@ -1,4 +1,4 @@
-"""What every search shares: schedules made, plans kept, progress told, time watched."""
+"""Keeps the state of a search: schedules made, plans kept, progress, time left."""
 
 import time
 from dataclasses import dataclass, field
@@ -57,11 +57,11 @@ class PlanSearch:
         return limit is not None and time.monotonic() - self._began >= limit
 
     def rng(self) -> np.random.Generator:
-        """A generator at the seed."""
+        """Return a random generator at the seed of the search."""
         return np.random.default_rng(self.limits.seed)
 
     def bits(self, bits: BoolArray) -> PurchaseScores:
-        """Purchases of whole slots, each scheduled once however often it is asked for."""
+        """Schedule purchases of whole slots; the same purchase is scheduled only once."""
         caps = np.where(bits, self.problem.everything, 0)
         keys = [np.packbits(row).tobytes() for row in bits]
         fresh: dict[bytes, int] = {}
@@ -123,7 +123,7 @@ class PlanSearch:
         return scores
 
     def report_progress(self) -> None:
-        """Says how far it is."""
+        """Report the schedules made so far and the front."""
         if self.on_progress is not None:
             done = self.evaluator.count
             front = tuple((found.makespan, found.cost) for found in self.archive)

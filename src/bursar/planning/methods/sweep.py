@@ -1,5 +1,5 @@
 """
-Purchases along a few orders of the slots: what is tried without searching.
+Tries purchases along a few orders of the slots, without searching.
 
 In a *family* the slots join one after the other. With the slots ordered by price
 per unit of work (unknown prices last), by speed of their site, or by start, the
@@ -30,7 +30,7 @@ def sweep(search: PlanSearch, processors: Sequence[int] | None = None) -> None:
     Parameters
     ----------
     processors
-        Of a leased slot, only these numbers; None: all, or of many some dozens.
+        Numbers of processors of a leased slot to try; None: all, or of many some dozens.
     """
     rows = list(purchases(search.problem, processors))
     if rows:
@@ -39,7 +39,7 @@ def sweep(search: PlanSearch, processors: Sequence[int] | None = None) -> None:
 
 
 def purchases(problem: PlanningProblem, processors: Sequence[int] | None = None) -> list[IntArray]:
-    """Processors of each slot, for every purchase worth trying; none of them twice."""
+    """Return the processors of each slot for every purchase worth trying, each purchase once."""
     orders = list(_orders(problem))
     limit = max(LEAST, EVALUATIONS // len(orders))
     seen: dict[bytes, IntArray] = {}
@@ -126,7 +126,7 @@ def _along(
 
 
 def _asked(offered: int, usable: int, processors: Sequence[int] | None) -> list[int]:
-    """The numbers asked for that the slot has; of those past what is usable, the least."""
+    """Return the numbers asked for that the slot has; of numbers past the usable, the least."""
     if processors is None:
         return []
     within = [n for n in processors if n <= min(offered, usable)]

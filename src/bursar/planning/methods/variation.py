@@ -5,7 +5,7 @@ import numpy as np
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 
 CROSSOVER = 0.9
-"""Probability that a pair is crossed; else its offspring are copies."""
+"""Probability that a pair is crossed; otherwise the offspring are copies."""
 
 
 def random_subsets(rng: np.random.Generator, count: int, bits: int) -> BoolArray:
@@ -24,7 +24,7 @@ def random_subsets(rng: np.random.Generator, count: int, bits: int) -> BoolArray
 
 
 def unique(rows: BoolArray) -> BoolArray:
-    """The rows without repetitions, in the order they first appear."""
+    """Return the rows without repetitions, in the order of first appearance."""
     _, first = np.unique(np.packbits(rows, axis=1), axis=0, return_index=True)
     return rows[np.sort(first)]
 
@@ -59,7 +59,7 @@ def bred(rng: np.random.Generator, parents: BoolArray, points: int, count: int) 
     parents
         Shape ``(2 n, bits)``; the first half is paired with the second.
     points
-        Of the crossover.
+        Number of cuts of the crossover.
     count
         How many offspring to keep.
     """
@@ -73,7 +73,7 @@ def bred(rng: np.random.Generator, parents: BoolArray, points: int, count: int) 
 
 
 def mutated(rng: np.random.Generator, rows: BoolArray, rate: float) -> BoolArray:
-    """Each bit flipped with a probability."""
+    """Return the rows with each bit flipped with a probability."""
     return rows ^ (rng.random(rows.shape) < rate)
 
 

@@ -1,5 +1,5 @@
 """
-A grid with its data, simulated (Cavalieri, Monforte and Scibilia 2003, section 2.3).
+Simulates a data grid (Cavalieri, Monforte and Scibilia 2003, section 2.3).
 
 Jobs go from user interfaces to the resource broker, which asks the information index and the
 replica catalogue; from there to the job submission service, where they wait for their files;

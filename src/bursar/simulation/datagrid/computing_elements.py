@@ -34,27 +34,27 @@ class SimulatedElement(Protocol):
         """Jobs of the grid that run there."""
 
     def submit(self, job: GridJob, seconds: float, estimate: float | None) -> None:
-        """A job comes; it takes so many seconds here, and was said to take the estimate."""
+        """Accept a job that really takes so many seconds here, next to the estimate stated."""
 
     def lose(self) -> list[GridJob]:
-        """It is gone, and with it these jobs."""
+        """Lose the site; return the jobs lost."""
 
     def status(self) -> SiteStatus:
-        """What it says now."""
+        """Return the status that the site publishes now."""
 
 
 class FcfsElement:
     """
-    Jobs start in the order in which they came, each as soon as its processors are free.
+    Runs jobs first come, first served, each as soon as enough processors are free.
 
     Parameters
     ----------
     facts
-        Of the site.
+        Description of the site.
     loop
-        Whose time it takes.
+        Loop that provides the time.
     began, ended
-        Told of jobs that do.
+        Called with each job that has begun or ended.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class FcfsElement:
         return self._element.running
 
     def submit(self, job: GridJob, seconds: float, estimate: float | None) -> None:
-        """A job comes; it takes so many seconds here, and was said to take the estimate."""
+        """Accept a job that really takes so many seconds here, next to the estimate stated."""
         self._element.submit(job.number, job.kind.processors, estimate, self._loop.time())
         self._here[job.number] = job, seconds
         self._start()
 
     def lose(self) -> list[GridJob]:
-        """It is gone, and with it these jobs."""
+        """Lose the site; return the jobs lost."""
         lost = [job for job, _ in self._here.values()]
         for timer in self._timers.values():
             timer.cancel()
@@ -96,7 +96,7 @@ class FcfsElement:
         return lost
 
     def status(self) -> SiteStatus:
-        """What it says now."""
+        """Return the status that the site publishes now."""
         return self._element.status(self._loop.time(), self.facts.name)
 
     def _start(self) -> None:
@@ -116,14 +116,14 @@ class FcfsElement:
 
 class BatchElement:
     """
-    A machine with a batch scheduler, and perhaps jobs of its own beside the grid's.
+    Runs the grid's jobs on a machine with a batch scheduler, beside other jobs if there are any.
 
     Parameters
     ----------
     facts, loop, began, ended
-        As of :class:`FcfsElement`.
+        See :class:`FcfsElement`.
     cluster
-        At the moment at which the simulation begins.
+        Cluster as of the begin of the simulation.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class BatchElement:
 
     def submit(self, job: GridJob, seconds: float, estimate: float | None) -> None:
         """
-        A job comes; it takes so many seconds here, and was said to take the estimate.
+        Accept a job that really takes so many seconds here, next to the estimate stated.
 
-        It asks for as long as it takes at the least: none is killed at its limit.
+        The job asks for at least as long as it takes, so that none is killed at its limit.
         """
         self._advance()
         seconds = max(seconds, _SHORTEST)
@@ -168,7 +168,7 @@ class BatchElement:
         self._go_on()
 
     def lose(self) -> list[GridJob]:
-        """It is gone, and with it these jobs; its own come back with it."""
+        """Lose the site; return the grid's jobs lost. The machine's own jobs stay."""
         lost = [*self._waiting.values(), *self._running.values()]
         # The machine's own jobs stay and go on: only the grid's are lost.
         for number in [*self._waiting, *self._running]:
@@ -178,7 +178,7 @@ class BatchElement:
         return lost
 
     def status(self) -> SiteStatus:
-        """What it says now."""
+        """Return the status that the site publishes now."""
         self._advance()
         machine = self._cluster.machine
         return SiteStatus(

@@ -13,12 +13,12 @@ LEVEL = 0.95
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
     """
-    Holds a mean and half the width of its confidence interval.
+    Holds a mean and half the width of the confidence interval.
 
     Parameters
     ----------
     mean
-        Of the sample.
+        Mean of the sample.
     half
         Half the interval; infinite for a single value.
     """
@@ -37,7 +37,7 @@ class ConfidenceInterval:
         return self.mean + self.half
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies in it."""
+        """Whether a value lies in the interval."""
         return self.low <= value <= self.high
 
 
@@ -61,7 +61,7 @@ def half_interval(error: float, count: int, level: float = LEVEL) -> float:
     error
         Standard error of the mean.
     count
-        Of the values; with fewer than two the interval is infinite.
+        Number of values; with fewer than two the interval is infinite.
     """
     from scipy.special import stdtrit
 
@@ -74,7 +74,7 @@ def batch_means(
     values: NDArray[np.float64], batches: int, level: float = LEVEL
 ) -> ConfidenceInterval:
     """
-    Return the interval for the mean of correlated values, from the means of batches of them.
+    Return the interval for the mean of correlated values, by batch means.
 
     Batches must be long against the time over which values hang together.
 

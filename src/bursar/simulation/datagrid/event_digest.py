@@ -1,4 +1,4 @@
-"""What happens, as numbers that add up to a digest: equal simulations have equal ones."""
+"""Digests the events of a simulation: equal simulations have equal digests."""
 
 import hashlib
 import struct
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class GridJobEvent(IntEnum):
-    """Of a job."""
+    """Event in the life of a job."""
 
     SUBMITTED = 0
     SENT = 1
@@ -18,7 +18,7 @@ class GridJobEvent(IntEnum):
 
 
 class EventDigest:
-    """Counts events and digests them; keeps none."""
+    """Counts and digests events without keeping any."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Defines a job on its way through the grid."""
+"""Defines a job that passes through the grid."""
 
 from enum import IntEnum
 
@@ -6,16 +6,16 @@ from bursar.simulation.datagrid.grid_workload import GridJobClass
 
 
 class GridJobState(IntEnum):
-    """Where a job is."""
+    """State of a job."""
 
     PAUSED = 0
-    """Failed or refused; it goes to the broker again after a pause."""
+    """Failed or refused, and due at the broker again after a pause."""
     STAGING = 1
-    """At the submission service, waiting for its files."""
+    """Waiting for files at the submission service."""
     SUBMITTING = 2
-    """At the submission service, with its files at its site."""
+    """Waiting at the submission service to be handed over; all files are at the site."""
     QUEUED = 3
-    """At its computing element."""
+    """Waiting in the queue of the computing element."""
     RUNNING = 4
     FINISHED = 5
     FAILED = 6
@@ -28,11 +28,11 @@ class GridJob:
     Parameters
     ----------
     number
-        In order of submission, from 0.
+        Number in order of submission, from 0.
     kind
-        What it asks for.
+        Class of the job: files, processors and runtime.
     work
-        Seconds at speed 1 that it takes.
+        Seconds that the job takes at speed 1.
     """
 
     __slots__ = (
@@ -57,12 +57,12 @@ class GridJob:
         self.site = -1
         self.attempt = 0
         self.avoids: tuple[str, ...] = ()
-        """Sites where it failed."""
+        """Sites where the job failed."""
         self.missing: set[str] = set()
-        """Files that are not there yet."""
+        """Files that are not at the site yet."""
         self.pinned: list[str] = []
-        """Files of its site's storage that it uses."""
+        """Files in the site's storage that the job has pinned."""
         self.own: set[str] = set()
-        """Files that were brought for it alone."""
+        """Files that were brought for this job alone."""
         self.reason = ""
-        """Why it failed last."""
+        """Reason of the last failure."""

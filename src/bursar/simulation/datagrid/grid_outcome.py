@@ -23,21 +23,21 @@ class GridOutcome:
     sites
         Names.
     submitted
-        To the broker.
+        Time of submission to the broker.
     arrived
-        At the computing element where it ran, or was sent last.
+        Time of arrival at the computing element where the job ran, or was sent last.
     began, ended
-        There.
+        Times of begin and end at that computing element.
     site
-        Number of the site; -1 when it never had one.
+        Number of the site; -1 for a job that was never sent to one.
     attempts
-        How often it was sent.
+        Number of times that the broker sent the job to a site.
     reasons
         Why jobs failed, and how many each time; retries that went well are not here.
     events
-        How many things happened.
+        Number of events.
     digest
-        Of all of them, in order: equal seeds give equal ones.
+        Digest of all events in order; equal seeds give equal digests.
     """
 
     sites: tuple[str, ...]
@@ -63,16 +63,16 @@ class GridOutcome:
 
     @property
     def lifetimes(self) -> FloatArray:
-        """From submission to completion (section 2.2), of the jobs that finished."""
+        """Seconds from submission to completion of the jobs that finished (section 2.2)."""
         return self.of_finished(self.ended - self.submitted)
 
     @property
     def waits(self) -> FloatArray:
-        """In the queues of computing elements, of the jobs that finished."""
+        """Seconds in the queues of computing elements, of the jobs that finished."""
         return self.of_finished(self.began - self.arrived)
 
     def of_finished(self, values: FloatArray) -> FloatArray:
-        """Those of jobs that finished."""
+        """Return the values of jobs that finished."""
         return values[np.isfinite(self.ended)]
 
     def mean_lifetime(self, warm_up: float = 0.0) -> float:
@@ -104,13 +104,13 @@ class GridRecorder:
     sites
         Names.
     submitted
-        When each job is, seconds.
+        Submission time of each job, seconds.
     """
 
     def __init__(self, sites: tuple[str, ...], submitted: FloatArray) -> None:
         self._sites = sites
         self.number = {name: i for i, name in enumerate(sites)}
-        """Of each site, by name."""
+        """Number of each site, by name."""
         self._submitted = submitted
         self._times = {
             event: np.full(len(submitted), math.nan)
@@ -124,7 +124,7 @@ class GridRecorder:
         self.failed = 0
 
     def add(self, time: float, event: GridJobEvent, job: int, site: int) -> None:
-        """Something happened to a job at a site, or on the way to it."""
+        """Record an event of a job at a site, or on the way there."""
         self._log.add(time, event, job, site)
         times = self._times.get(event)
         if times is not None:
@@ -138,7 +138,7 @@ class GridRecorder:
             self.failed += 1
 
     def outcome(self) -> GridOutcome:
-        """All of it."""
+        """Return all that was recorded."""
         return GridOutcome(
             sites=self._sites,
             submitted=self._submitted,

@@ -1,4 +1,4 @@
-"""The grid put together, and a load sent through it."""
+"""Puts a grid together and runs a load of jobs."""
 
 import asyncio
 import math
@@ -38,22 +38,22 @@ SimulationObserver = Callable[["DataGridSimulation"], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridJobCounts:
     """
-    Jobs by where they are.
+    Counts the jobs at each place.
 
     Parameters
     ----------
     submitted
-        All that there have been.
+        Jobs submitted so far.
     paused
-        That failed or matched nothing, and go to the broker again.
+        Jobs that failed or matched nothing, and go to the broker again.
     staging
-        At the submission service, waiting for files.
+        Jobs at the submission service that wait for files.
     submitting
-        At the submission service, with their files.
+        Jobs at the submission service with all files.
     queued, running
-        At the computing elements.
+        Jobs at the computing elements.
     finished, failed
-        That are done with.
+        Jobs that are done with.
     """
 
     submitted: int
@@ -91,21 +91,21 @@ def simulate(
     watch: SimulationObserver | None = None,
 ) -> GridOutcome:
     """
-    Sends a load through a grid.
+    Run a load of jobs through a grid.
 
     Parameters
     ----------
     grid, load
-        Where, and what.
+        Grid, and jobs to submit.
     policy
-        Of the broker; None: our own.
+        Policy of the broker; None: Bursar's own.
     services, faults
         None: the usual ones, and none.
     clusters
         Machines with a batch scheduler, by site, which are used up; the other sites serve
         first come, first served.
     seed
-        Of the broker's choices. Equal seeds give equal traces.
+        Seed of the broker's choices. Equal seeds give equal traces.
     watch
         Told after every event.
 
@@ -139,9 +139,9 @@ class DataGridSimulation:
     Parameters
     ----------
     grid, load, policy, services, faults, clusters, seed, watch
-        As of :func:`simulate`.
+        See :func:`simulate`.
     loop
-        Its time.
+        Loop that provides the time.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class DataGridSimulation:
 
     @property
     def census(self) -> GridJobCounts:
-        """Where all jobs are, counted at the services that hold them."""
+        """Jobs at each place, counted at the services that hold the jobs."""
         return GridJobCounts(
             submitted=self._next,
             paused=len(self._paused),
@@ -245,7 +245,7 @@ class DataGridSimulation:
     # The life of a job.
 
     def _submit(self) -> None:
-        """The user interface."""
+        """Submit the next job, as a user interface does."""
         number = self._next
         kind = self._load.kinds[self._load.kind[number]]
         job = GridJob(number, kind, float(self._load.work[number]))
@@ -258,7 +258,7 @@ class DataGridSimulation:
         self._match(job)
 
     def _match(self, job: GridJob) -> None:
-        """The resource broker."""
+        """Match a job, as the resource broker does."""
         self._paused.pop(job.number, None)
         asked = _broker_job(job)
         match = self._broker.choose(asked)
@@ -281,7 +281,7 @@ class DataGridSimulation:
         self._fail(job, reason)
 
     def _hand_over(self, job: GridJob) -> None:
-        """The job submission service brings a job to its site."""
+        """Hand a job over to the site, as the job submission service does."""
         site = self._names[job.site]
         facts = self._facts[job.site]
         # The site may have gone after the broker sent the job there.
@@ -321,7 +321,7 @@ class DataGridSimulation:
         self._stop_when_done()
 
     def _fail(self, job: GridJob, reason: str) -> None:
-        """An attempt that came to a site did not go well."""
+        """Record a failed attempt at a site, and set the job back."""
         self._staging.release(job)
         self._broker.ended(job.number, well=False)
         job.avoids = (*job.avoids, self._names[job.site])
@@ -382,7 +382,7 @@ class DataGridSimulation:
 
 
 def _broker_job(job: GridJob) -> Asked:
-    """The job as the broker sees it."""
+    """Return the job in the broker's form."""
     kind = job.kind
     matching = kind.matching
     if job.avoids:

@@ -32,15 +32,15 @@ class GridJobClass:
     spread
         Whether all take that (``"fixed"``) or an exponential time of that mean.
     told
-        What broker and sites are told that a job will take: just that, the mean, or nothing.
+        Estimate that broker and sites are told: the exact time, the mean, or nothing.
     processors
-        That one holds.
+        Processors that one job holds.
     memory
         Bytes it needs; None when unknown.
     data
         Logical names of the files it reads.
     matching
-        What it asks of the broker.
+        Requirements, rank and weights for the broker.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class GridJobClass:
             raise InputError(f"processors must be at least 1, got {self.processors}")
 
     def estimate(self, work: float) -> float | None:
-        """What is told of a job that takes so many seconds at speed 1."""
+        """Return the estimate that is stated for a job of so many seconds at speed 1."""
         if self.told == "nothing":
             return None
         return work if self.told == "exact" else self.runtime
@@ -78,7 +78,7 @@ class GridWorkload:
     Parameters
     ----------
     kinds
-        Of jobs.
+        Classes of jobs.
     at
         When each is submitted, seconds. Ascending, not negative.
     kind
@@ -129,13 +129,13 @@ def poisson(
     Parameters
     ----------
     kinds
-        Of jobs.
+        Classes of jobs.
     gap
         Mean seconds between two submissions. Positive.
     jobs
         How many. Positive.
     shares
-        Of the kinds, in any unit; None: alike.
+        Shares of the kinds, in any unit; None: equal shares.
 
     Raises
     ------

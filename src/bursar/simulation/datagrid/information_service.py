@@ -1,4 +1,4 @@
-"""What a simulated broker is told: of sites by themselves, and how long files take."""
+"""Tells a simulated broker the status of sites, and how long files take."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,16 +18,16 @@ from bursar.simulation.virtual_loop import VirtualLoop
 
 class InformationService:
     """
-    The information index of a simulation, refreshed on its clock.
+    Keeps the information index of a simulation, refreshed on virtual time.
 
     Parameters
     ----------
     services
         Levels of the index, and when what a site said expires.
     loop
-        Whose time it takes.
+        Loop that provides the time.
     elements
-        Of the sites, by name.
+        Computing elements of the sites, by name.
     mute
         Sites that answer nobody.
     is_needed
@@ -56,11 +56,11 @@ class InformationService:
         ).top
 
     def start(self) -> None:
-        """From now on the index is refreshed when it is due."""
+        """Begin to refresh the index whenever due."""
         self._refresh()
 
     def status(self, site: str) -> SiteStatus | None:
-        """What a site says now; None when it does not answer."""
+        """Return the status of a site now; None when the site does not answer."""
         if site in self.gone or site in self._mute:
             return None
         return self._elements[site].status()
@@ -77,17 +77,17 @@ FloatArray = NDArray[np.float64]
 
 class GridFileTimes:
     """
-    The two terms of equation 3, by the replica catalogue and the network's capacities.
+    Computes the two terms of equation 3 from the replica catalogue and network capacities.
 
     Parameters
     ----------
     catalogue
         Where copies are.
     transport
-        What bringing them takes when nothing else is under way: the bandwidths are measured
-        once, as in section 2.3.
+        Network, for transfer times without other traffic: bandwidths are measured once, as in
+        section 2.3.
     sites
-        Facts of each.
+        Description of each site.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class GridFileTimes:
         self._transfers: dict[tuple[tuple[str, ...], tuple[str, ...]], FloatArray] = {}
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
-        """Seconds to bring what is not there: one after the other, each from the nearest copy."""
+        """Return seconds to bring the missing files one by one, each from the nearest copy."""
         if self._catalogue.version != self._version:
             self._version = self._catalogue.version
             self._transfers.clear()

@@ -85,7 +85,7 @@ class BrokerPolicy:
     choice
         Name of a choice rule (:data:`bursar.model.matching.CHOICES`).
     weights
-        Of equations 1 and 3.
+        Weights of equations 1 and 3.
     direct
         Whether the broker asks the candidates themselves in its second phase, rather than
         the index.
@@ -113,7 +113,7 @@ class BrokerPolicy:
 
 
 CURRENT = BrokerPolicy(choice="best", weights=RankWeights(alpha=1.0, beta=0.0))
-"""Of the paper's day: the best by estimated traversal time alone (section 2.1)."""
+"""Policy of the paper's day: the best site by estimated traversal time alone (section 2.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class GridServices:
     Parameters
     ----------
     levels
-        Of the information index, from the sites up to where the broker reads: how often
+        Levels of the information index, from the sites up to where the broker reads: how often
         each asks the one below, and how long that takes.
     expiry
         Seconds without an answer after which a site is dropped from the index.
@@ -178,7 +178,7 @@ class SiteOutage:
     Parameters
     ----------
     site
-        Its name.
+        Name of the site.
     begin, end
         Seconds; infinite when it does not come back.
     """
@@ -191,7 +191,7 @@ class SiteOutage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridFaults:
     """
-    What goes wrong.
+    Describes the faults of a simulation.
 
     Parameters
     ----------

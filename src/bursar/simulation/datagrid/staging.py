@@ -9,7 +9,7 @@ from bursar.simulation.datagrid.transport import GridTransfer, GridTransport
 
 
 class _FileTransfer:
-    """One file on its way to one site, for one job or for all that wait for it there."""
+    """Carries one file to one site, for one job or for all jobs that wait for the file there."""
 
     __slots__ = ("carriage", "jobs", "name", "site", "source", "tried")
 
@@ -29,9 +29,9 @@ class GridStaging:
     Parameters
     ----------
     names
-        Of the sites, by the numbers that jobs have.
+        Names of the sites, in the order of the site numbers in jobs.
     storages
-        Of each site, by name.
+        Storage element of each site, by name.
     catalogue, transport
         Where copies are, and what carries them.
     faults
@@ -68,10 +68,10 @@ class GridStaging:
         self._sending: dict[str, int] = {}  # transfers that each site sends
         self._removed: set[str] = set()
         self.jobs: dict[int, GridJob] = {}
-        """That wait for files, by number."""
+        """Jobs that wait for files, by number."""
 
     def bring(self, job: GridJob) -> None:
-        """A job's files come to its site."""
+        """Bring a job's missing files to the job's site."""
         site = self._names[job.site]
         storage = self._storages[site]
         lacking = []
@@ -100,7 +100,7 @@ class GridStaging:
                 return
 
     def release(self, job: GridJob) -> None:
-        """A job needs its files no more."""
+        """Release the files that a job used."""
         if job.site >= 0:
             storage = self._storages[self._names[job.site]]
             for name in job.pinned:
@@ -109,7 +109,7 @@ class GridStaging:
         job.own.clear()
 
     def lose(self, site: str) -> None:
-        """A site is gone: what goes there fails, and what comes from there comes from others."""
+        """Lose a site: transfers to the site fail, transfers from there start again elsewhere."""
         self._removed.add(site)
         for delivery in list(self._deliveries.values()):
             if delivery.site == site:
@@ -121,7 +121,7 @@ class GridStaging:
                 self._send(delivery)
 
     def find_again(self, site: str) -> None:
-        """A site is back."""
+        """Use a site again that was lost."""
         self._removed.discard(site)
 
     def _key(self, name: str, site: str, job: GridJob) -> tuple[str, str, int]:
@@ -133,7 +133,7 @@ class GridStaging:
 
     def _send(self, delivery: _FileTransfer) -> None:
         """
-        Sends it from the best copy that was not tried.
+        Send a file from the best copy that was not tried.
 
         The best is the one that would be there first if a site's link were shared by all that
         it sends: of many copies as near as each other, not always the same one.

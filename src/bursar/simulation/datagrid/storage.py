@@ -1,4 +1,4 @@
-"""Storage elements, and the replica catalogue that knows what they hold."""
+"""Simulates storage elements and the replica catalogue."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from bursar.simulation.datagrid.scenario import DataGrid
 
 class ReplicaCatalogue:
     """
-    Logical names to the sites that hold a copy, in memory.
+    Maps logical names to the sites that hold a copy, in memory.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class ReplicaCatalogue:
         self._sites: dict[str, dict[str, None]] = {}
         self._sizes: dict[str, int] = {}
         self.version = 0
-        """Changes whenever anything in it does."""
+        """Number that changes with every change of the catalogue."""
         for replica in replicas:
             self._sizes[replica.name] = replica.size or 0
             self.register(replica.name, replica.site)
@@ -65,11 +65,11 @@ class StorageElement:
         """Bytes of copies."""
 
     def has(self, name: str) -> bool:
-        """Whether it holds a file."""
+        """Whether the storage holds a file."""
         return name in self._own or name in self._copies
 
     def pin(self, name: str) -> None:
-        """Pin a file that a job uses, so that it stays."""
+        """Pin a file that a job uses; pinned files are not evicted."""
         if name in self._copies:
             # Moved to the end of the dictionary, which thus stays in order of last use.
             self._copies[name] = self._copies.pop(name)
@@ -85,12 +85,12 @@ class StorageElement:
 
     def keep(self, name: str, size: int) -> list[str] | None:
         """
-        Keeps a copy; what is longest unused goes for it.
+        Keep a copy, and evict the least recently used copies for room.
 
         Returns
         -------
         list or None
-            What went; None when there is no room, and then nothing does.
+            Copies evicted; None when there is no room, and then nothing is evicted.
         """
         if self._limit is None:
             going: list[str] = []

@@ -15,9 +15,9 @@ class SubmissionService:
     Parameters
     ----------
     services
-        Its overhead, and how many jobs it does at a time.
+        Overhead of the service, and the jobs that are handled at a time.
     loop
-        Whose time it takes.
+        Loop that provides the time.
     bring
         Brings a job's files; answers by :meth:`staged` or :meth:`failed`.
     hand_over
@@ -44,7 +44,7 @@ class SubmissionService:
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for others' files to come first."""
+        """Jobs whose files are not being brought yet."""
         return len(self._waiting)
 
     @property
@@ -59,14 +59,14 @@ class SubmissionService:
         self._turn()
 
     def staged(self, job: GridJob) -> None:
-        """A job's files are there."""
+        """Take note that a job's files have arrived."""
         self._staging -= 1
         job.state = GridJobState.SUBMITTING
         self._ready.append(job)
         self._turn()
 
     def failed(self) -> None:
-        """A job's files will not come."""
+        """Take note that a job's files cannot be had."""
         self._staging -= 1
         self._turn()
 

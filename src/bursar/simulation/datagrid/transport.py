@@ -1,4 +1,4 @@
-"""The network as the grid uses it: between sites, by a topology or by the sites' own links."""
+"""Transfers files between sites, over a topology or over the sites' own links."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from bursar.simulation.flow_network import Flow, FlowNetwork
 from bursar.simulation.virtual_loop import VirtualLoop
 
 GridTransfer = Flow | asyncio.TimerHandle
-"""Something under way."""
+"""A transfer under way."""
 
 
 class GridTransport:
@@ -24,7 +24,7 @@ class GridTransport:
         With its topology. Without one, each link between two sites has its own capacity,
         and sites without a link between them share their files.
     loop
-        Whose time it takes.
+        Loop that provides the time.
     """
 
     def __init__(self, grid: DataGrid, loop: VirtualLoop) -> None:
@@ -40,7 +40,7 @@ class GridTransport:
         self._known: dict[tuple[str, str], tuple[float, float]] = {}
 
     def seconds(self, source: str, target: str, size: float) -> float:
-        """What an idle network takes to bring so many bytes; infinite where there is no way."""
+        """Return the seconds for so many bytes in an idle network; infinite without a route."""
         known = self._known.get((source, target))
         if known is None:
             known = self._known[source, target] = self._look_up(source, target)
@@ -67,7 +67,7 @@ class GridTransport:
         return self._network.send(*self._ends(source, target), size, lambda _: done())
 
     def stop(self, carriage: GridTransfer) -> None:
-        """Stops what is under way; its bytes so far were in vain."""
+        """Stop a transfer; the bytes sent so far are lost."""
         if isinstance(carriage, Flow):
             self._network.cancel(carriage)
         else:
@@ -85,7 +85,7 @@ class GridTransport:
 
 
 def _topology_of_links(grid: DataGrid) -> Topology:
-    """A wire for each link, with ends of its own: what one link carries takes no other."""
+    """Return a topology with a wire for each link and separate ends, so that no links share."""
     pairs = [(site, other) for site in grid.sites for other in site.links]
     return Topology(
         nodes=tuple(

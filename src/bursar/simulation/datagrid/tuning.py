@@ -24,7 +24,7 @@ MeasureLifetime = Callable[[RankWeights, int], float]
 """Mean lifetime under some weights in one replication, seconds."""
 
 STEPS = (0.25, 0.125, 0.0625)
-"""Of the lattice, and of the finer ones."""
+"""Steps of the lattice of weights, and of the finer ones."""
 FIRST = 2
 """Replications of every candidate."""
 FEW = 3
@@ -49,7 +49,7 @@ class TunedWeights:
         Mean lifetimes under them, seconds, over replications that played no part in the
         search.
     gain
-        By how much the best is shorter, seconds, pair by pair.
+        Difference of the mean lifetimes, default less best, seconds, pair by pair.
     tried
         Weights with their mean lifetime and number of replications in the search.
     """
