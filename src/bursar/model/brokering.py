@@ -1,4 +1,4 @@
-"""How the resource broker brings a run's jobs to its sites."""
+"""Describes how the resource broker brings a run's jobs to sites."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Brokering:
         Whether ranks are made of what a ``"site"`` says when it is asked then, or of what the
         ``"index"`` knows.
     seed
-        Of choices by chance.
+        Seed of random choices.
 
     Raises
     ------

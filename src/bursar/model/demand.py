@@ -11,9 +11,9 @@ class ProcessorDemand:
     Parameters
     ----------
     tasks
-        That could start now if there were processors.
+        Tasks that could start now if there were processors.
     processors
-        That these would hold.
+        Processors that these tasks would hold.
     widest
         Processors of the widest of them.
     work

@@ -73,9 +73,9 @@ class RankWeights:
     Parameters
     ----------
     alpha
-        Of the rank expression, against the files; from 0 to 1.
+        Weight of the rank expression against the files; from 0 to 1.
     beta
-        Of access to files, against bringing them; from 0 to 1.
+        Weight of access to files against the transfer of files; from 0 to 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A link of a network, and how much of it is there at what time."""
+"""Links of a network, and profiles of the bandwidth left over time."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Duplex = Literal["full", "half", "one-way"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthProfile:
     """
-    What others leave of a wire's bandwidth, over time: constant for a step, then the next.
+    Share of a wire's bandwidth that others leave over time: constant for a step, then the next.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class NetworkLink:
         ``"full"``: each direction has the bandwidth; ``"half"``: both share it;
         ``"one-way"``: from source to target only.
     profile
-        What others leave of the bandwidth; None: all of it.
+        Share of the bandwidth that others leave; None: all.
 
     Raises
     ------

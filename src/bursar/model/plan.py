@@ -73,7 +73,7 @@ class Plan:
     Parameters
     ----------
     purchases
-        What is bought.
+        Purchases of the plan.
     placements
         One for each task, in order of start. Empty when runtimes are unknown.
     makespan
@@ -81,7 +81,7 @@ class Plan:
     cost
         Allocation cost, currency units; None when a price or runtime is unknown.
     currency
-        Of the cost.
+        Currency of the cost.
     utilisation
         Share of the bought processor time that tasks fill; None when unknown.
     algorithm

@@ -105,7 +105,7 @@ class AcquisitionPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScheduler:
     """
-    The batch scheduler of a site, and how jobs are handed to it.
+    Describes a site's batch scheduler, and how jobs are submitted there.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class BatchScheduler:
     queue
         Partition or queue; None: the scheduler's default.
     account, qos
-        That jobs are charged to and run under; None: the user's default.
+        Account charged for jobs, and quality of service of jobs; None: the user's default.
     directives
         Further ones, each as in a job script without its ``#SBATCH`` or the like.
     setup

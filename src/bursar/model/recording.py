@@ -13,7 +13,7 @@ class RecordedMachine:
     Parameters
     ----------
     name
-        Its host name.
+        Host name of the machine.
     processors
         Cores; None when unknown. Positive.
     megahertz

@@ -13,7 +13,7 @@ class Replica:
     name
         Logical name: a relative path, as a file of a task has.
     site
-        Whose storage holds it; empty: no site's.
+        Site whose storage holds the copy; empty: no site's.
     url
         Of the copy: ``file:``, ``http:``, ``https:``, ``ssh:``, ``s3:``, or a path.
     size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Routing = Literal["latency", "widest"]
-"""What makes a way the best."""
+"""Criterion of the best route."""
 
 _TICKS = 1e9
 """Latencies are added as whole nanoseconds, so that ties do not hang on the order of a sum."""

@@ -18,7 +18,7 @@ from bursar.model.task import Task
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundLoad:
     """
-    The jobs of its own that a simulated cluster runs.
+    Describes the background jobs of a simulated cluster.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class BackgroundLoad:
         Moment of the log at which the simulation begins, seconds on its clock; None: its
         middle.
     policy
-        Of its scheduler: ``"fcfs"``, ``"easy"`` or ``"conservative"``.
+        Policy of the scheduler: ``"fcfs"``, ``"easy"`` or ``"conservative"``.
     early
         Whether waiting jobs move up (``"compress"``) or stay where they are (``"keep"``)
         when one ends early.
@@ -63,21 +63,20 @@ class SiteFacts:
     fixed_price
         Currency units per slot bought; None when unknown.
     currency
-        Of both prices.
+        Currency of both prices.
     memory
         Bytes; None when unknown.
     slots
-        What it advertises; None: all its processors, from 0 on, without end, to
-        be leased.
+        Slots that the site advertises; None: all processors for lease, from 0 on, without end.
     background
-        Of a simulated cluster.
+        Background jobs of a simulated cluster.
     links
         How data pass from here to other sites, by their names. Sites without a
         link between them share their files.
     pricing
         The owner's policy, where prices change; the unit price is then its base.
     groups
-        That the owner counts the buyer among.
+        Groups of customers among which the owner counts the buyer.
     attributes
         Further ones that it publishes, by name, for requirements and ranks.
     storage
@@ -87,7 +86,7 @@ class SiteFacts:
     storage_rate
         Bytes per second at which tasks read from there; None: it takes no time.
     batch
-        Its batch scheduler, where it has a real one.
+        Batch scheduler of the site, where the site has a real one.
     acquiring
         How a pool acquires and releases its processors.
     dask
@@ -165,7 +164,7 @@ class SiteFacts:
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:
         """
-        Seconds from a task's end here until a child has its files at another site.
+        Return seconds from a task's end here until a child has the files at another site.
 
         Nothing where the sites share their files, or are one; otherwise the latency of
         the link, and the time it takes what the child reads of the parent's outputs.

@@ -66,7 +66,7 @@ class Slot:
 
     @property
     def end(self) -> float:
-        """First second after it; infinite when the site sets no end."""
+        """First second after the slot; infinite when the site sets no end."""
         return self.start + self.duration
 
 

@@ -1,4 +1,4 @@
-"""Statuses that sites publish, and readings of them from an index."""
+"""Statuses published by sites, and the readings that an index gives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Fact = str | int | float | bool
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteStatus:
     """
-    The state of a site, as the site published it at a given time.
+    State of a site, as published by the site at a given time.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class SiteStatus:
     at
         When the site said so, seconds on the clock of who reads it.
     free_processors
-        That no job holds.
+        Processors that no job holds.
     running, waiting
         Jobs.
     traversal_time
@@ -47,12 +47,12 @@ class SiteStatus:
 @dataclass(frozen=True, slots=True)
 class StatusReading:
     """
-    The status of a site in an index, with its age.
+    Status of a site in an index, with the age of the status.
 
     Parameters
     ----------
     status
-        As the site said.
+        Status published by the site.
     age
         Seconds since then.
     """

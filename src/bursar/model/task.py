@@ -14,7 +14,7 @@ Value = str | int | float | bool
 @dataclass(frozen=True, slots=True)
 class File:
     """
-    A file by its name in the campaign's name space.
+    A file, named in the campaign's name space.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class Channel:
     bandwidth
         Bytes per second.
     profile
-        What others leave of it; None: all.
+        Share of the bandwidth that others leave; None: all.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Route:
     Parameters
     ----------
     nodes
-        On the way, both ends included; one, where the ends are one.
+        Nodes of the route, both ends included; a single one where the ends are equal.
     channels
         Numbers of the capacities that it uses, in :attr:`Topology.channels`.
     latency
-        Of all its wires, seconds.
+        Latency of all wires on the route, seconds.
     bandwidth
-        Of its narrowest wire, bytes per second; infinite within a node.
+        Bandwidth of the narrowest wire on the route, bytes per second; infinite within a node.
     """
 
     nodes: tuple[str, ...]

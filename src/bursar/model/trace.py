@@ -19,13 +19,13 @@ class TraceFinding:
     Parameters
     ----------
     reason
-        What, in plain words.
+        Finding, in plain words.
     jobs
-        How many it concerns.
+        Number of jobs concerned.
     dropped
         Whether they were left out.
     line
-        Of the first one, counted from 1; None where there are no lines.
+        Line of the first such job, counted from 1; None where there are no lines.
     """
 
     reason: str
@@ -42,9 +42,9 @@ class Trace:
     Parameters
     ----------
     name
-        Of the log.
+        Name of the log.
     number
-        Of the job in its log.
+        Number of each job in the log.
     submit
         Seconds from the log's begin. Ascending.
     runtime
@@ -52,13 +52,13 @@ class Trace:
     estimate
         Seconds that were asked for; the runtime where nothing is known. Positive.
     processors
-        How many it holds. At least 1.
+        Processors that each job holds. At least 1.
     wait
         Seconds it waited, as recorded; NaN where unknown.
     user
         Number of its user; -1 where unknown.
     max_processors
-        Of the machine, by the header; None when it does not say.
+        Processors of the machine by the header; None where the header does not say.
     begin
         Seconds since the epoch at which the log's clock is 0; None when unknown.
     header

@@ -51,7 +51,7 @@ class Workflow:
 
     @property
     def is_bag(self) -> bool:
-        """Whether its tasks are independent, of one processor each."""
+        """Whether the tasks are independent and of one processor each."""
         return not any(self.parents) and all(task.processors == 1 for task in self.tasks)
 
     @property

@@ -11,7 +11,7 @@ from bursar.planning.policy import Method, Scheduler, ScheduleRecipe
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOption:
     """
-    One purchase and what it gives: a point of the trade-off curve.
+    A purchase and the resulting figures: a point of the trade-off curve.
 
     Parameters
     ----------
@@ -20,9 +20,9 @@ class PlanOption:
     cost
         Allocation cost, currency units; None when a price or runtime is unknown.
     currency
-        Of the cost.
+        Currency of the cost.
     purchases
-        What is bought.
+        Purchases, slot by slot.
     utilisation
         Share of the bought processor time that tasks fill; None when unknown.
     recipe
@@ -50,14 +50,14 @@ class PlanOption:
 
     @property
     def gap(self) -> float | None:
-        """How far above its bound the makespan is, at most, as a share; None when unknown."""
+        """Share by which the makespan exceeds the proven bound; None when unknown."""
         if self.makespan is None or not self.bound:
             return None
         return max(0.0, self.makespan / self.bound - 1)
 
     @property
     def cost_gap(self) -> float | None:
-        """How far above its bound the cost is, at most, as a share; None when unknown."""
+        """Share by which the cost exceeds the proven bound; None when unknown."""
         if self.cost is None or not self.cost_bound:
             return None
         return max(0.0, self.cost / self.cost_bound - 1)
@@ -79,7 +79,7 @@ class PlanBounds:
     exact
         On the makespan, proven by CP-SAT, seconds; None when it was not asked.
     currency
-        Of the cost.
+        Currency of the cost.
     tasks, unknown_tasks
         How many there are, and how many of unknown runtime count as nothing.
     unpriced_sites
@@ -123,11 +123,11 @@ class ParetoFront:
     evaluations
         Schedules made.
     bounds
-        What no plan can beat.
+        Proven bounds that no plan can beat.
     notes
-        What is unknown and what follows from it, in plain words.
+        Unknown figures and their consequences, in plain words.
     workflow, sites
-        What was asked; the sites cheapest first.
+        Workflow and sites of the request; the sites cheapest first.
     method, scheduler
         How the plans were searched, and how tasks are placed on them.
     overhead

@@ -1,5 +1,5 @@
 """
-A batch cluster under the load of a trace, and what a workflow meets there.
+Simulates a batch cluster under the load of a trace, and workflows on such a cluster.
 
 HPDC'07 sections 4 and 5: the cluster runs its own jobs, advertises what its
 schedule leaves free, takes reservations, and runs a workflow's tasks just in time
@@ -36,7 +36,7 @@ SU = 1 / 3600
 ROUNDING = 1e-6
 """Seconds by which windows that follow one another are kept apart."""
 USUAL = 3600.0
-"""Seconds that a job is taken to ask for where there is no other to go by."""
+"""Seconds that a job is assumed to ask for where no job is present."""
 SHORTEST = 1e-3
 """Seconds. A free slot shorter than this is not worth a line in an advertisement."""
 
@@ -49,7 +49,7 @@ class WorkflowExecution:
     Parameters
     ----------
     submit, start, finish
-        Of each task, seconds since the first was submitted, shape ``(n_tasks,)``.
+        Times of each task, seconds since the first submission, shape ``(n_tasks,)``.
     """
 
     submit: FloatArray
@@ -64,14 +64,14 @@ class WorkflowExecution:
 
 class LoadedCluster:
     """
-    A machine on which the jobs of a trace run, at some moment of it.
+    A machine that runs the jobs of a trace, at some moment of the trace.
 
     Parameters
     ----------
     trace
-        Its own jobs; those wider than the machine are left out.
+        Jobs of the cluster's own users; jobs wider than the machine are left out.
     processors
-        Of the machine.
+        Processors of the machine.
     at
         Moment to begin at, seconds on the trace's clock.
     policy, early
@@ -122,7 +122,7 @@ class LoadedCluster:
 
     def as_expected(self, times: int, span: float = WEEK) -> "LoadedCluster":
         """
-        A copy whose jobs to come are those of the time just past, again and again.
+        Return a copy whose future jobs are those of the recent past, again and again.
 
         What one can know of the future: what runs and waits now, and what users usually
         send.
@@ -130,7 +130,7 @@ class LoadedCluster:
         Parameters
         ----------
         times
-            How often.
+            Number of repetitions.
         span
             How much of the past comes again, seconds; less where the log is younger.
         """
@@ -151,7 +151,7 @@ class LoadedCluster:
 
     @property
     def has_jobs(self) -> bool:
-        """Whether the trace has any."""
+        """Whether the trace has any jobs."""
         return len(self._submit) > 0
 
     def advance(self, until: float) -> None:
@@ -169,13 +169,13 @@ class LoadedCluster:
 
     @property
     def next_event(self) -> float:
-        """When something happens next by itself, seconds; infinite when nothing will."""
+        """Time of the next event, seconds; infinite when none is due."""
         coming = float(self._submit[self._next]) if self._next < len(self._submit) else math.inf
         return min(self.machine.next_event, coming)
 
     def traversal_time(self, processors: int = 1, seconds: float | None = None) -> float:
         """
-        Seconds that a job submitted now would wait if all ran as long as estimated.
+        Return the wait of a job submitted now if all ran as long as estimated, seconds.
 
         The *estimated traversal time* of the queue (Cavalieri et al. 2003, section 2.1), under
         any policy.
@@ -183,9 +183,9 @@ class LoadedCluster:
         Parameters
         ----------
         processors
-            Of the job.
+            Processors of the job.
         seconds
-            That it asks for; None: as long as the jobs that are here do in the mean.
+            Seconds for which the job asks; None: the mean of the jobs present.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class LoadedCluster:
         return self.machine.expected_start(processors, seconds) - self.now
 
     def _usual(self) -> float:
-        """Seconds that the jobs that run and wait ask for in the mean."""
+        """Return the mean seconds for which the running and waiting jobs ask."""
         here = np.concatenate((self.machine.running, self.machine.waiting))
         asked = self.machine.jobs.estimates[here]
         return float(asked.mean()) if len(asked) else USUAL
@@ -205,7 +205,7 @@ class LoadedCluster:
 
     def facts(self, name: str = "cluster", *, unit_price: float = SU) -> SiteFacts:
         """
-        What it advertises now: its free slots (HPDC'07 section 4), in seconds from now.
+        Return what the cluster advertises now: free slots (HPDC'07 section 4), in seconds from now.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class LoadedCluster:
 
     def provision(self, problem: PlanningProblem, schedule: Schedule) -> list[Reservation]:
         """
-        Reserves what a schedule over its slots, as advertised now, pays.
+        Reserve the slots that a schedule over the advertised slots pays.
 
         Raises
         ------
@@ -247,7 +247,7 @@ class LoadedCluster:
 
     def reserve(self, asked: Iterable[tuple[float, float, int]]) -> list[Reservation] | Refusal:
         """
-        Keeps processors free for windows, all of them or none.
+        Reserve processors for windows, for all windows or for none.
 
         Parameters
         ----------
@@ -271,7 +271,7 @@ class LoadedCluster:
 
     def run(self, workflow: Workflow) -> WorkflowExecution:
         """
-        Runs a workflow just in time; the clock is at its end then.
+        Run a workflow just in time; afterwards the clock is at the workflow's end.
 
         Tasks that become free at one moment are sent by their numbers.
 
@@ -331,7 +331,7 @@ class LoadedCluster:
 
     def waits(self, first: float, last: float) -> FloatArray:
         """
-        How long the trace's jobs submitted in a time wait, seconds.
+        Return the waits of the trace's jobs submitted from ``first`` to ``last``, seconds.
 
         The clock is at the start of the last of them afterwards, or later.
         """
@@ -348,7 +348,7 @@ class LoadedCluster:
 
 
 def _release(task: int, children: list[list[int]], waits_for: list[int], ready: list[int]) -> None:
-    """Adds the children that wait for nothing else to a heap."""
+    """Add to a heap the children that wait for nothing else."""
     for child in children[task]:
         waits_for[child] -= 1
         if not waits_for[child]:
@@ -359,7 +359,7 @@ def reserved_windows(
     problem: PlanningProblem, schedule: Schedule
 ) -> list[tuple[float, float, int]]:
     """
-    Start, duration and processors of all that a schedule holds of its slots.
+    Return start, duration and processors of all slots, or parts, that a schedule holds.
 
     Of a slot paid whole, all of it, and of its extension what is used; of a divisible
     one what tasks use, in rectangles between the moments when that changes.
@@ -382,7 +382,7 @@ def reserved_windows(
 def _steps(
     start: FloatArray, finish: FloatArray, width: IntArray
 ) -> list[tuple[float, float, int]]:
-    """The sum of rectangles as rectangles that follow one another."""
+    """Return the sum of rectangles as consecutive rectangles."""
     moments, index = np.unique(np.concatenate((start, finish)), return_inverse=True)
     change = np.zeros(len(moments), dtype=np.int64)
     np.add.at(change, index, np.concatenate((width, -width)))

@@ -34,7 +34,7 @@ class MemoryListener:
 
     @property
     def sockets(self) -> "tuple[MemoryListener, ...]":
-        """Tuple of this listener, which stands in for its socket."""
+        """Tuple of this listener, in place of a socket."""
         return (self,)
 
     def getsockname(self) -> tuple[str, int]:
@@ -60,7 +60,7 @@ class MemoryTransport(asyncio.Transport):
         self.peer: MemoryTransport | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends; the other end has it in the loop's next round."""
+        """Send data, which the other end receives in the loop's next round."""
         if not self._closing and self.peer is not None:
             # Never called from within `write`, as no real transport does; and a copy, as the
             # caller may use the buffer again.
@@ -91,7 +91,7 @@ class MemoryTransport(asyncio.Transport):
 def connect_in_memory(
     loop: asyncio.AbstractEventLoop, client: asyncio.BaseProtocol, server: asyncio.BaseProtocol
 ) -> tuple[MemoryTransport, asyncio.BaseProtocol]:
-    """Joins two protocols; the client's transport and protocol."""
+    """Join two protocols; return the client's transport and protocol."""
     assert isinstance(client, asyncio.Protocol)
     assert isinstance(server, asyncio.Protocol)
     ours, theirs = MemoryTransport(loop, client), MemoryTransport(loop, server)

@@ -14,7 +14,7 @@ def with_second_copy(
     trace: Trace, probability: float, rng: np.random.Generator, *, shift: float = WEEK
 ) -> Trace:
     """
-    A trace and a part of its copy (HPDC 2007, section 5).
+    Add a random part of a shifted copy to a trace (HPDC 2007, section 5).
 
     Each job of the copy is submitted ``shift`` seconds later, and kept with the
     same probability. What kind of jobs there are does not change.
@@ -22,7 +22,7 @@ def with_second_copy(
     Parameters
     ----------
     probability
-        From 0, the trace itself, to 1, twice its load.
+        Probability that a job is copied: 0 gives the trace itself, 1 twice the load.
     shift
         Seconds.
 
@@ -46,7 +46,7 @@ def probability_for(
     shift: float = WEEK,
 ) -> tuple[float, Trace]:
     """
-    The probability at which the offered load is what is wanted, and the trace it gives.
+    Return the probability at which the offered load is as wanted, and the trace.
 
     The load is the work of the jobs submitted in a window over what the machine
     can do in it. The window is that between the first and the last submission
@@ -62,7 +62,7 @@ def probability_for(
     utilisation
         Wanted, as a share of the machine.
     processors
-        Of the machine.
+        Processors of the machine.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def probability_for(
 
 def repeated(trace: Trace, times: int) -> Trace:
     """
-    As many copies of a trace as asked for, one after the other.
+    Repeat a trace a number of times.
 
     Raises
     ------

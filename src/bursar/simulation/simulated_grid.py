@@ -21,8 +21,12 @@ from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_site import SimulatedSite, advertised_slots
 
 Arrivals = Literal["log", "expected", "none"]
-"""Of a cluster's own jobs: those of the log; what one can expect, the week before again and
-again; none but what is there."""
+"""
+Future jobs of a cluster's own users.
+
+``"log"``: those of the log; ``"expected"``: the week before, again and again; ``"none"``: no
+more than are there already.
+"""
 
 _TIMES = {"expected": 10, "none": 0}
 
@@ -125,14 +129,14 @@ class SimulatedGrid:
         self, ran: Mapping[str, SimulatedSite], seconds: float
     ) -> dict[str, BackgroundImpact]:
         """
-        What a simulation did to the jobs of each site's own that were submitted meanwhile.
+        Return the impact of a simulation on each site's own jobs that were submitted meanwhile.
 
         Parameters
         ----------
         ran
             The sites as the simulation left them.
         seconds
-            How long it was.
+            Length of the simulation, seconds.
         """
         found = {}
         for name, before in self._clusters.items():

@@ -31,11 +31,11 @@ class SimulatedSite:
     Parameters
     ----------
     facts
-        Of the site.
+        Description of the site.
     world
         Tells how long tasks take.
     cluster
-        Its machine at the begin of the simulation, with its own jobs; None: its
+        Machine at the begin of the simulation, with other users' jobs; None: the
         processors are there as its slots say, and it has no queue.
     """
 
@@ -56,11 +56,11 @@ class SimulatedSite:
 
     @property
     def unwatched(self) -> float:
-        """Nothing: its processors end with the run, which is not killed."""
+        """Seconds that processors may be held without a run: 0, as no simulated run is killed."""
         return 0.0
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
-        """How long a lease's processors were held by its own clock; see Settles."""
+        """Return how long a lease's processors were held by the site's clock; see Settles."""
         span = self._spans.pop(lease.id, None)
         if span is None:
             return MeteredTime(seconds=None)
@@ -74,18 +74,18 @@ class SimulatedSite:
 
     @property
     def cluster(self) -> LoadedCluster | None:
-        """The site's cluster now; None where it has none."""
+        """Cluster of the site, moved to now; None for a site without a cluster."""
         if self._cluster is not None:
             self._go_on(self._cluster)
         return self._cluster
 
     @property
     def left_behind(self) -> LoadedCluster | None:
-        """Its machine as the simulation left it; None where it has none."""
+        """Cluster as the simulation left it; None for a site without a cluster."""
         return self._cluster
 
     def offers(self) -> tuple[Slot, ...]:
-        """What can be bought now: of a cluster, what its schedule leaves free."""
+        """Return the slots on offer now; for a cluster, what the schedule leaves free."""
         cluster = self.cluster
         if cluster is None or self._facts.slots is None:
             return tuple(_remaining_slots(self._facts.offers, asyncio.get_running_loop().time()))
@@ -93,7 +93,7 @@ class SimulatedSite:
 
     def expected_wait(self, processors: int, seconds: float) -> float:
         """
-        Seconds until a job sent to its queue now would start, by what is known now.
+        Return the seconds until a job submitted now would start, as far as is known now.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class SimulatedSite:
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """
-        What its machine says of itself, and at least what pilots hold that are not its jobs.
+        Return the machine's status, less the processors of pilots that are not jobs there.
 
         Without a machine it has no queue: a job waits for nothing while one of the processors
         that its slots offer is free, and otherwise nobody knows how long.
@@ -140,7 +140,7 @@ class SimulatedSite:
         )
 
     def view(self) -> PoolSite:
-        """What its machine leaves free; without one, its processors are there at once."""
+        """Return what the machine leaves free; without one, all processors are free at once."""
         cluster = self.cluster
         facts = self._facts
         seen = PoolSite(
@@ -191,7 +191,7 @@ class SimulatedSite:
         begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> "SimulatedAllocation":
-        """Start one worker, at once or when its job leaves the queue; see the Site protocol."""
+        """Start one worker, at once or when the job leaves the queue; see the Site protocol."""
         job = await self._wait_in_queue(pilot) if pilot.start is None else None
         overhead = self._world.overhead(pilot.site)
         held = SimulatedAllocation(self, job, pilot, overhead.stopping)
@@ -238,7 +238,7 @@ class SimulatedSite:
         return job
 
     def _check_queue(self) -> None:
-        """Tells those that have started, and looks again when something happens next."""
+        """Wake the pilots whose jobs have started, and set a timer for the next event."""
         cluster = self._queue()
         started = cluster.machine.jobs.started(self._waiting, cluster.machine.now)
         for job in self._waiting[started].tolist():
@@ -257,13 +257,13 @@ class SimulatedSite:
             self._timer = asyncio.get_running_loop().call_at(moment, self._check_queue)
 
     def _cancel(self, job: int) -> None:
-        """A job ends before its time, or leaves the queue; others may start."""
+        """Cancel a job that runs or waits; others may start."""
         self._queue().machine.cancel(job)
         if len(self._waiting):
             self._check_queue()
 
     def _hold(self, processors: int) -> None:
-        """A pilot that did not come through the queue gets its processors, or gives them back."""
+        """Count processors taken, or given back, by a pilot that did not come through the queue."""
         self._bought += processors
         self._pilots += (processors > 0) - (processors < 0)
 
@@ -276,7 +276,7 @@ class SimulatedSite:
         return cluster
 
     def _go_on(self, cluster: LoadedCluster) -> None:
-        """The cluster's clock follows the loop's."""
+        """Move the cluster's clock to the loop's time."""
         now = self._began + asyncio.get_running_loop().time()
         if now > cluster.now:
             cluster.advance(now)
@@ -317,11 +317,11 @@ class SimulatedAllocation:
         return int(self._worker is not None and (self._worker.is_there or self._is_stopping))
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Never: its machine takes nothing away before its time."""
+        """Never return: a simulated machine takes nothing away early."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     async def release(self) -> None:
-        """Stop the worker and end its job."""
+        """Stop the worker and end the pilot's job."""
         if self._worker is not None:
             if self._stopping:
                 self._is_stopping = True
@@ -361,7 +361,7 @@ def _submit_job(machine: Machine, processors: int, seconds: float, site: str) ->
 
 
 def _remaining_slots(slots: Sequence[Slot], now: float) -> list[Slot]:
-    """What is left of slots from a moment on, as seen from there."""
+    """Return what is left of slots from a moment on, with times counted from that moment."""
     left = []
     for slot in slots:
         start = max(0.0, slot.start - now)

@@ -28,18 +28,18 @@ from bursar.worker.launch import Endpoint
 
 class SimulatedWorker(asyncio.Protocol):
     """
-    Takes jobs as they come, in order as processors come free, for as long as the world says.
+    Runs jobs in order as processors come free, for as long as the execution model says.
 
     Parameters
     ----------
     world
         Asked how long an attempt takes.
     endpoint
-        Where it reports.
+        Address and token of the dispatcher.
     name
         Unique in the run.
     site, lease, processors
-        What it works on.
+        Site, lease and processors of the worker.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class SimulatedWorker(asyncio.Protocol):
         self._fill()
 
     def _report_outcome(self, outcome: Outcome) -> None:
-        """What ends at one moment goes into one frame."""
+        """Report an outcome, in one frame with all others of this moment."""
         if not self._done:
             # After all that ends at this moment, so that thousands of outcomes are not as many
             # frames.

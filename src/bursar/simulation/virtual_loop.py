@@ -27,7 +27,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Parameters
     ----------
     epoch
-        What the clock's 0 is, seconds since the epoch.
+        Time at the clock's 0, seconds since the epoch.
     """
 
     def __init__(self, epoch: float = 0.0) -> None:
@@ -45,7 +45,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        """As any loop's; the moment is kept, so that time jumps to it to the last bit."""
+        """Schedule a call; the moment is kept, so that time jumps to exactly that moment."""
         heapq.heappush(self._moments, when)
         return super().call_at(when, callback, *args, context=context)
 
@@ -79,7 +79,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     async def create_server(
         self, protocol_factory: Any, host: Any = None, *_: Any, **__: Any
     ) -> Any:
-        """Listens on the network in memory, on a port of its own."""
+        """Listen on the network in memory, on a new port."""
         address = (str(host), self._next_port)
         self._next_port += 1
         listener = MemoryListener(address, protocol_factory, on_close=self._listeners.pop)
@@ -90,7 +90,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
         """
-        Connects to who listens there.
+        Connect to the listener at an address.
 
         Raises
         ------

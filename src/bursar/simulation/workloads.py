@@ -40,7 +40,7 @@ def poisson_background(
     Parameters
     ----------
     processors
-        Of the machine.
+        Processors of the machine.
     until
         Seconds: the last submission comes before.
     mean_runtime, mean_gap
@@ -142,7 +142,7 @@ _BUCKETS = 48
 
 def lublin_feitelson(rng: np.random.Generator, *, jobs: int, processors: int = 128) -> Trace:
     """
-    The workload model of Lublin and Feitelson (2003), with its daily cycle.
+    Draw jobs from the model of Lublin and Feitelson (2003), with the daily cycle.
 
     Sizes: serial with probability 0.244; else the logarithm is two-stage
     uniform, rounded to a power of two with probability 0.576. Run times: the
@@ -156,7 +156,7 @@ def lublin_feitelson(rng: np.random.Generator, *, jobs: int, processors: int = 1
     jobs
         How many. Positive.
     processors
-        Of the machine; a power of two in the paper. At least 2.
+        Processors of the machine; a power of two in the paper. At least 2.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def _daily(rng: np.random.Generator, jobs: int) -> FloatArray:
 
 
 def _weights_of_the_day() -> FloatArray:
-    """Arrivals in each half-hour from midnight over those of an average one."""
+    """Return the arrivals in each half-hour from midnight, relative to the average half-hour."""
     from scipy.stats import gamma
 
     i = np.arange(_DAY_BEGINS, _BUCKETS + _DAY_BEGINS)
