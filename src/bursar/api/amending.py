@@ -38,7 +38,7 @@ class AmendmentForecast:
         Expected end, seconds from the run's begin, and cost of the whole run, currency units;
         None when unknown.
     currency
-        Of every amount.
+        Currency of every amount.
     """
 
     run: str
@@ -90,7 +90,7 @@ class AmendmentForecast:
         }
 
     def print(self) -> None:
-        """The reason, and the counter-offers."""
+        """Print the reason and the counter-offers."""
         from bursar.report.plan_table import print_choice
 
         offers = () if self.prospect is None else self.prospect.counter_offers

@@ -20,9 +20,9 @@ class MatchProposal:
     Parameters
     ----------
     campaign
-        What is to run.
+        Campaign to run.
     brokering
-        How its jobs are matched.
+        Settings for matching.
     currency
         Currency of the sites.
     refused

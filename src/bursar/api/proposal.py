@@ -50,7 +50,7 @@ class Proposal:
         return self.choice.counter_offers
 
     def nearest(self) -> Plan:
-        """The plan that comes nearest to a goal out of reach."""
+        """Return the plan that comes nearest to a goal out of reach."""
         from bursar.planning.plan_choice import best_effort
         from bursar.planning.trade_off_solver import plan_option
 
@@ -63,7 +63,7 @@ class Proposal:
         return plan_to_dict(self.campaign, self.front, self.choice)
 
     def print(self) -> None:
-        """The curve as a table, the bounds, the choice and the reason."""
+        """Print the curve as a table, the bounds, the choice and the reason."""
         from bursar.report.plan_table import print_plan
 
         print_plan(self.campaign, self.front, self.choice)

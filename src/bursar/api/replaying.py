@@ -69,9 +69,9 @@ class RunReplay:
     Parameters
     ----------
     run
-        Its name.
+        Name of the run.
     currency
-        Of every cost.
+        Currency of every cost.
     rows
         The run, the run simulated, and each policy simulated.
     """
@@ -90,7 +90,7 @@ class RunReplay:
         return _difference(again.cost, was.cost)
 
     def saved(self, row: PolicyReplay) -> tuple[float | None, float | None]:
-        """Seconds and currency units that a row saves against the run simulated."""
+        """Return seconds and currency units that a row saves against the simulated run."""
         base = self.rows[1]
         return _difference(base.makespan, row.makespan), _difference(base.cost, row.cost)
 
@@ -117,7 +117,7 @@ class RunReplay:
         return "no other policy would have done better"
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows and the lesson; the keys are in the documentation."""
+        """Return the rows and the lesson; the keys are in the documentation."""
         return {
             "run": self.run,
             "currency": self.currency,
@@ -353,4 +353,4 @@ def _saved(was: float | None, base: float | None, other: float | None) -> float:
 
 
 _CLOSE = 1e-6
-"""Relative; what rounding may lose."""
+"""Relative tolerance for rounding."""

@@ -50,7 +50,7 @@ class RunResult:
         return bool(self._summary["succeeded"] == self._summary["tasks"])
 
     def outcomes(self) -> Iterator[Outcome]:
-        """The final outcome of each task that has one, by task."""
+        """Yield the final outcome of each task that has one, by task."""
         yield from read_run(self._folder).outcomes
 
     def bill(self) -> Bill:
@@ -58,7 +58,7 @@ class RunResult:
         return bill_of(read_run(self._folder))
 
     def to_dict(self) -> dict[str, Any]:
-        """The key figures; the keys are in the documentation."""
+        """Return the key figures; the keys are in the documentation."""
         return dict(self._summary)
 
     def __repr__(self) -> str:

@@ -63,7 +63,7 @@ class Simulation:
         return bool(self._summary["succeeded"] == self._summary["tasks"])
 
     def to_dict(self) -> dict[str, Any]:
-        """The key figures; the keys are in the documentation."""
+        """Return the key figures; the keys are in the documentation."""
         return dict(self._summary)
 
     def __repr__(self) -> str:

@@ -82,7 +82,7 @@ class Simulator:
     strategy
         Brings the jobs of a bag to the sites, where there is no plan; None: best effort.
     out_of_reach
-        What it does once not all jobs can be done.
+        Behaviour of the strategy once not all jobs can be done.
     brokering
         How the resource broker brings the jobs to the sites, where there is no plan and no
         strategy; None: best effort.

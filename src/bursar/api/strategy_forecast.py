@@ -126,7 +126,7 @@ class StrategyForecast:
         }
 
     def print(self) -> None:
-        """The reason, and the counter-offers."""
+        """Print the reason and the counter-offers."""
         from bursar.report.plan_table import print_choice
 
         print_choice(
@@ -228,7 +228,7 @@ def _offers(
     starting: Mapping[str, float],
     trading: CampaignTrader | None,
 ) -> tuple[GoalCounterOffer, ...]:
-    """The counter-offers of an outlook that the strategy keeps, with their margins."""
+    """Return the counter-offers that the strategy can keep, with margins."""
     longest = max(starting.values())
     goal = campaign.goal
     epoch = None if trading is None else trading.epoch

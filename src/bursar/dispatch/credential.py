@@ -55,7 +55,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     host, port
-        Where the dispatcher listens.
+        Address that the dispatcher listens on.
     token
         Secret that admits the workers of one lease only.
     certificate
@@ -65,7 +65,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     site
         Name of the site.
     lease
-        Of the processors.
+        Name of the lease.
     processors
         Most that the lease's workers may have together.
     idle

@@ -3,7 +3,7 @@
 import resource
 
 _FILES = 4
-"""File descriptors for each connection: itself, and what is opened on its behalf."""
+"""File descriptors for each connection: the socket, and files opened for the peer."""
 
 
 def affordable_connections(connections: int) -> int:

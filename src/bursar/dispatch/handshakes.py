@@ -47,7 +47,7 @@ class Handshakes:
     Parameters
     ----------
     context
-        How TLS is spoken.
+        TLS context of the listener.
     seconds
         Seconds in which a connection's ClientHello must have come and its turn, too; no handshake
         takes longer than this either.

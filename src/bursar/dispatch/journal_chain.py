@@ -152,7 +152,7 @@ class VerifiedJournal:
     Parameters
     ----------
     rows
-        Of each table, in the order in which they were written.
+        Rows of each table, in the order of writing.
     last
         The last transaction.
     is_sealed
@@ -179,9 +179,9 @@ def verify(
     db
         Within a transaction, begun after the head was read.
     path
-        Of the journal, for messages.
+        Path of the journal, for messages.
     head, key
-        As they were found; None: there is none.
+        Head of the journal, and key of the user; None where missing.
 
     Raises
     ------

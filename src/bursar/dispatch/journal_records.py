@@ -23,13 +23,13 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     Parameters
     ----------
     outcome
-        The attempt's end.
+        Outcome of the attempt.
     final
-        Whether the task is at its end with it.
+        Whether the task has ended with this attempt.
     site
-        Where it ran.
+        Name of the site where the attempt ran.
     lease
-        On whose processors there.
+        Name of the lease whose processors were used.
     """
 
     outcome: Outcome
@@ -45,13 +45,13 @@ class AttemptStart(NamedTuple):
     Parameters
     ----------
     task, attempt
-        Which.
+        Numbers of the task and of the attempt, from 1.
     site, lease, worker
-        Where.
+        Names of site, lease and worker.
     room
         Processors of the worker; 0: the attempt was given back and has not begun.
     processors
-        That the task holds.
+        Processors that the task holds.
     time
         Seconds since the epoch.
     """
@@ -100,7 +100,7 @@ class JournalState:
     records
         Every attempt, by task and attempt.
     transfers
-        In the order made.
+        Movements of money, in order.
     events
         In the order in which they were noted.
     last_seen

@@ -5,7 +5,7 @@ import socket
 
 def keep_alive(connection: socket.socket, silence: float) -> None:
     """
-    A connection breaks when the other machine has not answered for some time.
+    Have a connection break when the other machine has not answered for some time.
 
     The kernels see to it, not the programs: a program may be busy for longer. One that
     is unreachable while something is on its way to it breaks by ``TCP_USER_TIMEOUT`` (RFC

@@ -36,7 +36,7 @@ def close_memory() -> None:
 
 def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:
     """
-    A descriptor that becomes readable when one of these signals arrives.
+    Return a descriptor that becomes readable when one of these signals arrives.
 
     The signals are blocked: no handler runs, and no system call is interrupted.
     One that arrives again before it was read is there once.
@@ -59,7 +59,7 @@ def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:
 
 
 def children() -> list[int]:
-    """Processes whose parent is the calling thread's process, zombies included."""
+    """Return the processes whose parent is the calling thread's process, zombies included."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]

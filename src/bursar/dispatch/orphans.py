@@ -32,7 +32,7 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
     Returns
     -------
     int
-        How many were killed.
+        Number of kills.
     """
     marks = [f"{RUN}={run}".encode()]
     if worker is not None:
@@ -78,9 +78,9 @@ def task_of(pid: int) -> int | None:
 
 def workers_of(run: str) -> dict[str, int]:
     """
-    Workers of a run that are alive, by name: their processes.
+    Return the processes of a run's live workers, by name of the worker.
 
-    What they started bears the same marks, but is another program.
+    Processes that workers started bear the same marks, but run another program.
     """
     names = {pid: _worker_name(pid) for pid in _marked([f"{RUN}={run}".encode()])}
     return {

@@ -61,9 +61,9 @@ class TaskClaim:
     Parameters
     ----------
     task, attempt
-        Which.
+        Numbers of the task and of the attempt, from 1.
     seconds
-        How long it may run, infinite for no limit.
+        Seconds that the attempt may run; infinite for no limit.
     """
 
     task: int
@@ -218,7 +218,7 @@ class _DurationEstimate:
         return self._seconds / self._ended if self._ended else 0.0
 
     def expect(self, estimate: float) -> float:
-        """Seconds that a task should take at speed 1."""
+        """Return the seconds that a task should take at speed 1."""
         return self.mean if math.isinf(estimate) else estimate * self.stretch
 
 
@@ -229,7 +229,7 @@ class TaskQueue:
     Parameters
     ----------
     retry
-        What happens after failures.
+        Rules for tries after failures.
     again_at
         Place to which tasks go that will run again, whatever place they were bound to;
         None: they stay bound to it.

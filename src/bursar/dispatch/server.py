@@ -182,17 +182,17 @@ class Dispatcher:
     Parameters
     ----------
     tasks
-        What to run. More may be submitted later.
+        Tasks to run; more may be submitted later.
     parents
-        Of each task, by number.
+        Numbers of the parents of each task; None: no task has any.
     journal
-        Where outcomes and money are written.
+        Journal for outcomes and movements of money.
     guard
-        Lets tasks start.
+        Guard of the budget, which admits tasks.
     retry
-        What happens after failures.
+        Rules for tries after failures.
     folders
-        Where the run's files lie.
+        Folders of the run's files.
     run
         Identity of the run.
     order
@@ -554,7 +554,7 @@ class Dispatcher:
             del self._attendance[lease]
 
     def busy_leases(self) -> set[str]:
-        """Leases whose processors have tasks."""
+        """Return the leases whose processors have tasks."""
         return {c.lease for c in self._connections.values() if c.claimed}
 
     def left(self, lease: str) -> int:
@@ -638,7 +638,7 @@ class Dispatcher:
         return replace(counts, running=running, waiting=waiting)
 
     def running(self) -> dict[str, int]:
-        """Tasks running at each site."""
+        """Return the number of tasks running at each site."""
         found: dict[str, int] = {}
         for connection in self._connections.values():
             running = len(connection.claimed)
@@ -648,7 +648,7 @@ class Dispatcher:
         return found
 
     def busy(self) -> dict[str, int]:
-        """Processors busy at each site."""
+        """Return the number of busy processors at each site."""
         found: dict[str, int] = {}
         for name, connection in self._connections.items():
             used = min(self._queue.workers[name].used, connection.processors)

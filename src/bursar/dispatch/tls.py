@@ -14,7 +14,7 @@ BUFFER = 32 * 1024
 
 _VALID = datetime.timedelta(days=3650)
 _SLOW_CLOCK = datetime.timedelta(days=30)
-"""How far behind the clock of a node may be."""
+"""Longest time by which the clock of a node may be behind."""
 
 
 def make_certificate() -> tuple[str, bytes]:

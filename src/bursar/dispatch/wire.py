@@ -23,7 +23,7 @@ MAX_PIECE = MAX_FRAME - 1024 * 1024
 """Bytes of the largest job or call's value; an outcome's streams fit beside it."""
 
 LONGEST_REASON = 4096
-"""Characters of why a task failed, which may repeat what its user wrote; the rest is cut off."""
+"""Characters of the reason of a failure, which may quote the user's text; the rest is cut off."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -106,15 +106,15 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     Parameters
     ----------
     task, attempt
-        Which.
+        Numbers of the task and of the attempt, from 1.
     processors
-        How many it holds.
+        Processors that the attempt holds.
     limit
-        Seconds after which it is killed; 0 for no limit.
+        Seconds after which the attempt is killed; 0 for no limit.
     folder
-        Name of its working directory, unique in the run.
+        Name of the working directory, unique in the run.
     steps
-        What it does.
+        Steps of the task, in order.
     inputs, outputs
         Files by name.
     environment
@@ -156,7 +156,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
     root
         The campaign's folder; only read.
     files, work, logs
-        Of the run.
+        The run's folders for files, working directories and logs.
     spill
         Bytes of each stream that travel with the outcome; more goes to a file.
     outlives
@@ -196,11 +196,11 @@ class CancelTasks(msgspec.Struct, frozen=True, tag=13, array_like=True):
     Parameters
     ----------
     tasks
-        Which; empty for all.
+        Numbers of the tasks; empty for all.
     grace
         Seconds between asking (SIGTERM) and killing (SIGKILL).
     reason
-        Goes into the outcomes.
+        Text for the outcomes.
     """
 
     tasks: list[int]
@@ -240,7 +240,7 @@ class ProtocolError(Exception):
 
 
 NONSENSE = (ProtocolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What taking in what the other end said may raise."""
+"""Errors that decoding the peer's messages may raise."""
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -14,7 +14,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CL
 
 
 def folder_name(task: int, task_id: str) -> str:
-    """A task's working directory: unique by its number, readable by its id."""
+    """Return the name of a task's working directory: the number is unique, the id readable."""
     return f"{task}-{_UNSAFE.sub('_', task_id)[:60]}"
 
 

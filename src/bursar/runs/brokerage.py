@@ -40,13 +40,13 @@ class RunBroker:
     Parameters
     ----------
     campaign
-        What is to run.
+        Campaign to run.
     sites
-        By name.
+        Sites by name.
     settings
-        How jobs are matched.
+        Settings for matching.
     clock
-        Seconds; of the loop that it runs on.
+        Returns the loop's time, seconds.
     copies
         Looks up the replicas of a logical file; None: no task reads any.
     haulage
@@ -160,7 +160,7 @@ _EXPIRY = 10.0
 
 
 def _usual(campaign: Campaign, sites: Sequence[SiteFacts]) -> dict[str, float]:
-    """Seconds that the campaign's jobs run at each site, their median; none where unknown."""
+    """Return the median seconds of the campaign's jobs at each site; empty where unknown."""
     runtimes = [task.runtime for task in campaign.workflow.tasks if task.runtime is not None]
     if not runtimes:
         return {}
@@ -177,7 +177,7 @@ class _LinkTransfers:
     Parameters
     ----------
     files
-        By the links.
+        Transfer times by the links alone.
     """
 
     def __init__(self, files: LinkedFileTimes) -> None:

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from bursar.provisioning.pool import PilotPool
 
 REFRESH = 0.25
-"""Seconds between two looks at the progress."""
+"""Seconds between updates of the progress display."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks whether the goal will be met, at the least."""
+"""Seconds between checks whether the goal will be met, at least."""
 
 _LEAST = 1e-3
 """Seconds between two checks of the deadline."""
@@ -73,7 +73,7 @@ class RunEnvironment:
     Parameters
     ----------
     sites
-        By name.
+        Sites by name.
     loop
         Factory of the event loop; None: asyncio's default.
     just_in_time, delay, data, pool, replan, prefetch, look, durable

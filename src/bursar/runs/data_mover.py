@@ -27,9 +27,9 @@ class StagedDataMover:
     Parameters
     ----------
     tasks
-        Whose files they are.
+        Tasks whose files are moved.
     sites
-        With their storages.
+        Sites, with or without storages.
     catalogue
         File of the replica catalogue.
     run
@@ -196,7 +196,7 @@ def _check_folders(sites: Sequence[SiteFacts]) -> None:
 
 @dataclass(slots=True, eq=False)
 class _StagedFiles:
-    """Files of a task at a site, or on their way there, and the name they are held by."""
+    """Files of a task at a site or under way, and the name for which the files are pinned."""
 
     site: str
     job: str

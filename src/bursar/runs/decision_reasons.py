@@ -30,7 +30,7 @@ class PlacementReason:
     others
         The strategy's assessment of every site at that time.
     status
-        How the attempt ended; None while it has not.
+        Status at the end of the attempt; None before.
     """
 
     attempt: int

@@ -99,7 +99,7 @@ Delay = Callable[[int, str, int, str], float]
 """Function of a task, a site, a child and the child's site: seconds until the data are there."""
 
 Replan = Callable[[RunSnapshot], Awaitable[Plan]]
-"""Plans what is left."""
+"""Function that plans the remaining tasks of a run."""
 
 
 class RunExecution:
@@ -116,13 +116,13 @@ class RunExecution:
     folder
         The run's folder. Work that an earlier incarnation journalled counts as done.
     tasks, parents
-        What to run; more may be submitted later.
+        Tasks to run, and their parents' numbers; more tasks may be submitted later.
     goal, retry, root
-        As in the campaign.
+        Goal, retry rules and folder of the campaign.
     plan
-        What to lease, and in which order and where tasks run.
+        Plan with purchases, and the place and order of tasks.
     sites
-        By name, one for each in the plan's purchases.
+        Sites by name, all of the plan's purchases among them.
     just_in_time
         Takes the place of the plan's purchases: each task is sent to the queue of a site
         when those before it have ended.
@@ -682,7 +682,7 @@ class RunExecution:
                 raise faults[0]
 
     def _widest(self, site: str) -> int | None:
-        """Processors of a site's largest worker; None: unknown, or the site is not fixed."""
+        """Return the processors of a site's largest worker; None: unknown, or no fixed site."""
         return self._sites[site].view().per_node if site else None
 
     def _too_wide(self, task: int, site: str, most: int | None) -> SiteError | None:

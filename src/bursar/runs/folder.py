@@ -23,7 +23,7 @@ from bursar.model.site import SiteFacts
 from bursar.runs import stored_campaign
 
 FORMAT = 1
-"""Of ``run.json``; a run of a newer format is refused, never guessed at."""
+"""Version of ``run.json``; runs of a newer format are refused."""
 
 RunState = Literal[
     "new",
@@ -298,7 +298,7 @@ _SAFE = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def _fresh_name(campaign: str) -> str:
-    """Campaign, local time and four random digits: sorts by age, never taken."""
+    """Return a new name: campaign, local time and four random digits, so that names sort by age."""
     stem = "-".join(_SAFE.findall(campaign)) or "run"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return f"{stem[:40]}-{stamp}-{secrets.token_hex(2)}"

@@ -58,9 +58,9 @@ class AccountAllowance:
     Parameters
     ----------
     amount
-        Micro-units.
+        Amount in micro-units.
     currency
-        Of the book.
+        Currency of the book.
     """
 
     amount: Micros
@@ -92,9 +92,9 @@ class RunPayments:
     Parameters
     ----------
     folder
-        The run's.
+        Folder of the run.
     payer
-        Who pays.
+        Account that pays, and the book.
     needed
         Currency units without which it is no use to begin; 0 for none.
 
@@ -104,7 +104,7 @@ class RunPayments:
         Currency units that the run may come to in all: the lesser of the stated budget and what
         the account allows. Known once entered.
     currency
-        Of the book.
+        Currency of the book.
 
     Raises
     ------
@@ -184,7 +184,7 @@ class RunPayments:
         Parameters
         ----------
         spent
-            What the run's ledger has paid, micro-units.
+            Returns the amount that the run's ledger has paid, micro-units.
         say
             Called once with a line when the book cannot be written; missing entries follow later.
         """
@@ -346,7 +346,7 @@ def lock_account(folder: RunFolder) -> Iterator[None]:
 # Inside.
 
 _PART = "~"
-"""Between the name of a lease's agreement and the number of a further one for the same lease."""
+"""Separator between the agreement of a lease and the number of a further one for that lease."""
 
 
 def _book_lease(book: Book, record: RunRecord, lease: Lease, amount: Micros, user: str) -> None:
@@ -398,7 +398,7 @@ def _pay(
 
 
 def _names_of(book: Accounts, whole: str) -> list[str]:
-    """Agreements of one lease: most have one."""
+    """Return the agreements of one lease; most leases have one."""
     names = [whole] if whole in book.agreements else []
     while names and (more := f"{whole}{_PART}{len(names) + 1}") in book.agreements:
         names.append(more)
@@ -406,7 +406,7 @@ def _names_of(book: Accounts, whole: str) -> list[str]:
 
 
 def _budgets_of(book: Accounts, run: str) -> list[str]:
-    """Agreements of a run's budget, in the order made."""
+    """Return the agreements of a run's budget, in order."""
     first = f"{run}/budget"
     names = [first] if first in book.agreements else []
     while names and (more := f"{first}-{len(names) + 1}") in book.agreements:
@@ -421,7 +421,7 @@ def _standing(book: Accounts, run: str) -> tuple[Micros, Micros]:
 
 
 def _check_is_this_run(book: Book, record: RunRecord) -> None:
-    """Names may be given again: a run is known by when it was made."""
+    """Check by the time of creation that the book has no other run of this name."""
     run, key = record.folder.name, _key_of(record)
     first = next((row for row in book.rows if row.agreement.partition("/")[0] == run), None)
     if first is not None and not first.key.startswith(f"{key}/"):
@@ -435,7 +435,7 @@ def _key_of(record: RunRecord) -> str:
 
 
 def _fresh_key(book: Book, record: RunRecord) -> str:
-    """Key of a row of the run's budget: the state of the book says whether it is needed."""
+    """Return a key that no row of the book has: budgets follow from the state of the book."""
     return f"{_key_of(record)}/budget at row {len(book) + 1}"
 
 

@@ -59,7 +59,7 @@ class PilotProvisioner:
     dispatcher
         Dispatcher to which the pilots' workers connect.
     terms
-        What all leases have in common.
+        Terms common to all leases.
     note
         Journals leases.
     notify
@@ -264,7 +264,7 @@ class PilotProvisioner:
                 self._notify(str(error))
 
     def processors(self) -> dict[str, int]:
-        """Processors held at each site."""
+        """Return the processors held at each site."""
         held: dict[str, int] = dict.fromkeys(self._sites, 0)
         for lifecycle in self._lifecycles.values():
             if lifecycle.held is not None:
@@ -272,7 +272,7 @@ class PilotProvisioner:
         return held
 
     def asked(self) -> dict[str, int]:
-        """Processors that each site was asked for and has not given yet."""
+        """Return the processors that each site was asked for and has not granted yet."""
         asked: dict[str, int] = {}
         for lifecycle in self._lifecycles.values():
             if lifecycle.held is None and lifecycle.pilot.start is None and lifecycle.pilot.site:

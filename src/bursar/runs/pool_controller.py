@@ -33,10 +33,10 @@ PAUSE = 0.1
 """Seconds between two decisions, at the least."""
 
 REVIEW_INTERVAL = 1.0
-"""Seconds after which it is looked again although nothing was heard."""
+"""Seconds after which the pool decides again even if nothing has changed."""
 
 ASKED = "asked"
-"""Kind of the journal's events that say what was asked for, and what became of it."""
+"""Kind of the journal's events with the steps of allocations, from request to end."""
 
 
 BOUNDS = "bounds"
@@ -45,7 +45,7 @@ far, in this run and before it, and how many held."""
 
 
 _ROUNDING = 100
-"""Micro-units that are left alone: what is set aside for a lease is rounded up."""
+"""Micro-units of the budget that are not spent, since amounts for leases are rounded up."""
 
 
 class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class PoolController(PilotObserver):
     pool
         The pool whose decisions are carried out.
     sites
-        By name.
+        Sites by name.
     dispatcher
         Dispatcher whose tasks wait, and whose workers are counted.
     guard
@@ -178,7 +178,7 @@ class PoolController(PilotObserver):
                 self._note(BOUNDS, msgspec.json.encode(figures).decode())
 
     def waiting(self) -> dict[str, int]:
-        """Processors that each site was asked for and has not given."""
+        """Return the processors that each site was asked for and has not granted."""
         found = dict.fromkeys(self._sites, 0)
         for entry in self._asked.values():
             if entry.began is None:

@@ -43,7 +43,7 @@ EXIT_STATUS: dict[RunState, int] = {
 }
 DEADLINE_MISSED = 5
 _CLOSE = 1e-9
-"""Relative; what sums of times lose."""
+"""Relative tolerance for rounding in sums of times."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunRecord:
     folder
         The run's.
     info
-        What ``run.json`` says, the state as it truly is.
+        Content of ``run.json``, with the true state.
     journal
         Outcomes, movements of money and events.
     """
@@ -67,7 +67,7 @@ class RunRecord:
 
     @cached_property
     def campaign(self) -> Campaign:
-        """The campaign as it was when the run began."""
+        """The compiled campaign, with the present goal."""
         return self.folder.read_campaign()
 
     @cached_property
@@ -77,7 +77,7 @@ class RunRecord:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger, from its rows."""
+        """The ledger, made from the journalled movements of money."""
         return Ledger(self.journal.transfers)
 
     @cached_property

@@ -32,9 +32,9 @@ class LeaseSettlements:
     Parameters
     ----------
     sites
-        By name.
+        Sites by name.
     guard
-        Of the budget.
+        Guard of the budget.
     now
         The present time, seconds since the epoch.
     note

@@ -38,7 +38,7 @@ class _StoredCampaign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(campaign: Campaign) -> bytes:
-    """The campaign as bytes that :func:`decode` reads back."""
+    """Encode a campaign as bytes for :func:`decode`."""
     goal = campaign.goal
     return msgspec.msgpack.encode(
         _StoredCampaign(

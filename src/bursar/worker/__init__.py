@@ -1,5 +1,5 @@
 """
-A worker is a small process that runs tasks for a dispatcher and reports how they ended.
+A worker is a small process that runs tasks for a dispatcher and reports the outcomes.
 
 - :mod:`bursar.worker.worker` is the program (``python -m bursar.worker.worker``);
   :mod:`bursar.worker.launch` starts and watches worker processes on this machine,

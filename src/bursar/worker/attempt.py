@@ -51,13 +51,13 @@ class AttemptContext:
     Parameters
     ----------
     welcome
-        Where the run's files lie.
+        The dispatcher's message with the run's folders.
     worker
         The worker's name.
     seal_key
         Path of the key file for sealed tasks; empty: the worker has none.
     seal_pem
-        Content of such a key file, in its place; empty: see ``seal_key``.
+        Content of a key file, in place of a path; empty: see ``seal_key``.
     """
 
     def __init__(
@@ -245,9 +245,9 @@ class Attempt:
         Parameters
         ----------
         code
-            Its exit code; negative: the signal that killed it.
+            Exit code of the process; negative: number of the signal that killed it.
         usage
-            What it used.
+            Processor time and memory of the process.
         alone
             Whether the worker has no child left, so that nothing that the process started can
             have outlived the process.

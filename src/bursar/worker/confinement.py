@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PROCESS_INFO = Path("/proc/self")
-"""Where a process reads which control group it is in, and where those lie."""
+"""Folder with the files that name a process's control group and the mount point."""
 
 _PERIOD = 100_000  # microseconds in which a group may use so many of processor time
 _CONTROLLERS = ("cpu", "memory", "pids")
@@ -96,9 +96,9 @@ def open_control_groups(
     say
         Called with one line that says why there are none.
     memory
-        As of :class:`ControlGroups`.
+        Bytes for each processor; see :class:`ControlGroups`.
     info
-        Where to read which group that is.
+        Folder of ``/proc`` that names the present group.
 
     Returns
     -------

@@ -20,7 +20,7 @@ class DispatcherConnection:
     Parameters
     ----------
     host, port
-        Where the dispatcher listens.
+        Address that the dispatcher listens on.
     patience
         Seconds for the connection to be made.
     owner

@@ -63,9 +63,9 @@ class Endpoint:
     address
         Host and port.
     token
-        What a worker must show; a secret, never on a command line.
+        Secret that admits a worker; never on a command line.
     run
-        Identity of the run, by which its worker processes are recognised.
+        Identity of the run, by which worker processes are recognised.
     door
         Admission of workers on other machines; None: they cannot connect.
     """
@@ -222,7 +222,7 @@ class LocalWorkers:
 
     async def start(self, endpoint: Endpoint) -> None:
         """
-        Start the workers, except those that run already; all connect by themselves.
+        Start the workers that do not run already; all connect on their own.
 
         Raises
         ------
@@ -247,7 +247,7 @@ class LocalWorkers:
             )
 
     async def release(self) -> None:
-        """Wait for the workers to leave, and kill those that do not."""
+        """Wait for the workers to leave, and kill the remaining ones."""
         self._leaving.set()
         if not self._is_started:
             return

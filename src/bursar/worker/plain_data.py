@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 DEPTH = 200
-"""Most containers inside one another."""
+"""Levels of nested containers, at most."""
 
 MOST_PARTS = 1 << 23
 """Most values that a value may consist of: shared lists could make a small one endless."""
@@ -35,7 +35,7 @@ _LIST, _TUPLE, _DICT, _SET, _FROZENSET = range(5)
 _BYTEARRAY, _INT, _COMPLEX, _STR, _ARRAY, _SCALAR = range(5, 11)
 
 _SELF = frozenset({type(None), bool, float, bytes})
-"""Types whose values MessagePack holds as they are."""
+"""Types whose values MessagePack encodes unchanged."""
 
 _DECODED = frozenset({*_SELF, int, str})
 """Types of items that are decoded already."""
@@ -76,7 +76,7 @@ def encode_plain(value: object) -> bytes:
 
 def decode_plain(data: bytes) -> Any:
     """
-    Decode the output of :func:`encode_plain`; no bytes, whoever made them, can run code.
+    Decode the output of :func:`encode_plain`; bytes of any origin run no code.
 
     Raises
     ------

@@ -18,7 +18,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     host, port
-        Where the dispatcher listens.
+        Address that the dispatcher listens on.
     token
         Secret that admits the worker.
     worker
