@@ -60,7 +60,7 @@ class Executor(concurrent.futures.Executor):
     Parameters
     ----------
     processors
-        How many to lease of each site; None: all it has.
+        Processors to lease of each site; None: all of them.
     sites
         A sites file, or the sites, of this machine or other Bursars; None: this machine. Of
         another Bursar they are held for the longest agreement of its ``[pool]`` at most.
@@ -71,7 +71,7 @@ class Executor(concurrent.futures.Executor):
         Seconds after which a call is killed and raises :class:`TaskFailed`;
         None for no limit.
     retries
-        How often a call whose worker died is tried again.
+        Number of further tries of a call whose worker died.
     folder
         Where to keep the journal and ``bill.json``; None: nowhere, once shut
         down. It must not hold a journal yet.
@@ -111,6 +111,8 @@ class Executor(concurrent.futures.Executor):
             budget=_amount(budget, facts),
             folder=None if folder is None else Path(folder),
         )
+        # For executors that nobody refers to any more. At the end of the program _shut_down_all
+        # waits for the calls instead.
         weakref.finalize(self, self._thread.leave).atexit = False
         self._thread.open()
 
@@ -129,6 +131,7 @@ class Executor(concurrent.futures.Executor):
         """
         call = _CallFuture(self._thread)
         try:
+            # By value where need be: pickle alone refuses lambdas and functions of a notebook.
             payload = encode_call(cloudpickle.dumps((fn, args, kwargs)))
         except Exception as error:
             # As ProcessPoolExecutor has it: what cannot be sent is the future's failure.
@@ -160,10 +163,11 @@ class Executor(concurrent.futures.Executor):
         timeout
             Seconds after which ``next`` raises TimeoutError, counted from this call.
         chunksize
-            How many calls travel as one task. Positive.
+            Number of calls that travel as one task; at least 1.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1")
+        # A chunk of one would be wrapped in a list on both sides for nothing.
         if chunksize == 1:
             return super().map(fn, *iterables, timeout=timeout)
         chunks = super().map(
@@ -176,12 +180,12 @@ class Executor(concurrent.futures.Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
-        Takes no more calls, and gives the processors back when all are done.
+        Accept no more calls, and give the processors back when all calls have ended.
 
         Parameters
         ----------
         wait
-            Return only when everything is done and given back.
+            Return only when all calls have ended and the processors are given back.
         cancel_futures
             Cancel what has not started.
         """
@@ -328,6 +332,7 @@ class _ExecutorThread:
     async def _main(self) -> None:
         async with self._service as service:
             self._ready.set_result(None)
+            # Wakes the loop below, which would wait for calls for ever.
             service.failed.add_done_callback(lambda _: self._wake.set())
             while not (self._closing and not self._inbox and not self._calls):
                 await self._wake.wait()
@@ -363,12 +368,14 @@ class _ExecutorThread:
 
     def _settle(self, record: AttemptRecord) -> None:
         outcome = record.outcome
+        # Without a value the worker died or the attempt was cut off: the queue tries again.
         if not record.final and not outcome.value:
             return
         call = self._calls.pop(outcome.task, None)
         if not record.final:  # an exception is an answer, and asking again is for other failures
             self._service.cancel(outcome.task)
         if call is not None:
+            # Only now, when the outcome is in the journal.
             call.settle(outcome, self._sites[record.site])
         if self._closing and not self._calls:
             self._wake.set()

@@ -79,11 +79,13 @@ class _BagLimits:
     def times(self) -> tuple[float, float]:
         fastest = self._filling(1).earliest(math.inf)
         assert fastest is not None
+        # The paper's Tmax: all jobs one after the other on the slowest processor.
         return fastest, self._sizes.work / min(site.speed for site in self._sites)
 
     def costs(self, deadline: float | None) -> tuple[float, float]:
         by = math.inf if deadline is None else deadline
         cheap, dear = self._filling(1).by(by), self._filling(-1).by(by)
+        # No filling does all jobs by then, so that there is no cheapest one.
         if not cheap.is_whole:
             raise InputError(
                 f"is out of reach on these sites: {by:.6g} s", where="deadline", hint="allow more"
@@ -110,6 +112,7 @@ class _PlanLimits:
     def __init__(self, campaign: Campaign, sites: Sequence[SiteFacts]) -> None:
         self._slowest = min(site.speed for site in sites)
         self._work = sum(task.runtime or 0.0 for task in campaign.workflow.tasks)
+        # Without the goal, whose limits are what is asked for.
         self._options = plan(replace(campaign, goal=Goal()), tuple(sites)).front.options
 
     def times(self) -> tuple[float, float]:

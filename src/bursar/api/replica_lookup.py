@@ -11,7 +11,7 @@ def locate_replicas(
     brokering: Brokering | None, campaign: Campaign
 ) -> Mapping[str, Sequence[Replica]]:
     """
-    The copies of all logical files that a campaign's tasks read, by name.
+    Return the replicas of all logical files that a campaign's tasks read, by name.
 
     Raises
     ------
@@ -25,5 +25,6 @@ def locate_replicas(
         return {}
     from bursar.replicas.catalogue import Catalogue
 
+    # One question for all names; a catalogue that is only read must be there.
     with Catalogue(brokering.catalogue, make=False) as catalogue:
         return catalogue.locate_all(names)

@@ -1,4 +1,4 @@
-"""A run's requests to its sites: each request, what was done with it, and the record of
+"""Reports on a run's requests to sites: each request, what was done with it, and the record of
 the site's scheduler beside it."""
 
 from collections import defaultdict

@@ -124,6 +124,7 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
         for sent, site, lease in decision.sent:
             if sent == number:
                 reason = next((w.reason for w in sites if w.site == site), "")
+                # Attempts of a task on one lease end in the order in which they were sent.
                 status = ended[lease].pop(0) if ended[lease] else None
                 placed.append(
                     PlacementReason(
@@ -158,6 +159,7 @@ def why_not(record: RunRecord, site: str) -> list[SiteReason]:
         return [SiteReason(begin=0.0, end=end, price=facts.unit_price, given=0, reason=reason)]
     reasons: list[SiteReason] = []
     for decision, sites in _decisions(record):
+        # Most decisions only send the next jobs; sites are journalled when they were weighed anew.
         if not decision.sites and reasons:
             continue
         weighed = next((w for w in sites if w.site == site), None)
@@ -169,6 +171,8 @@ def why_not(record: RunRecord, site: str) -> list[SiteReason]:
             given=0 if weighed is None else weighed.given,
             reason=reason,
         )
+        # Reasons that differ in figures only are one to a reader: else each job would begin
+        # another.
         if reasons and _alike(reasons[-1].reason, reason):
             continue
         if reasons:
@@ -178,24 +182,24 @@ def why_not(record: RunRecord, site: str) -> list[SiteReason]:
 
 
 def _absent(record: RunRecord) -> str:
-    """Why a decision says nothing of a site."""
+    """Return why a decision does not mention a site."""
     if record.info.brokering is not None:
         return "it did not match, or others were better"
     return "it was left out: it did not work"
 
 
 def ran_at(record: RunRecord, site: str) -> int:
-    """Tasks that ended at a site."""
+    """Return the number of tasks that ended at a site."""
     return sum(1 for r in record.final.values() if r.site == site)
 
 
 def _is_decided(record: RunRecord) -> bool:
-    """Whether its jobs were sent one by one, with a decision for each."""
+    """Whether the run's jobs were sent one by one, with a decision for each."""
     return record.info.strategy is not None or record.info.brokering is not None
 
 
 def _decisions(record: RunRecord) -> Iterator[tuple[PlacementDecision, Sequence[SiteDecision]]]:
-    """Each decision with the sites as weighed then, or in the last one that says so."""
+    """Yield each decision with the last assessment of the sites."""
     sites: Sequence[SiteDecision] = ()
     for event in record.journal.events:
         if event.kind == DECISION:
@@ -239,6 +243,7 @@ def _unplanned(record: RunRecord, site: str) -> str:
     picked = proposal.get("reason", "")
     if not using:
         return f"no plan of the trade-off curve buys there ({picked})"
+    # The fastest is the strongest case for the site.
     option = min(using, key=lambda option: (option["makespan_s"] or 0.0, option["cost"] or 0.0))
     return (
         f"plans that buy there were not picked ({picked}); the fastest takes "
@@ -248,7 +253,7 @@ def _unplanned(record: RunRecord, site: str) -> str:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Whether two reasons are the same but for their numbers."""
+    """Whether two reasons differ in numbers only."""
     return _without_numbers(one) == _without_numbers(other)
 
 

@@ -63,7 +63,7 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
     Parameters
     ----------
     task
-        Its id.
+        Id of the task.
     attempt
         Number of the attempt; None: the last.
 
@@ -95,10 +95,11 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
 def log_files(
     folder: RunFolder, number: int, task: str, record: AttemptRecord
 ) -> tuple[Path | None, Path | None]:
-    """Files that hold an attempt's stdout and stderr; None for what the journal holds."""
+    """Return the files with an attempt's stdout and stderr; None for streams in the journal."""
     outcome = record.outcome
     stem = f"{folder_name(number, task)}.{outcome.attempt}"
     return (
+        # A stream that was too long for the journal has its size there, and no content.
         folder.logs / f"{stem}.stdout" if outcome.stdout_size > len(outcome.stdout) else None,
         folder.logs / f"{stem}.stderr" if outcome.stderr_size > len(outcome.stderr) else None,
     )

@@ -262,11 +262,12 @@ def is_late(record: RunRecord) -> bool:
         return False
     first = record.incarnations[0][0]
     last = max((r.outcome.end for r in record.journal.records), default=first)
+    # A plan that meets its deadline exactly must not miss it by rounding in simulated time.
     return last - first > deadline * (1 + _CLOSE)
 
 
 def summaries(base: Path) -> list[dict[str, Any]]:
-    """One row for each run under a folder, the oldest first."""
+    """Return one row for each run under a folder, the oldest first."""
     rows = []
     for folder in RunFolder.all(base):
         counts: dict[str, int] = {}
@@ -278,6 +279,7 @@ def summaries(base: Path) -> list[dict[str, Any]]:
         try:
             counts = count_statuses(folder.journal_file)
         except InputError:
+            # Shown and not left out: the user must hear of it.
             state = "damaged"
         except BursarError:
             continue

@@ -1,5 +1,5 @@
 """
-The campaign as a run keeps it: every task spelt out, independent of its source.
+The compiled campaign of a run: every task spelt out, independent of the campaign file.
 
 A resumed run reads this and nothing else, so the campaign file may have been
 edited, moved or deleted since.
@@ -44,6 +44,7 @@ def encode(campaign: Campaign) -> bytes:
         _StoredCampaign(
             format=FORMAT,
             name=campaign.name,
+            # Absolute: a run may be resumed from another folder.
             root=str(campaign.root.resolve()),
             source=str(campaign.source) if campaign.source else None,
             recorded=campaign.recorded,
@@ -62,7 +63,7 @@ def encode(campaign: Campaign) -> bytes:
 
 def decode(data: bytes) -> Campaign:
     """
-    The campaign that was encoded.
+    Decode a campaign from the bytes of :func:`encode`.
 
     Raises
     ------

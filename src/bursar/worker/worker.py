@@ -353,7 +353,7 @@ class Worker:
             self._send(frame(LeaveRequest(must=True)))
 
     def _new_of(self, jobs: list[msgspec.Raw]) -> list[WireJob]:
-        """Decode jobs, except those held since before the connection was lost."""
+        """Decode jobs, except jobs held since before the connection was lost."""
         decoded = [self._jobs.decode(job) for job in jobs]
         if not self._outlives:
             return decoded
