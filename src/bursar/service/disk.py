@@ -1,14 +1,14 @@
-"""The disk as the service uses it: an interface that a simulated disk implements too."""
+"""The interface of the disk, implemented by the real disk and by a simulated one."""
 
 from typing import Protocol
 
 
 class DiskFull(Exception):
-    """There is no room; what was to be written is not there, or not all of it."""
+    """The disk is full: a write has failed, of which any part may have been written."""
 
 
 class DiskBroken(Exception):
-    """Writing or syncing failed otherwise: what is on disk is unknown, and the service ends."""
+    """A write or sync has failed otherwise: the state of the disk is unknown, the service ends."""
 
 
 class DiskFile(Protocol):
@@ -37,24 +37,24 @@ class DiskFile(Protocol):
         """Return bytes from an offset; fewer at the end."""
 
     async def truncate(self, size: int) -> None:
-        """Cuts the end off, durably."""
+        """Cut the file to a size, durably."""
 
     async def close(self) -> None:
         """Close the file."""
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes, those not synced included."""
+        """Size of the file in bytes, unsynced ones included."""
 
 
 class Disk(Protocol):
-    """A folder; names are of files in it."""
+    """A folder with files, which are named without a path."""
 
     async def names(self) -> list[str]:
         """Return the names of all files, sorted."""
 
     async def open(self, name: str, *, create: bool = False) -> DiskFile:
-        """Opens a file; with ``create`` a new, empty one, whose name is durable on return."""
+        """Open a file; with ``create`` a new, empty one, whose name is durable on return."""
 
     async def remove(self, name: str) -> None:
         """Remove a file durably; do nothing if there is none."""
@@ -69,4 +69,4 @@ class Disk(Protocol):
         """Return the bytes that can still be written."""
 
     async def reserve(self, size: int) -> bool:
-        """Keeps so many bytes back for what must be written although the disk is full; 0: none."""
+        """Reserve bytes for essential writes on a full disk (0: none); return whether they fit."""

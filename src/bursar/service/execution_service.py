@@ -1,9 +1,9 @@
 """
-The service put together: its parts, and how it starts and stops.
+The execution service: construction, start and stop of all parts.
 
-An execution service opens no sockets: its runner listens for clients and hands their requests to
-``app``, and for workers and hands their connections to ``hub``. So the simulation of faults and the
-real command run the same service.
+An execution service opens no sockets: its runner listens for clients and passes their requests to
+``app``, and for workers and passes their connections to ``worker_server``. So the simulation of
+faults and the real command run the same service.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ from bursar.worker.launch import MOST_SPAWNERS
 log = logging.getLogger(f"{LOGGER}.service")
 
 HOMES = "instances"
-"""Name of the folder in the service's, in which those of the instances lie."""
+"""Name of the folder, in the service's folder, with the homes of instances."""
 
 SEGMENT = 32 << 20
 """Bytes of a segment of the journal."""
 
 TICK = 1.0
-"""Seconds between two looks at what time alone brings about."""
+"""Seconds between two checks for what is due by time alone."""
 
 _FULL = 5.0  # seconds after which what the disk had no room for is tried again
 _LEAST = 0.01  # seconds between two looks at the desk
@@ -64,36 +64,36 @@ class ExecutionService:
     Parameters
     ----------
     config
-        What it was told.
+        Configuration of the service.
     identity
-        Who it is from one life to the next.
+        Names and secrets that stay the same over restarts.
     disk
-        Where its journal lies.
+        Disk of the journal.
     clock
         Seconds since the epoch, never going back.
     entropy
-        Random bytes.
+        Source of random bytes.
     sites
-        The site, for workers of a local account; empty: of the service's own.
+        Returns the site that starts workers of a local account; empty: the service's own.
     address
-        Where workers on this machine report.
+        Host and port to which workers on this machine connect.
     segment_size
-        Of the journal, bytes; twice as much is kept back for when the disk is full.
+        Bytes of a segment of the journal; twice as much is reserved for when the disk is full.
     homes
-        Of the instances; None: in the folder, all the service's own.
+        Folders of instances; None: below the service's folder, owned by its account.
     trust
-        Checks clients' certificates; None: none come with one.
+        Checks clients' certificates; None: clients show no certificates.
     seal
-        PEM of the certificate to which tasks may be sealed; empty: none may.
+        PEM of the certificate to which tasks may be sealed; empty: no task may be sealed.
     certificate_ends
-        When its certificate is good no longer, seconds since the epoch; None: it has none.
+        Returns when the service's certificate ends, seconds since the epoch; None: there is none.
 
     Attributes
     ----------
     app
-        Takes requests of clients, as an ASGI application.
-    hub
-        Takes connections of workers.
+        ASGI application that handles requests of clients.
+    worker_server
+        Handles connections of workers.
     """
 
     def __init__(
@@ -295,18 +295,17 @@ class ExecutionService:
 
     def reprice(self, site: SiteFacts) -> None:
         """
-        The configuration was read again: what it asks counts from now on where that has changed,
-        and agreements keep their prices.
+        Apply the prices of a configuration that was read again; agreements keep their prices.
         """
         self.billing.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
 
     def relimit(self, config: ServiceConfig) -> None:
-        """Change the limits of users from now on; what they have they keep."""
+        """Change the limits of users from now on; users above a new limit keep what is there."""
         self.engine.relimit(config.limits, config.own_limits())
         self.app.relimit(config.http, config.own_http())
 
     async def close(self) -> None:
-        """Stop the service; workers go on, and look for its next start."""
+        """Stop the service; workers go on, and reconnect after the next start."""
         self.begin_drain()
         self._end_drain()
         # From the outside in: no requests, no decisions, no workers, then what has ended is
@@ -343,7 +342,7 @@ class ExecutionService:
     # What goes on in it.
 
     def _on_failure(self, error: BaseException) -> None:
-        """Fail the whole service when one of its background tasks fails."""
+        """Fail the whole service after the failure of a background task."""
         log.error("internal fault", exc_info=error)
         self._fail(f"internal fault: {type(error).__name__}")
 

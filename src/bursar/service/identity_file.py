@@ -1,4 +1,4 @@
-"""The service's identity, kept over restarts: names and secrets that it made for itself."""
+"""The service's identity: names and secrets that are made once and kept over restarts."""
 
 import msgspec
 
@@ -18,13 +18,14 @@ class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     run
-        By which its processes are recognised.
+        Identifier by which the service's processes are recognised.
     secret
-        From which the tokens of its workers are made, hexadecimal.
+        Secret from which the tokens of workers are derived, hexadecimal.
     port
-        Where workers on this machine find it again; 0: not chosen yet.
+        Port to which workers on this machine reconnect; 0: not chosen yet.
     door_certificate, door_key
-        Of the door for workers from elsewhere, PEM; empty: none was made yet.
+        Certificate and key of the listener for workers on other machines, PEM; empty: not made
+        yet.
     """
 
     run: str
@@ -36,7 +37,7 @@ class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 async def load_identity(disk: Disk, entropy: Entropy) -> ServiceIdentity:
     """
-    Load the service's identity, or make it on the first start.
+    Load the service's identity, or make one on the first start.
 
     Raises
     ------

@@ -1,10 +1,9 @@
 """
 Protocols between the parts of the service.
 
-``HTTP -> Engine -> Journal -> Disk``, with billing, which pays, and a provisioner, which brings
-workers. All
-of it runs on one loop, learns the time from a clock it was handed and draws random bytes from a
-source it was handed, so that a simulation can have it whole.
+``HTTP -> Engine -> Journal -> Disk``, with billing, which charges, and a provisioner, which starts
+workers. All parts run on one loop, read the time from a clock that was passed in and draw random
+bytes from a source that was passed in, so that a simulation can run the whole service.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ Clock = Callable[[], float]
 """Seconds since the epoch, never going back while the service lives."""
 
 Entropy = Callable[[int], bytes]
-"""So many random bytes, fit for secrets."""
+"""Takes a number of bytes; returns that many random bytes, fit for secrets."""
 
 Scope = Literal["submit", "read", "sell", "admin"]
 
@@ -37,9 +36,9 @@ class Principal:
     user
         Name of the user at this service.
     scopes
-        What it may do.
+        Scopes that the request may use.
     means
-        How it showed who it is: ``"token"``, ``"certificate"``, ``"loopback"``.
+        How the sender was authenticated: ``"token"``, ``"certificate"`` or ``"loopback"``.
     """
 
     user: str
@@ -56,15 +55,15 @@ class ServiceError(Exception):
     kind
         Last part of the problem's type: ``"not-found"``, ``"too-large"``, ``"over-quota"``.
     status
-        Of HTTP, 4xx; 507 for a full disk, 503 while draining or starting.
+        HTTP status: 4xx; 507 for a full disk, 503 while draining or starting.
     detail
-        This case, one line.
+        Description of this case, one line.
     where
-        Field of the request.
+        Field of the request; empty: no single one.
     retry_after
-        Seconds after which it may be granted; None: it will not be.
+        Seconds after which the request may be granted; None: waiting does not help.
     allow
-        Methods that the address does have, for 405.
+        Methods that the address has, for 405.
     """
 
     def __init__(
@@ -89,12 +88,12 @@ class ServiceError(Exception):
 # The journal.
 
 Position = int
-"""Where a record lies in the journal; grows with each record, and changes when it is moved."""
+"""Position of a record in the journal; greater for later records, new when a record is moved."""
 
 
 class JournalParticipant(Protocol):
     """
-    A part of the service that keeps its state in the journal.
+    A part of the service whose state consists of records in the journal.
 
     A record is a kind, a small integer, and bytes. The journal drops a segment when most of its
     records are dead: what lives is appended anew, so the order of records is NOT kept. State must
@@ -108,7 +107,7 @@ class JournalParticipant(Protocol):
         """Take in a record written before the restart, while the journal is opened."""
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Return what replaces a record (often the record itself); None: it is dead."""
+        """Return the replacement of a record, often the record itself; None: the record is dead."""
 
     def moved(self, old: Position, new: Position) -> None:
         """Note the new position of a record."""
@@ -132,18 +131,18 @@ class ServiceJournal(Protocol):
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         """
-        Append a record; it is durable once :meth:`durable` has returned.
+        Append a record, which is durable once :meth:`durable` has returned.
 
         Parameters
         ----------
         essential
-            Of what was acknowledged before (a result, a charge, an end): written also when the
-            disk is full for new work, from what was kept back for it.
+            Whether the record belongs to accepted work (a result, a charge, an end) and is
+            written even when the disk is full for new work, to room reserved for such records.
 
         Raises
         ------
         ServiceError
-            507, when the disk is full for it; nothing was appended. Never if it is essential.
+            507, when the disk is full: nothing was appended. Never for an essential record.
         """
 
     async def durable(self) -> None:
@@ -160,18 +159,18 @@ class ServiceJournal(Protocol):
 
     async def read(self, position: Position) -> bytes:
         """
-        Return the payload of a living record, even if it is not yet durable.
+        Return the payload of a living record, durable or not.
 
         Raises
         ------
         KeyError
             When no living record is there.
         BursarError
-            When it is damaged.
+            When the record is damaged.
         """
 
     def kill(self, position: Position) -> None:
-        """Kill a record, durably as an appended one; killing it again changes nothing."""
+        """Kill a record, which is durable like an append; killing a dead record changes nothing."""
 
     async def failed(self) -> str:
         """Wait until the disk has failed and return the reason: the service must end then."""
@@ -199,12 +198,12 @@ TOKEN_KINDS = range(50, 60)
 
 SHARED = "shared"
 """
-Pool of the processors that nobody has bought; ``"shared:USER"`` of a user with a local account.
+Pool of the processors that are not sold; ``"shared:USER"`` for a user with a local account.
 """
 
 
 def is_shared(pool: str) -> bool:
-    """Whether a pool's processors belong to no agreement."""
+    """Return whether a pool has shared processors, which belong to no agreement."""
     return pool == SHARED or pool.startswith(f"{SHARED}:")
 
 
@@ -213,25 +212,25 @@ class UsageBilling(Protocol):
 
     def pool_of(self, user: str, agreement: str) -> str | Refusal:
         """
-        Pool of the workers that may run an instance's tasks.
+        Return the pool of workers that run an instance's tasks, or why no pool may.
 
         Parameters
         ----------
         agreement
-            Of the instance; empty: shared processors.
+            Agreement of the instance; empty: shared processors.
         """
 
     def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
-        """Seconds for which a task may run in a pool; or why none may (unpaid, over, not begun)."""
+        """Return for how many seconds a task may run in a pool, or why no task of the user may."""
 
     def width(self, pool: str, user: str) -> int | None:
-        """Processors that a task in a pool can hold at the most; None: as many as the site has."""
+        """Return the processors that a task in a pool may hold; None: as many as the site has."""
 
     def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
-        """Shared processors were used: charged where that costs; in the journal on return."""
+        """Charge the usage of shared processors that have a price; in the journal on return."""
 
     def came_to(self, user: str, what: str) -> int:
-        """Micro-units that something of a user's came to on shared processors so far."""
+        """Return the cost so far of a user's instance on shared processors, in micro-units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +241,11 @@ class WorkerDemand:
     Parameters
     ----------
     user
-        For whom they run.
+        User whose tasks the workers run.
     processors
-        How many.
+        Number of processors of all these workers.
     start, until
-        From when to when, seconds since the epoch.
+        Start and end of the agreement, seconds since the epoch.
     """
 
     user: str
@@ -268,7 +267,7 @@ class ResultBatch:
     lines
         JSON of an :class:`bursar.remote.messages.Result` each, without line ends.
     next, done
-        As of :class:`bursar.remote.messages.ResultPage`.
+        See :class:`bursar.remote.messages.ResultPage`.
     """
 
     lines: Sequence[bytes]
@@ -278,8 +277,10 @@ class ResultBatch:
 
 class ExecutionEngine(Protocol):
     """
-    Instances, their tasks and results. Every method that changes something returns once that is
-    durable; a handle that is not the user's raises ServiceError 404, as one that never was.
+    Instances, tasks and results of all users.
+
+    Every method that changes something returns when the change is durable. A handle of another
+    user raises ServiceError 404, like a handle that never existed.
     """
 
     async def create(self, user: str, new: api.NewInstance, key: str) -> api.InstanceInfo:
@@ -292,7 +293,7 @@ class ExecutionEngine(Protocol):
         """Return one instance of a user."""
 
     async def destroy(self, user: str, handle: str) -> None:
-        """Cancel an instance's tasks and delete everything of it, its files too."""
+        """Cancel an instance's tasks and delete the instance with all results and files."""
 
     async def submit(
         self, user: str, handle: str, tasks: Sequence[api.TaskSpec], key: str
@@ -309,7 +310,7 @@ class ExecutionEngine(Protocol):
         tasks: Sequence[int] | None,
         grace: float | None = None,
     ) -> api.Cancelled:
-        """Cancel tasks; each of them still gets a result."""
+        """Cancel tasks; a cancelled task gets a result, too."""
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
@@ -317,13 +318,13 @@ class ExecutionEngine(Protocol):
         """Return results after a cursor; wait so many seconds for the first if there is none."""
 
     async def forget(self, user: str, handle: str, through: int) -> None:
-        """Forget results up to a cursor, as the client has them."""
+        """Forget results up to a cursor, which the client has stored."""
 
     def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
-        """Yield the instance whenever it has changed, at a limited rate."""
+        """Yield an instance after each change, at a limited rate."""
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
-        """Return by pool the tasks that want processors."""
+        """Return the demand of tasks for processors, by pool."""
 
     def overview(self) -> Overview:
         """Return the state of the whole service, for administrators."""

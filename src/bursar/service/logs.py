@@ -1,9 +1,8 @@
 """
 Structured logs: a line of JSON for each thing that happens, without secrets.
 
-What is said comes from people's and programs' messages as well, so that every text is looked
-through for what may be a secret: tokens and handles are long random words, and such words are not
-written.
+Messages quote people and programs, so every text is searched for what may be a secret: tokens and
+handles are long random words, and such words are not written.
 """
 
 import asyncio
@@ -41,10 +40,10 @@ def redact_secrets(text: str) -> str:
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """A record as a line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, part, message, and what was given as ``extra={"fields": {...}}``."""
+        """Return time, level, part, message and the fields of ``extra={"fields": {...}}``."""
         line: dict[str, object] = {
             "time": _timestamp(record.created),
             "level": record.levelname.lower(),
@@ -96,7 +95,7 @@ class RateLimitedLog:
             self._last = message % values
 
     def close(self) -> None:
-        """End the span of time, and say what was left out in it."""
+        """End the span of time, and write how many lines were left out."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -111,7 +110,7 @@ class RateLimitedLog:
 
 
 def start_logging(level: str, stream: TextIO | None = None) -> None:
-    """Lets the service, and what it stands on, write lines of JSON; None: to standard error."""
+    """Write logs of the service and of libraries as lines of JSON; None: to standard error."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonLinesFormatter())
     for name in LOGGERS:
@@ -131,7 +130,7 @@ def _json_value(value: object) -> object:
 
 
 def _places(record: logging.LogRecord) -> list[str]:
-    """File and line of each call, the innermost last."""
+    """Return file and line of each call, the innermost last."""
     places = []
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None:

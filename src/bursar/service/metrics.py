@@ -9,32 +9,32 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
-"""Seconds that requests take; the last ones are of those that wait for results."""
+"""Bounds in seconds of the histogram of requests; the last are for requests that wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """
-    Figures of the service at one moment; counts are since its start.
+    Figures of the service at one moment; counts are since the start.
 
     Parameters
     ----------
     submitted, started, finished, delivered
-        Tasks.
+        Counts; see :class:`bursar.service.engine.counters.TaskCounters`.
     waiting, running
-        Tasks now.
+        Number of tasks now.
     instances, workers, processors, processors_busy
-        That there are.
+        Numbers now.
     accounts_failing
-        Local accounts whose workers cannot be had.
+        Number of local accounts whose workers cannot be started.
     journal_bytes
-        On disk.
+        Size of the journal on disk.
     ready
-        Whether it takes work.
+        Whether the service accepts work.
     draining
-        Whether it is on its way out.
+        Whether the service is draining.
     certificate_seconds
-        For which its certificate is good still; None: it has none.
+        Seconds until the certificate ends; None: there is none.
     """
 
     submitted: int = 0
@@ -61,7 +61,7 @@ class ServiceMetrics:
     Parameters
     ----------
     figures
-        How things stand now.
+        Returns the current figures; called at each scrape.
     """
 
     def __init__(self, figures: Callable[[], MetricsSnapshot]) -> None:
@@ -122,8 +122,9 @@ _GAUGES: Sequence[tuple[str, str, str]] = (
 
 class _WithoutCreationTimes:
     """
-    A registry without the times since which its series are there: they double their number, and
-    the text format has no use for them.
+    A registry without the creation times of series.
+
+    Creation times double the number of series, and the text format has no use for them.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -64,7 +64,7 @@ class RealDisk:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="disk")
 
     async def names(self) -> list[str]:
-        """Return the names of all files, sorted, without those that begin with a dot."""
+        """Return the names of all files, sorted, without hidden ones."""
         return await self._run(self._names)
 
     async def open(self, name: str, *, create: bool = False) -> "RealFile":
@@ -213,7 +213,7 @@ class RealFile:
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes, those not synced included."""
+        """Size of the file in bytes, unsynced ones included."""
         return self._size
 
     async def append(self, data: bytes) -> None:

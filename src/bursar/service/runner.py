@@ -38,7 +38,7 @@ from bursar.worker.resource_limits import ResourceLimits
 log = logging.getLogger(f"{LOGGER}.runner")
 
 GRACE = 5.0
-"""Seconds that requests under way have to end."""
+"""Seconds within which requests under way have to end when the service stops."""
 
 ADMIN_TOKEN = "admin.token"
 """Name of the file with the first administrator's token, in the service's folder."""
@@ -46,22 +46,22 @@ ADMIN_TOKEN = "admin.token"
 _BACKLOG = 1_024
 
 _FOLLOWED = 1.0
-"""Seconds between two looks whether the time of day was put forward."""
+"""Seconds between two checks whether the time of day was put forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedService:
     """
-    A service that takes requests.
+    A service that accepts requests.
 
     Parameters
     ----------
     url
-        Where clients reach it.
+        Address for clients.
     admin_token
-        File with an administrator's token; None: certificates say who is one.
+        File with an administrator's token; None: administrators have certificates or other tokens.
     repaired
-        What had to be repaired in the journal.
+        Lines on what had to be repaired in the journal.
     """
 
     url: str
@@ -85,19 +85,18 @@ async def run_service(
     Parameters
     ----------
     file
-        That the configuration comes from; None: none.
+        Configuration file, read again on SIGHUP; None: there is none.
     drain_seconds
-        For which it waits, when it is to end, for tasks that run; then they are left with their
-        workers.
+        Seconds for which running tasks are waited for at the end; then the workers keep them.
     on_start
-        Told once it takes requests.
+        Called once the service accepts requests.
 
     Raises
     ------
     InputError
-        When something that it was told cannot be.
+        When the configuration cannot be carried out.
     BursarError
-        When it can do its work no longer; started again, it goes on where it was.
+        When the service cannot go on; after a restart it continues where it was.
     """
     ResourceLimits().impose()  # its memory is full of secrets: there are no core files
     runner = ServiceRunner(config, file)
@@ -111,14 +110,14 @@ async def run_service(
 
 class ServiceRunner:
     """
-    Runs an execution service with its sockets, TLS, files and signals.
+    Runs an execution service with sockets, TLS, files and signals.
 
     Parameters
     ----------
     config
-        Of the service.
+        Configuration of the service.
     file
-        That it comes from; None: none.
+        Configuration file, read again on SIGHUP; None: there is none.
     """
 
     def __init__(self, config: ServiceConfig, file: Path | None) -> None:
@@ -298,7 +297,7 @@ class ServiceRunner:
             log.info("certificates were read again")
 
     def _reload_file(self, service: ExecutionService) -> None:
-        """Apply prices and limits of users from the file; all of them, or none."""
+        """Apply prices and limits of users from the file, or nothing if the file has an error."""
         if self._file is None:
             return
         try:
@@ -342,12 +341,12 @@ def _names(config: ServiceConfig) -> tuple[str, ...]:
 
 def _make_folder(config: ServiceConfig) -> Path:
     """
-    The service's folder; others may pass through it only where tasks are of other users.
+    Make the service's folder; other accounts may pass through only if tasks run under them.
 
     Raises
     ------
     InputError
-        When it cannot be made, or others can write in it.
+        When the folder cannot be made, or other accounts can write there.
     """
     accounts = [config.tasks.local_user, *(user.local_user for user in config.users.values())]
     mode = 0o711 if any(accounts) else 0o700

@@ -1,4 +1,4 @@
-"""Reports of the service on itself: health, figures, and its offer to a user."""
+"""Reports of the service: health, figures, and what is offered to a user."""
 
 import logging
 from collections.abc import Callable
@@ -32,19 +32,19 @@ class ServiceManager:
     Parameters
     ----------
     config
-        What it was told.
-    engine, desk, staff, journal
+        Configuration of the service.
+    engine, billing, provisioner, journal
         Parts of the service from which the figures are taken.
     clock
         Seconds since the epoch.
     state
-        How it stands: ``"ok"``, ``"draining"`` or ``"failing"``, and why.
+        Returns the state of the service, ``"ok"``, ``"draining"`` or ``"failing"``, and why.
     drain
-        Begins to take nothing more.
+        Starts draining.
     seal
-        PEM of the certificate to which tasks may be sealed; empty: none may.
+        PEM of the certificate to which tasks may be sealed; empty: no task may be sealed.
     certificate_ends
-        When its certificate is good no longer; None: it has none.
+        Returns when the service's certificate ends, seconds since the epoch; None: there is none.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ServiceManager:
         )
 
     def health(self) -> api.Health:
-        """Return that the process is alive; it ends when its disk has failed."""
+        """Return that the process is alive; a service whose disk has failed ends."""
         return api.Health(status="ok", version=VERSION)
 
     def ready(self) -> api.Health:
@@ -126,7 +126,7 @@ class ServiceManager:
     # See bursar.service.http.dependencies.RequestObserver.
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
-        """Count a request that was answered, and log it if configured."""
+        """Count a request that was answered, and log the request if configured."""
         self._metrics.served(method=method, route=route, status=status, seconds=seconds, who=who)
         if self._config.log.requests:
             fields = {

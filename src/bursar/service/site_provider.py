@@ -21,28 +21,30 @@ from bursar.worker.resource_limits import ResourceLimits
 from bursar.worker.workspace import prepare_workspace
 
 PILOTS = "pilots"
-"""Name of the folder with files of pilots, in the service's."""
+"""Name of the folder, in the service's folder, with files of pilots."""
 
 COMPLAINTS = "workers.log"
-"""Name of the file in the service's folder in which its own workers complain."""
+"""Name of the file, in the service's folder, with error output of workers on this machine."""
 
 
 def make_site_provider(
     config: ServiceConfig, identity: ServiceIdentity, notify: Callable[[str], None]
 ) -> Callable[[str], Site]:
     """
-    Return a function from a local account to the site for its workers; empty: own.
+    Return a function from a local account to the site for the account's workers.
+
+    The empty account is the service's own.
 
     Parameters
     ----------
-    say
+    notify
         Called with one line for people on each notable event.
 
     Raises
     ------
     InputError
-        When workers could not live with what tasks are held to, or everybody on this machine can
-        read the key by which they open sealed tasks.
+        When the limits of tasks are too low for workers, or every account of this machine can
+        read the key of sealed tasks.
     """
     if config.site.batch is not None:
         # Its model of queues is compiled code, which takes time and memory that others can save.
@@ -79,7 +81,7 @@ def make_site_provider(
 
 
 def _check_mode(key: Path) -> None:
-    """Workers of other accounts are told what is in it: these need not be able to read it."""
+    """Refuse a key file that all accounts can read: workers of other accounts are sent the key."""
     try:
         mode = key.stat().st_mode
     except OSError as error:
@@ -112,9 +114,9 @@ class AccountInstanceHomes(InstanceHomes):
     Parameters
     ----------
     folder
-        Where they lie.
+        Path below which the homes lie.
     account
-        The local account of a user; empty: the service's own.
+        Returns the local account of a user; empty: the service's own.
     """
 
     def __init__(self, folder: Path, account: Callable[[str], str]) -> None:
@@ -123,7 +125,7 @@ class AccountInstanceHomes(InstanceHomes):
 
     def make(self, name: str, user: str) -> None:
         """
-        Make a home for a user, unless it exists.
+        Make a home for a user, unless the home exists.
 
         Raises
         ------

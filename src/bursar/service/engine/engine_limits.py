@@ -16,28 +16,29 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Parameters
     ----------
     instances
-        Instances of one user at a time.
+        Of one user.
     unfinished
         Tasks of one user that have no result yet.
     tasks
-        Tasks of one instance, over its life.
+        Of one instance, over its life.
     task_bytes
-        Bytes of the unfinished tasks of one user, as they lie in memory and in the journal.
+        Of the unfinished tasks of one user, as they lie in memory and in the journal.
     result_bytes
-        Bytes of one user's results that were not forgotten. Beyond, no more tasks are accepted;
-        accepted tasks go on, and their results are kept.
+        Of one user's results that were not forgotten. Past it nothing more is taken; what was
+        taken goes on, and its results are kept.
     results_in_memory
         Bytes of the latest results of all users; older ones are read from the journal.
     keep
-        Seconds for which an instance is kept after the end of its last task, by default.
+        Seconds for which an instance is kept after its last task has ended, when the user says
+        nothing.
     longest_keep
-        Greatest number of seconds for ``keep`` that a user may ask for.
+        That a user may ask for.
     keys
         Seconds for which an idempotency key is remembered.
     limit
-        Seconds after which a task without a limit of its own is killed; None: never.
+        Seconds after which a task is killed that has no limit of its own; None: never.
     directories
-        Folders below which a task's working directory may lie, besides the instance's own.
+        Folders in which a task may be told to run, besides its instance's own.
     """
 
     instances: Number = 1_000
