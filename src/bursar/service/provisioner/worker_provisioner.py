@@ -45,7 +45,7 @@ LEASE = PROVISIONER_KINDS[0]
 """Kind of the journal's records; there is one for each lease that is not gone."""
 
 PAUSE = 0.05
-"""Least number of seconds between two decisions."""
+"""Least number of seconds between two decisions, so that bursts of events make few."""
 
 RETURNING = 30.0
 """Seconds after a restart in which workers that have not come back are taken to be busy."""
@@ -172,8 +172,7 @@ class WorkerProvisioner:
             for record in records:
                 position = positions[record.name]
                 if record.name not in held:
-                    # The lease ended while the service was away, or the site does not know it: its
-                    # workers, if any come, are told to leave.
+                    # It ended meanwhile: its workers, if any come back, are told to leave.
                     self._workers.revoke(record.name)
                     self._journal.kill(position)
                     continue
@@ -181,17 +180,13 @@ class WorkerProvisioner:
                 self._leases[record.name] = lease
                 self._rules.opened(record.name, record.opened(), record.asked)
                 if record.began is not None:
-                    # Its worker may be on its way back with a task: an idle lease would be given
-                    # back, and the task killed.
+                    # Released as idle, its worker would lose a task on the way back.
                     lease.expected = self._clock() + RETURNING
                     self._rules.began(record.name, record.began)
         site = self._sites("")
         if isinstance(site, ReattachableSite):
-            # Processors held for no lease, as those whose record was not durable, would be held
-            # for nobody.
             await site.end_others(self._leases.keys())
-        # Only after all leases were announced: until then an unknown worker is told to try again
-        # instead of to leave.
+        # After all leases are announced: until then unknown workers are told to try again.
         self._workers.gathered()
         if self._before:
             self._notify(f"{len(self._leases)} of {len(self._before)} leases are still there")
@@ -228,7 +223,6 @@ class WorkerProvisioner:
             if self._fault is not None:
                 raise self._fault
             await self._decide()
-            # A burst of events, such as a hundred workers that join, makes few decisions.
             await asyncio.sleep(PAUSE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience()):
@@ -304,7 +298,7 @@ class WorkerProvisioner:
 
     async def _decide(self) -> None:
         now = self._decided = self._clock()
-        # Billing hears at once of workers that have come or gone: deliveries are metered from then.
+        # Billing hears at once of workers that came or went: deliveries are metered from then.
         self._report_ready_processors()
         for name, lease in list(self._leases.items()):
             if lease.held is not None and not lease.held.workers and not lease.leaving:
@@ -322,8 +316,7 @@ class WorkerProvisioner:
                     self._close(decision)
                 case OpenLease() if self._backoffs.allows(decision.pool, now):
                     opened += self._open(decision, now)
-        # Recorded durably before the site is asked: after a crash no processors are held of which
-        # nobody knows.
+        # Durable before the site is asked: no crash leaves processors of which nobody knows.
         if not opened:
             return
         try:
@@ -331,7 +324,6 @@ class WorkerProvisioner:
         except ServiceError as error:
             self._notify(f"no workers are asked for: {error.detail}")
             for lease in opened:
-                # Not asked for, so there is nothing to release.
                 self._end(lease, "unreachable", error.detail)
             return
         await self._keep_processors()
@@ -449,13 +441,11 @@ class WorkerProvisioner:
                 self._end(lease, "ended", "")
                 return
             async with TaskSupervisor() as tasks:
-                # A request may wait in a queue for days; a lease that is not wanted any more takes
-                # it back.
+                # It may wait in a queue for days, and not be wanted any more.
                 asking = tasks.start(self._ask(lease))
                 leaving = tasks.start(self._until_leaving(lease))
                 await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            # The block above has ended both tasks; when the request was granted just before, its
-            # result counts and the processors are released by _keep().
+            # Granted just before it was cancelled, it counts: _keep() releases its processors.
             if asking.cancelled():
                 self._end(lease, "ended", "")
                 return
@@ -465,8 +455,7 @@ class WorkerProvisioner:
         except (BursarError, OSError) as error:
             self._notify(f"{record.name}: {error}")
             self._pause(record, str(error))
-            # The policy asks again soon after a passing failure, and not for the same after a
-            # refusal.
+            # A policy asks again after a passing failure, not for the same after a refusal.
             is_passing = isinstance(error, OSError) or error.transient
             self._end(lease, "unreachable" if is_passing else "refused", str(error))
             return
@@ -479,7 +468,6 @@ class WorkerProvisioner:
         self._review_due.set()
         async with TaskSupervisor() as tasks:
             lost = tasks.start(lease.held.lost())
-            # One event for all reasons to look again: lost processors, workers, decisions.
             lost.add_done_callback(lambda _: lease.changed.set())
             while not lost.done():
                 if lease.stopped or (lease.leaving and self._is_empty(lease)):
@@ -540,7 +528,6 @@ class WorkerProvisioner:
             least = before.until - before.asked if seconds is None else seconds
             record = msgspec.structs.replace(record, until=now + least)
         position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=True)
-        # In one batch with the new record.
         self._journal.kill(lease.position)
         lease.record, lease.position = record, position
         self._rules.began(record.name, now)
@@ -548,7 +535,6 @@ class WorkerProvisioner:
         self._review_due.set()
 
     def _endpoint(self, record: LeaseRecord) -> Endpoint:
-        # Announced before a worker is started: it may connect before the site has answered.
         token = self._workers.expect(
             record.name,
             pool=record.pool,
