@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from bursar.model.errors import InputError
 
 LONGEST_TOKEN = 4096
-"""Characters."""
+"""Characters of a token, at most."""
 
 ENVIRONMENT = "the environment"
-"""As the place of an access: variables say it."""
+"""Place of an access that is given by environment variables."""
 
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -147,7 +147,7 @@ class Access:
 
 
 class FoundToken(NamedTuple):
-    """A token and where it was found; an empty one and where it was searched."""
+    """A token and the place found; an empty token and the places searched."""
 
     token: str
     place: str
@@ -155,7 +155,7 @@ class FoundToken(NamedTuple):
 
 def read_token(path: Path) -> str:
     """
-    Return the token in a user's own file, whose only line it is.
+    Return the token in a user's own file of one line.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _token_in(path: Path) -> str:
 
 
 def _checked(url: str) -> tuple[str, str]:
-    """Host, and host with port, of an address."""
+    """Return host, and host with port, of a valid address."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -36,7 +36,7 @@ _OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 class AiohttpTransport:
     """
-    Keeps connections to one service open and sends requests over them.
+    Sends requests to one service over kept connections.
 
     Connections go to the service itself, whatever proxies the environment names; redirects are
     not followed, cookies not kept and packed bodies not unpacked.
@@ -56,7 +56,7 @@ class AiohttpTransport:
 
     async def send(self, request: ClientRequest) -> ClientResponse:
         """
-        Send a request; return the response when its headers are there.
+        Send a request; return the response when the headers have arrived.
 
         Raises
         ------
@@ -156,7 +156,7 @@ def _connection_protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
 
 
 class _AiohttpBody:
-    """The body of a response as it arrives."""
+    """The body of a response, read on arrival."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -174,5 +174,5 @@ class _AiohttpBody:
         return piece
 
     async def aclose(self) -> None:
-        """Keep the connection if the whole body has arrived; otherwise close it."""
+        """Keep the connection if the whole body has arrived; otherwise close the connection."""
         self._response.release()

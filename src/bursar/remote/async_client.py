@@ -199,12 +199,12 @@ class AsyncServiceClient:
         return await self._connection.call(calls.instance(handle))
 
     async def destroy(self, handle: str) -> None:
-        """Kill an instance's tasks and delete its results and files."""
+        """Kill an instance's tasks and delete all results and files."""
         await self._connection.call(calls.destroy(handle))
 
     async def events(self, handle: str, after: int = 0) -> AsyncGenerator[api.InstanceInfo, None]:
         """
-        Yield the instance's state whenever it changes, without an end.
+        Yield the instance's state at every change, without an end.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class AsyncServiceClient:
         self, handle: str, tasks: Iterable[api.TaskSpec], key: str = ""
     ) -> Sequence[int]:
         """
-        Adds tasks; on return they are durable and will run.
+        Add tasks, which are durable on return and will run.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class AsyncServiceClient:
         return numbers
 
     async def submit_lines(self, handle: str, lines: bytes, key: str) -> api.Submitted:
-        """Adds tasks, a JSON document each line, as one submission; see :meth:`submit`."""
+        """Add tasks, a JSON document each line, as one submission; see :meth:`submit`."""
         return await self._connection.call(calls.submit(handle, lines, key))
 
     async def tasks(self, handle: str) -> AsyncGenerator[api.TaskInfo, None]:
@@ -408,7 +408,7 @@ class AsyncServiceClient:
         await self._connection.call(calls.delete_file(handle, name))
 
     async def output(self, handle: str, task: int, stream: Stream = "stdout") -> bytes:
-        """Return what a task printed, also when its result does not hold it."""
+        """Return the whole output of a task, also when the result holds only a part."""
         return await transfers.read(self._connection, calls.get_output(handle, task, stream))
 
     async def save_output(self, handle: str, task: int, stream: Stream, target: Path) -> int:
@@ -432,7 +432,7 @@ class AsyncServiceClient:
         return await self._connection.call(calls.agreement(name))
 
     async def cancel_agreement(self, name: str) -> api.AgreementInfo:
-        """End an agreement before its time."""
+        """End an agreement early."""
         return await self._connection.call(calls.cancel_agreement(name))
 
     async def account(self) -> api.AccountInfo:
@@ -470,7 +470,7 @@ class AsyncServiceClient:
         return await self._connection.call(calls.deposit(user, amount, key or self.new_key()))
 
     async def drain(self) -> None:
-        """Stop accepting work; the service ends when its work is done."""
+        """Stop accepting work; the service ends when the accepted work is done."""
         await self._connection.call(calls.drain())
 
     def new_key(self) -> str:

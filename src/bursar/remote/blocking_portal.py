@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for blocking callers."""
+"""An event loop in a separate thread, for blocking callers."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 class BlockingPortal:
     """
-    Runs coroutines in a thread of its own; also from notebooks, where a loop is running already.
+    Runs coroutines in a separate thread; also from notebooks, where a loop is running already.
 
     :meth:`close` ends the thread.
     """
@@ -25,7 +25,7 @@ class BlockingPortal:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its thread has ended."""
+        """Whether the thread has ended."""
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -52,7 +52,7 @@ class BlockingPortal:
                 self.run(_close(items))
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         if not self._loop.is_closed():
             # While the loop still runs: threads that read files for uploads report to it.
             self.run(self._loop.shutdown_default_executor())

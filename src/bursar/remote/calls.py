@@ -35,7 +35,7 @@ _KEY = re.compile(r"[\x21-\x7e]{0,200}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall(Generic[T]):
     """
-    An HTTP request and the decoder of its answer.
+    An HTTP request and the decoder of the answer.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def _reading(kind: Any) -> Callable[[ClientResponse], Any]:
-    """Reads answers of a type; its decoder is made once."""
+    """Return a function that decodes answers of a type, with a cached decoder."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
@@ -163,7 +163,7 @@ def instance(handle: str) -> ApiCall[api.InstanceInfo]:
 
 
 def destroy(handle: str) -> ApiCall[None]:
-    """Destroy an instance with its tasks, results and files."""
+    """Destroy an instance with all tasks, results and files."""
     return _delete("instances", handle)
 
 
@@ -339,7 +339,7 @@ def agreement(name: str) -> ApiCall[api.AgreementInfo]:
 
 
 def cancel_agreement(name: str) -> ApiCall[api.AgreementInfo]:
-    """End an agreement before its time."""
+    """End an agreement early."""
     return ApiCall(
         method="DELETE",
         path=_at("trade", "agreements", name),
@@ -395,7 +395,7 @@ def deposit(user: str, amount: int, key: str) -> ApiCall[api.AccountInfo]:
 
 
 def drain() -> ApiCall[None]:
-    """Stop accepting work; the service ends when its work is done."""
+    """Stop accepting work; the service ends when the accepted work is done."""
     return ApiCall(
         method="POST",
         path=_at("admin", "drain"),

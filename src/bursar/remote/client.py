@@ -116,11 +116,11 @@ class ServiceClient:
         return self._portal.run(self._client.instance(handle))
 
     def destroy(self, handle: str) -> None:
-        """Kill an instance's tasks and delete its results and files."""
+        """Kill an instance's tasks and delete all results and files."""
         self._portal.run(self._client.destroy(handle))
 
     def events(self, handle: str, after: int = 0) -> Iterator[api.InstanceInfo]:
-        """Yield the instance's state whenever it changes, without an end."""
+        """Yield the instance's state at every change, without an end."""
         return self._portal.iterate(self._client.events(handle, after))
 
     # Tasks and results.
@@ -190,7 +190,7 @@ class ServiceClient:
         self._portal.run(self._client.remove(handle, name))
 
     def output(self, handle: str, task: int, stream: Stream = "stdout") -> bytes:
-        """Return what a task printed, also when its result does not hold it."""
+        """Return the whole output of a task, also when the result holds only a part."""
         return self._portal.run(self._client.output(handle, task, stream))
 
     def save_output(self, handle: str, task: int, stream: Stream, target: Path) -> int:
@@ -212,7 +212,7 @@ class ServiceClient:
         return self._portal.run(self._client.agreement(name))
 
     def cancel_agreement(self, name: str) -> api.AgreementInfo:
-        """End an agreement before its time."""
+        """End an agreement early."""
         return self._portal.run(self._client.cancel_agreement(name))
 
     def account(self) -> api.AccountInfo:
@@ -250,7 +250,7 @@ class ServiceClient:
         return self._portal.run(self._client.deposit(user, amount, key))
 
     def drain(self) -> None:
-        """Stop accepting work; the service ends when its work is done."""
+        """Stop accepting work; the service ends when the accepted work is done."""
         self._portal.run(self._client.drain())
 
 

@@ -50,21 +50,21 @@ PATIENCE = 120.0
 """Seconds for which a request that fails is tried again."""
 
 LONGEST_ANSWER = 64 << 20
-"""Bytes of an answer that is taken as a whole; files and results come as streams."""
+"""Bytes of an answer read as a whole, at most; files and results come as streams."""
 
 LONGEST_REFUSAL = 1 << 20
-"""Bytes of a problem document."""
+"""Bytes of a problem document, at most."""
 
 SLOWEST_LINE = 64 * 1024
-"""Bytes per second; a body that is sent has so much more time."""
+"""Bytes per second at which a request's body is sent, at least; extends the timeout."""
 
 LONGEST_LINE = 500
-"""Characters of what a service says for people."""
+"""Characters of a service's text for people, at most."""
 
 _HUNG_UP = 3
 """
-Times that a service which never answered hangs up after TLS, before that counts as its word: one
-that ends just then does so once.
+Connections closed in a row after the TLS handshake by a service that has never answered, before
+this counts as a refusal: a service that is being stopped does so once.
 """
 
 Notice = Callable[[str], None]
@@ -124,14 +124,14 @@ class ServiceConnection:
 
     async def call(self, call: ApiCall[T]) -> T:
         """
-        Send a request and return its decoded answer.
+        Send a request and return the decoded answer.
 
         Raises
         ------
         RemoteProblem
-            When it refuses.
+            When the service refuses the request.
         SiteError
-            When it cannot be reached, or is none.
+            When the service cannot be reached, or the peer is no Bursar service.
         """
         return self.understand(call.decode, await self._ask(call, whole=True))
 
@@ -155,7 +155,7 @@ class ServiceConnection:
         self, call: ApiCall[None], head: Callable[[ClientResponse], None] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """
-        Send a request and yield the bytes of its answer as they arrive.
+        Send a request and yield the bytes of the answer on arrival.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class ServiceConnection:
         await asyncio.sleep(wait)
 
     async def _ask(self, call: ApiCall[T], *, whole: bool) -> ClientResponse:
-        """Return a successful response, read to its end or still open."""
+        """Return a successful response, read to the end or still open."""
         tries = self.tries()
         hung_up_on = 0
         while True:
@@ -357,7 +357,7 @@ def _phrase(status: int) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from."""
+    """Yield an error and all errors that caused the error."""
     now: BaseException | None = error
     while now is not None:
         yield now
@@ -378,7 +378,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _plain(text: str) -> str:
-    """One line that does nothing to a terminal."""
+    """Return one line without characters that control a terminal."""
     # Escape sequences from a foreign service could rewrite what the terminal shows.
     line = "".join(letter if letter.isprintable() else " " for letter in text)
     return line[:LONGEST_LINE].strip()

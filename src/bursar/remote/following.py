@@ -12,10 +12,10 @@ from bursar.remote.messages import Result
 from bursar.remote.problems import ServiceUnreachable
 
 PAGE = 10_000
-"""Results asked for at a time."""
+"""Results on one page, at most."""
 
 WAIT = 20.0
-"""Seconds for which the service is asked to wait for the next one."""
+"""Seconds for which the service is asked to wait for the next result."""
 
 Until = Literal["now", "done", "closed"]
 """
@@ -24,7 +24,7 @@ closed, as more may be submitted.
 """
 
 AGAIN = 0.5
-"""Seconds before it is asked again when it did not wait."""
+"""Seconds before the next request when the service did not wait."""
 
 
 async def follow_results(

@@ -1,5 +1,5 @@
 """
-Requests and responses of the client, and what carries them.
+Requests and responses of the client, and the interface of transports.
 
 A :class:`HttpTransport` is :class:`~bursar.remote.aiohttp_transport.AiohttpTransport` on real
 networks; simulations and tests have their own, so these types belong to no HTTP library.
@@ -14,11 +14,11 @@ Body = Callable[[], AsyncIterator[bytes]]
 
 
 class TransportError(Exception):
-    """A request or its response got lost on the way."""
+    """A request or the response was lost on the way."""
 
 
 class ConnectionFailed(TransportError):
-    """No connection to the service could be made, so that it has not seen the request."""
+    """No connection to the service could be made: the service has not seen the request."""
 
 
 class ClosedWithoutResponse(TransportError):
@@ -58,10 +58,10 @@ class ClientRequest:
 
 
 class ResponseStream(Protocol):
-    """The body of a response as it arrives."""
+    """The body of a response, read on arrival."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the bytes; raise a :class:`TransportError` when they break off."""
+        """Yield the bytes; raise a :class:`TransportError` when the connection breaks."""
         ...
 
     async def aclose(self) -> None:
@@ -115,7 +115,7 @@ class ClientResponse:
         return self.headers.get(name.lower(), default)
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives."""
+        """Yield the body on arrival."""
         return _one_piece(self.content) if self._stream is None else aiter(self._stream)
 
     async def aclose(self) -> None:
@@ -134,7 +134,7 @@ class HttpTransport(Protocol):
 
     async def send(self, request: ClientRequest) -> ClientResponse:
         """
-        Send a request; return the response when its headers are there.
+        Send a request; return the response when the headers have arrived.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Decoders of line streams: results as NDJSON, changes as server-sent events."""
 
 LONGEST = 64 << 20
-"""Bytes of a line, or of an event."""
+"""Bytes of a line or an event, at most."""
 
 
 class LineDecoder:

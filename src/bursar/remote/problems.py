@@ -4,10 +4,10 @@ from bursar.model.errors import BursarError, SiteError
 from bursar.remote.messages import Problem
 
 LATER = frozenset({408, 425, 429, 502, 503, 504, 507})
-"""Statuses of HTTP that say: not now."""
+"""HTTP statuses after which a retry may succeed."""
 
 _NOT_INPUT = frozenset({402, 408, 425, 429})
-"""Of 4xx, those that are no fault of what was asked."""
+"""HTTP statuses 4xx that are no fault of the request."""
 
 
 class RemoteProblem(BursarError):
@@ -58,7 +58,7 @@ class RemoteProblem(BursarError):
 
 
 class ServiceUnreachable(SiteError):
-    """A service cannot be reached, or its answer broke off: trying again may help."""
+    """A service cannot be reached, or the answer broke off; a retry may help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True)

@@ -1,4 +1,4 @@
-"""Converts between a task's program in the API and its steps."""
+"""Converts between a task's program in the API and steps."""
 
 import base64
 from collections.abc import Sequence

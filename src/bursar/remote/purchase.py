@@ -1,4 +1,4 @@
-"""Buys processors of a service at its posted price."""
+"""Buys processors of a service at the posted price."""
 
 import secrets
 from typing import Any
@@ -15,7 +15,7 @@ async def purchase(
     client: AsyncServiceClient, processors: int, seconds: float, most: Micros | None = None
 ) -> AgreementInfo:
     """
-    Buy processors from now on, or as soon as they are free.
+    Buy processors from now on, or from the time when enough are free.
 
     Parameters
     ----------

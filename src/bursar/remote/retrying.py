@@ -15,11 +15,11 @@ LONGEST = 10.0
 """Seconds, at most, between two tries where the server does not say."""
 
 Entropy = Callable[[int], bytes]
-"""So many random bytes."""
+"""Returns a number of random bytes."""
 
 
 def random_fraction(entropy: Entropy) -> float:
-    """A random number from 0 to 1, 1 excluded."""
+    """Return a random number from 0 to 1, 1 excluded."""
     # 53 bits, as many as a float holds: more would be rounded, and could reach 1.
     return (int.from_bytes(entropy(7), "big") >> 3) / (1 << 53)
 

@@ -1,4 +1,4 @@
-"""Seals an instance's tasks, so that the service cannot read them, and opens results."""
+"""Seals an instance's tasks against reading by the service, and opens results."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -87,10 +87,10 @@ class InstanceSealer:
 
     def open(self, result: Result) -> Result:
         """
-        Return a result as its task made it.
+        Return a result as the task made the result.
 
-        One without an envelope is the service's word: it says only how the task ended, and has no
-        value of a call, which no service can make.
+        A result without an envelope is the service's word: only the ending of the task, and never
+        the value of a call, which no service can make.
 
         Raises
         ------

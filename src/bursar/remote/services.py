@@ -70,7 +70,7 @@ class ServicesFile(TomlTable, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownService:
     """
-    Access to a service and how its tasks are sealed.
+    Access to a service and the level at which tasks are sealed.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Output of a task as its result holds it."""
+"""Output of a task in the form of results."""
 
 import base64
 from typing import Literal

@@ -14,7 +14,7 @@ from bursar.model.errors import InputError
 from bursar.remote.access import Access
 
 _NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
-"""Alerts of who wants a certificate and saw none; RFC 8446, section 6.2."""
+"""Alerts of a peer that requires a certificate and received none; RFC 8446, section 6.2."""
 
 _BAD_CERTIFICATE = (
     "UNKNOWN_CA",
@@ -26,10 +26,10 @@ _BAD_CERTIFICATE = (
     "ACCESS_DENIED",
     "DECRYPT_ERROR",
 )
-"""Alerts of who does not like the one it saw."""
+"""Alerts of a peer that rejects the received certificate."""
 
 _PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
-"""What OpenSSL makes of an answer that is no TLS."""
+"""OpenSSL's reasons for an answer that is no TLS."""
 
 # Of OpenSSL (x509_vfy.h): why a certificate is not believed.
 _UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 27})
@@ -101,7 +101,7 @@ def _certificate_of(access: Access) -> str:
 
 
 def _end_of(file: Path) -> float | None:
-    """When a certificate ends, seconds since the epoch; None: it cannot be read."""
+    """Return the end of a certificate, seconds since the epoch; None when unreadable."""
     from bursar.sealing.certificates import read_certificates, read_pem  # takes time to load
 
     try:

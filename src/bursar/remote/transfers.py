@@ -1,4 +1,4 @@
-"""Sends files to an instance and fetches them; broken downloads are continued."""
+"""Sends and fetches files of an instance; broken downloads are continued."""
 
 import asyncio
 import hashlib
@@ -81,7 +81,7 @@ async def read(connection: ServiceConnection, call: ApiCall[None]) -> bytes:
 
 async def save(connection: ServiceConnection, call: ApiCall[None], target: Path) -> int:
     """
-    Write the answer to a call to a file, whole or not at all; return its bytes.
+    Write the answer to a call to a file, whole or not at all; return the number of bytes.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class _UploadSource:
         self.digest = hashlib.sha256()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the content from its beginning."""
+        """Yield the content from the beginning."""
         self.digest = hashlib.sha256()
         source = self._source
         loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ class _DownloadTarget:
         self._tag = ""
 
     async def take(self, connection: ServiceConnection, call: ApiCall[None]) -> int:
-        """Write the answer, over as many connections as it takes; return its bytes."""
+        """Write the answer, over several connections if needed; return the number of bytes."""
         tries = connection.tries()
         while True:
             try:

@@ -50,7 +50,7 @@ _COLUMNS = "name, site, url, size, checksum"
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """
-    A copy and its state in the catalogue.
+    A copy with the state in the catalogue.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Catalogue:
 
     def register(self, replica: Replica) -> None:
         """
-        Add a copy; a copy that is there already, by its URL, becomes good again.
+        Add a copy; a copy with a known URL becomes good again.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Catalogue:
 
     def unregister(self, name: str, *, url: str | None = None, site: str | None = None) -> int:
         """
-        Remove copies of a name, only those at a URL or a site where these are given.
+        Remove copies of a name, if given only at a URL or a site.
 
         Returns
         -------
@@ -143,12 +143,12 @@ class Catalogue:
 
     def spare(self, name: str, url: str) -> bool:
         """
-        Remove a copy so that it may be deleted, unless it is the last good one.
+        Remove a copy from the catalogue before its deletion, unless the copy is the last good one.
 
         Returns
         -------
         bool
-            Whether it may be deleted; a copy that is not registered may.
+            Whether the file may be deleted; one that is not registered may.
         """
         with self._db.writing() as db:
             query = f"SELECT url, bad FROM {_JOINED} WHERE name = ?"

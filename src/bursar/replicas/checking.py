@@ -37,7 +37,7 @@ def check_copy(
     on_bytes: OnBytes | None = None,
 ) -> CopyCheck:
     """
-    Read a copy and mark it in the catalogue as good or bad.
+    Read a copy and mark the copy in the catalogue as good or bad.
 
     An unknown size or checksum is registered.
     """

@@ -17,7 +17,7 @@ _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
 @dataclass(frozen=True, slots=True)
 class LogicalFileContent:
     """
-    Size and checksum of a logical file, as far as they are known.
+    The known ones of size and checksum of a logical file.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def checksum_of(digest: "hashlib._Hash") -> str:
 
 def logical(name: str) -> str:
     """
-    Return a logical name in its shortest form.
+    Return the shortest form of a logical name.
 
     Raises
     ------

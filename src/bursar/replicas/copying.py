@@ -1,5 +1,5 @@
 """
-Copies one file from one source in the calling thread, verified while it passes.
+Copies one file from one source in the calling thread, with verification on the way.
 
 Sizes and checksums are compared with the catalogue's; nothing is read twice, except when the kept
 part of an earlier attempt proves wrong.
@@ -34,7 +34,7 @@ def copy(
     on_bytes: OnBytes | None = None,
 ) -> LogicalFileContent:
     """
-    Write the missing bytes of a file and verify all of it.
+    Write the missing bytes of a file and verify the whole.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def copy(
     Returns
     -------
     LogicalFileContent
-        What it has.
+        Size and checksum of the file.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def read_content(
     on_bytes: OnBytes | None = None,
 ) -> LogicalFileContent:
     """
-    Read a whole copy and return its size and checksum.
+    Read a whole copy and return size and checksum.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _copied(
 def _opened(
     url: str, content: LogicalFileContent, sink: CopySink, stop: CancellationToken, patience: float
 ) -> ReplicaSource:
-    """Open the source where the sink ends; the sink is emptied if it cannot be continued."""
+    """Open the source where the sink ends; empty a sink that cannot be continued."""
     before = sink.origin
     same = before.url == redact_url(url)
     # Halves of two versions would make a file that nothing shows to be wrong, unless a checksum or

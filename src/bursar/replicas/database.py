@@ -22,7 +22,7 @@ from bursar.sqlite_file import (
 
 class SharedDatabase:
     """
-    An SQLite file, made when it is missing; thread-safe.
+    An SQLite file, made when missing; thread-safe.
 
     Parameters
     ----------

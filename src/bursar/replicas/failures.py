@@ -37,11 +37,11 @@ class CopyCancelled(Exception):
 
 
 class TargetFailed(SiteError):
-    """The file cannot be written to its target: the disk is full, or access is denied."""
+    """The file cannot be written to the target: the disk is full, or access is denied."""
 
 
 class StorageFull(TargetFailed):
-    """A storage has reached its limit; other files may go later."""
+    """A storage has reached the limit; other files may be evicted later."""
 
 
 class FileUnreachable(SiteError):
@@ -49,7 +49,7 @@ class FileUnreachable(SiteError):
 
 
 class CancellationToken:
-    """Cancels a copy in another thread; its waits and reads end at once."""
+    """Cancels a copy in another thread, whose waits and reads end at once."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -68,10 +68,12 @@ class CancellationToken:
 
     def check(self) -> None:
         """
+        Raise an exception if the copy was cancelled.
+
         Raises
         ------
         CopyCancelled
-            When it was asked to.
+            When :meth:`ask` was called.
         """
         self.wait(0.0)
 

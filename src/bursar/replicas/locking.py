@@ -1,4 +1,4 @@
-"""File locks that show that a process uses a file; they end with the process."""
+"""File locks that show that a process uses a file, and that end with the process."""
 
 import contextlib
 import fcntl
@@ -13,7 +13,7 @@ class FileInUse(Exception):
 
 def open_locked(path: Path) -> int:
     """
-    Open a file, made when it is missing, and lock it.
+    Open a file, made when missing, and lock the file.
 
     Raises
     ------

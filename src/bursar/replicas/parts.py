@@ -37,7 +37,7 @@ class CopyOrigin(msgspec.Struct, frozen=True):
 
 
 class CopySink(Protocol):
-    """A target that a copy is written to from its beginning on."""
+    """A target to which a copy is written from the beginning."""
 
     @property
     def length(self) -> int:
@@ -133,7 +133,7 @@ class PartialFile:
 
     def take_up(self, content: LogicalFileContent) -> None:
         """
-        Keep the bytes of an earlier attempt if they belong to this content.
+        Keep the bytes of an earlier attempt at this content; discard others.
 
         Without an expected checksum they could not be verified in the end, so they are discarded.
         """
@@ -181,14 +181,14 @@ class PartialFile:
         os.fsync(self._file.fileno())
 
     def put(self, target: Path) -> None:
-        """Rename the whole file to its target, in place of a file there."""
+        """Rename the complete part to the target, replacing a file there."""
         self._note.unlink(missing_ok=True)  # first: after the rename another process may own it
         os.replace(self._path, target)
         sync_folder(target.parent)
         self._file.close()
 
     def discard(self) -> None:
-        """Delete the part, unless it was closed before."""
+        """Delete the part, unless closed before."""
         if self.is_closed:
             return
         self._delete()

@@ -1,4 +1,4 @@
-"""A limit on the bytes per second of a link, shared by all that use it."""
+"""A limit on the bytes per second of a link, shared by all transfers."""
 
 import math
 import threading

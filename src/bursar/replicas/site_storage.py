@@ -19,7 +19,7 @@ class PendingFile(Protocol):
         """Target of the file's bytes."""
 
     def commit(self, content: LogicalFileContent, may_go: MayGo) -> None:
-        """Put the whole file in its place, durably."""
+        """Make the complete file visible, durably."""
 
     def close(self) -> None:
         """Stop writing; the arrived bytes may be continued later."""
@@ -32,10 +32,10 @@ class SiteStorage(Protocol):
     """A site's storage: a folder or a remote store with a URL."""
 
     def place_of(self, name: str) -> str:
-        """Return path or URL of a logical file, whether it exists or not."""
+        """Return path or URL of a logical file, existing or not."""
 
     def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
-        """Pin those of the wanted files that are there for a job; return their places."""
+        """Pin the wanted files that are there for a job; return the places by name."""
 
     def release(self, job: str) -> None:
         """Release the pins of a job."""

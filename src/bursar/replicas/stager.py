@@ -1,5 +1,5 @@
 """
-Brings logical files to the sites where jobs read them, and keeps those that jobs make.
+Brings logical files to the sites where jobs read the files, and keeps the jobs' outputs.
 
 A job waits until its files have come (Cavalieri et al. 2003, section 2.1). However many
 jobs wait for a file at a site, it is brought once.
@@ -35,7 +35,7 @@ OnFile = Callable[[str, int, int | None], None]
 """Told name, bytes that are there and bytes in all; in the thread that copies."""
 
 AT_ONCE = 4
-"""Transfers from one site to another; others wait for these."""
+"""Transfers from one site to another at a time; further ones wait."""
 
 _POLL_INTERVAL = 0.05  # seconds until a file that another process brings is looked at again
 _TRIES = 3  # of a file that goes again before it could be pinned
@@ -100,7 +100,7 @@ class Stager:
         self, names: Iterable[str], site: str, job: str, *, on_file: OnFile | None = None
     ) -> dict[str, str]:
         """
-        Wait until all files of a job are at a site, and pin them.
+        Wait until all files of a job are at a site and pinned.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class Stager:
 
     async def keep(self, path: Path | str, name: str, site: str) -> Replica:
         """
-        Put a file that a job made into a site's storage, to stay, and register it.
+        Put a job's output into a site's storage as a kept file, and register the copy.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class Stager:
     async def _one(
         self, name: str, site: str, job: str, place: str | None, on_file: OnFile | None
     ) -> str:
-        """Return the place of a file, pinned for a job, once it is there."""
+        """Bring a file, pin the copy for a job, and return the place."""
         store = self._stores[site]
         for _ in range(_TRIES):
             found = await self._transfers.run(self._catalogue.locate, name)
@@ -232,7 +232,7 @@ class Stager:
         raise TargetFailed(f'"{name}" leaves {site} as soon as it is there', transient=True)
 
     async def _shared(self, name: str, site: str, on_file: OnFile | None) -> None:
-        """Wait for the transfer of a file, beginning it if there is none."""
+        """Wait for the transfer of a file, which is begun if there is none."""
         key = name, site
         flight = self._flights.get(key)
         if flight is None:
@@ -257,7 +257,7 @@ class Stager:
             del self._flights[key]
 
     async def _bring(self, name: str, site: str, on_file: OnFile | None) -> None:
-        """Transfers a file into a site's storage, and registers it."""
+        """Transfer a file into a site's storage, and register the copy."""
         store = self._stores[site]
         content = await self._transfers.run(self._catalogue.content, name) or LogicalFileContent()
         found = await self._transfers.run(self._catalogue.locate, name)
@@ -284,7 +284,7 @@ class Stager:
         await self._register(name, site, content)
 
     def _candidates(self, replicas: Sequence[Replica], site: str) -> list[CandidateReplica]:
-        """Return the copies of a file, the nearest first; those of no site last."""
+        """Return the copies of a file, the nearest first; copies of no site last."""
 
         def seconds(replica: Replica) -> float:
             if not replica.site:
@@ -360,7 +360,7 @@ class _SharedLink:
 
 @dataclass(slots=True, eq=False)
 class _PendingTransfer:
-    """A running transfer and the number of callers that wait for it."""
+    """A running transfer and the number of waiting callers."""
 
     work: "asyncio.Future[None]"
     waiting: int = 0

@@ -54,7 +54,7 @@ class _StoredFile:
 
 class FolderStorage:
     """
-    A storage in a folder, made when it is missing; several processes may use it at once.
+    A storage in a folder, made when missing; several processes may share the folder.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class FolderStorage:
 
     @property
     def used(self) -> int:
-        """Bytes of cached files, those being brought included."""
+        """Bytes of cached files, including files that are being brought."""
         return self._taken("")
 
     @property
@@ -102,12 +102,12 @@ class FolderStorage:
         return [name for (name,) in self._db.rows(query)]
 
     def place_of(self, name: str) -> str:
-        """Return the path of a logical file, whether it exists or not."""
+        """Return the path of a logical file, existing or not."""
         return str(self.folder / logical(name))
 
     def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
         """
-        Pin those of the wanted files that are there for a job; return their paths.
+        Pin the wanted files that are there for a job; return the paths by name.
 
         A file that was deleted or truncated by others counts as missing.
         """
@@ -211,7 +211,7 @@ class FolderStorage:
         *,
         keep: bool,
     ) -> None:
-        """Put a part in its place; see :class:`PendingFolderFile`."""
+        """Give a complete part the file's name; see :class:`PendingFolderFile`."""
         path = Path(self.place_of(name))
         with _writing():
             # Before the name, so that no name stands for bytes that a power cut has taken; and
@@ -251,7 +251,7 @@ class FolderStorage:
     # Inside.
 
     def _target(self, name: str) -> str:
-        """Return the path of a file and make its folder."""
+        """Return the path of a file, in a folder that is made if missing."""
         path = self.place_of(name)
         parent = os.path.dirname(path)
         # Where it leads counts, not how it is spelled: there may be a link on the way.
@@ -284,7 +284,7 @@ class FolderStorage:
             db.execute("REPLACE INTO files VALUES (?,?,?,?,1,0)", entry)
 
     def _is_wanted(self, name: str, content: LogicalFileContent, may_go: MayGo) -> bool:
-        """Return whether a file must be brought; if so, reserve space and write its row."""
+        """Return whether a file must be brought; if so, reserve space and write the row."""
         size = content.size or 0
         with self._db.writing() as db:
             row = self._row(name)
@@ -304,7 +304,7 @@ class FolderStorage:
         return True
 
     def _make_room(self, db: Connection, name: str, size: int, may_go: MayGo) -> bool:
-        """Evict cached files until another fits; none when they would not be enough."""
+        """Evict cached files until another fits; evict none when all would not be enough."""
         if self.limit is None or self._taken(name) + size <= self.limit:
             return True
         self._bury(db, name, may_go)
@@ -396,7 +396,7 @@ class PendingFolderFile:
 
     def commit(self, content: LogicalFileContent, may_go: MayGo) -> None:
         """
-        Put the whole file in its place, durably.
+        Give the complete file the final name, durably.
 
         Raises
         ------
@@ -435,7 +435,7 @@ def _writing() -> Iterator[None]:
 
 
 def _size(path: str) -> int | None:
-    """Return the bytes of a regular file; None when it is missing."""
+    """Return the bytes of a regular file; None for a missing one."""
     try:
         return os.stat(path).st_size if os.path.isfile(path) else None
     except OSError:

@@ -1,4 +1,4 @@
-"""Transfers a file from the first of its copies that can be read, with retries."""
+"""Transfers a file from the first readable copy, with retries."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ class TransferPool:
         on_bad: OnBad | None = None,
     ) -> LogicalFileContent:
         """
-        Bring a file from the first of its copies that can be read.
+        Bring a file from the first readable copy.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class TransferPool:
         Returns
         -------
         LogicalFileContent
-            What it has.
+            Size and checksum of the file.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class TransferPool:
 
 
 async def wait_until_ended(future: "asyncio.Future[T]") -> None:
-    """Wait for a future despite cancellation, and consume its exception."""
+    """Wait for a future despite cancellation, and consume the exception."""
     while not future.done():
         try:
             await asyncio.wait([future])

@@ -34,7 +34,7 @@ class UrlStorage:
         self._patience = patience
 
     def place_of(self, name: str) -> str:
-        """Return the URL of a logical file, whether it exists or not."""
+        """Return the URL of a logical file, existing or not."""
         return join_url(self._place, logical(name))
 
     def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
@@ -116,7 +116,7 @@ class PendingUpload:
         self._origin = origin
 
     def write(self, data: bytes) -> None:
-        """Sends bytes."""
+        """Send bytes."""
         if self._upload is None:
             self._upload = self._trying(self._open)
         upload = self._upload

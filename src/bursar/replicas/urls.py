@@ -24,7 +24,7 @@ def is_local(url: str) -> bool:
 
 def split_url(url: str) -> tuple[str, str, str]:
     """
-    Scheme, host with what stands before it, and the rest, as they are written.
+    Split a URL into scheme, host with user and port, and the rest, as written.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 def normalise_url(url: str) -> str:
     """
-    A URL as the catalogue keeps it; a path, also as ``file:``, becomes absolute.
+    Return a URL in the catalogue's form; a path, also as ``file:``, becomes absolute.
 
     Raises
     ------
@@ -88,11 +88,11 @@ def redact_url(url: str) -> str:
 
 
 def redact_urls(text: str) -> str:
-    """Return a foreign message as one line, with its URLs redacted."""
+    """Return a foreign message as one line, with all URLs redacted."""
     line = " ".join(text.split())
     return _ANYWHERE.sub(lambda match: redact_url(match[0]), line)[:300]
 
 
 def join_url(place: str, name: str) -> str:
-    """URL or path of a logical file in a storage."""
+    """Return URL or path of a logical file in a storage."""
     return f"{place.rstrip('/')}/{name}"

@@ -20,10 +20,10 @@ from cryptography.utils import CryptographyDeprecationWarning
 from bursar.model.errors import BursarError, InputError
 
 Kind = Literal["user", "worker", "server"]
-"""What a certificate is good for; each for nothing else."""
+"""Role in which a certificate may be used; a certificate has one role only."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-"""What a party may be called: it fits a URI, a file's name and a line of a log."""
+"""Pattern of a party's name, which fits a URI, a file's name and a line of a log."""
 
 _SCHEME = "bursar:"
 _LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----\s*", re.DOTALL)
@@ -32,7 +32,7 @@ _LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----\s*", re.
 _EXPIRED = "the certificate has expired or is not good yet"
 
 _MOST_VOUCHED = 4096
-"""Certificates of which the answer is kept."""
+"""Number of verified certificates that are cached."""
 
 _ODD = (
     ValueError,
@@ -42,7 +42,7 @@ _ODD = (
     x509.InvalidVersion,
     CryptographyDeprecationWarning,  # where warnings are errors
 )
-"""What the library raises at bytes that somebody else has chosen."""
+"""Exceptions that the library raises for malformed or hostile certificates."""
 
 
 class UntrustedCertificate(BursarError):
@@ -91,7 +91,7 @@ class VerifiedCertificate:
 
 
 def subject_of(certificate: x509.Certificate) -> CertificateSubject | None:
-    """Return the party of a certificate; None: it names none, or more than one."""
+    """Return the party of a certificate; None when none or several are named."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -173,7 +173,7 @@ class TrustStore:
 
     def check(self, certificate: x509.Certificate, kind: Kind, now: float) -> CertificateSubject:
         """
-        Verify a certificate and return its party.
+        Verify a certificate and return the named party.
 
         Parameters
         ----------

@@ -40,7 +40,7 @@ from bursar.sealing.keys import (
 )
 
 MOST_TASKS = 1 << 32
-"""Of one conversation: as often may a key be used with random nonces (SP 800-38D, section 8.3)."""
+"""Tasks of one conversation, at most: the limit of a key with random nonces (SP 800-38D, 8.3)."""
 
 _GRANT = b"bursar sealing 1: grant\n"
 _WRAPPED = "bursar sealing 1: secret for the workers"
@@ -118,7 +118,7 @@ def begin_conversation(
     identity: Identity, recipient: x509.Certificate, now: float, lifetime: float
 ) -> tuple[bytes, Conversation]:
     """
-    Open a conversation with workers; return its encoded header and its keys.
+    Open a conversation with workers; return the encoded header and the keys.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def recall_conversation(result: ConversationResult, users: Sequence[Identity]) -
 
 
 def _info(purpose: str, grant: ConversationGrant) -> bytes:
-    """Bind a secret to its grant, so that it cannot be moved to another user's grant."""
+    """Return the data that bind a secret to a grant, so that no other grant can use the secret."""
     return encode_part(
         (purpose, grant.session, grant.created, grant.expires, grant.user, grant.recipient)
     )

@@ -14,7 +14,7 @@ from bursar.model.errors import BursarError
 VERSION = 1
 
 MOST_BYTES = 1 << 26
-"""Of one envelope: what a submitted task may hold of one."""
+"""Bytes of one envelope, at most: the limit of a submitted task."""
 
 
 class SealError(BursarError):
@@ -58,7 +58,7 @@ class ConversationHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConversationTask(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A task of a conversation; ``header`` is an encoded :class:`ConversationHeader`."""
+    """A task sealed in a conversation; ``header`` is an encoded :class:`ConversationHeader`."""
 
     header: bytes
     about: str

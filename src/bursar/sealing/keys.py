@@ -1,5 +1,5 @@
 """
-A party's key, and the three things done with it: sign, lock to a key, unlock.
+Keys of parties: signing, encryption to a key, and decryption.
 
 All keys are on the curve P-256 (FIPS 186-5), which TLS libraries have too. One key signs (ECDSA)
 and unlocks (HPKE, RFC 9180: DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM; its key
@@ -40,7 +40,7 @@ PublicKey = ec.EllipticCurvePublicKey
 @dataclass(frozen=True, slots=True)
 class Identity:
     """
-    A certificate and its private key.
+    A certificate and the private key.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_keys(pem: bytes) -> list[ec.EllipticCurvePrivateKey]:
 
 def read_identities(pem: bytes) -> list[Identity]:
     """
-    Return the private keys in a PEM text with their certificates in it, in their order.
+    Return the pairs of certificate and private key in a PEM text, in the certificates' order.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def read_identities(pem: bytes) -> list[Identity]:
 
 
 def key_name(key: PublicKey) -> bytes:
-    """Return the SHA-256 of a public key, which outlasts renewals of its certificate."""
+    """Return the SHA-256 of a public key; a renewal of the certificate does not change the key."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).digest()
 

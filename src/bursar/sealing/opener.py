@@ -28,7 +28,7 @@ from bursar.sealing.keys import (
 )
 
 _REMEMBERED = 256
-"""Conversations of which the keys are kept: opening one takes a hundred times what a task takes."""
+"""Conversations whose keys are cached: opening one takes a hundred times as long as a task."""
 
 _SLOW_CLOCK = 3600.0
 """Seconds by which this machine's clock may be behind the user's."""

@@ -20,10 +20,10 @@ from bursar.sealing.envelope import ConversationResult, MessageResult, SealError
 from bursar.sealing.keys import Identity, read_identities
 
 LIFETIME = 30 * 86_400.0
-"""Seconds for which workers take a task after it was sealed, unless told otherwise; about."""
+"""Seconds after sealing for which workers accept a task, about, unless told otherwise."""
 
 _REMEMBERED = 64
-"""Conversations of which the keys are kept, for results that come one after the other."""
+"""Conversations whose keys are cached, for results that arrive one after the other."""
 
 
 class TaskSealer:
@@ -134,7 +134,7 @@ class TaskSealer:
                 raise SealError("it is a task, not a result")
 
     def _open_message(self, result: MessageResult, worker: x509.Certificate, about: str) -> bytes:
-        """Open a result with whichever of the user's keys it was made for."""
+        """Open a result with the fitting one of the user's keys."""
         # A result does not say for which certificate it was sealed, and the user may have renewed
         # theirs.
         for identity in self._identities[:-1]:

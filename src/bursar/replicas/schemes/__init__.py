@@ -17,11 +17,11 @@ def open_source(
     offset
         Bytes to leave out. The source may begin earlier: see its ``start``.
     tag
-        Of the copy when the bytes before the offset were read; empty: any.
+        Tag of the version from which the bytes before the offset were read; empty: any.
     patience
         Seconds to wait for an answer.
     stop
-        Ends it from another thread.
+        Cancels the copy from another thread.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def open_source(
 
 def open_upload(url: str, size: int | None, patience: float) -> ReplicaUpload:
     """
-    Open a remote copy for writing; it becomes visible, whole, when it is finished.
+    Open a remote copy for writing, which becomes visible when finished.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """
 Copies behind HTTP: one request, from an offset on, through fsspec's session.
 
-Its own files fetch block by block, each with a request of its own, and decompress
-what the server has compressed; a copy wants the bytes as they are, in one stream.
+fsspec's own files fetch block by block, with a request for each, and decompress what the server
+has compressed; a copy wants the stored bytes in one stream.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class HttpSource:
         return data
 
     def close(self) -> None:
-        """Breaks the connection off, unless all was read."""
+        """Close the connection, which is kept when all was read."""
         # aiohttp's objects belong to the loop's thread, this call to the copying one.
         self._loop.call_soon_threadsafe(self._answer.close)
 
@@ -113,7 +113,7 @@ def _refusal(status: int) -> SourceFailed:
 
 
 def _session(patience: float) -> tuple[Any, Any]:
-    """The session to ask in, and its loop."""
+    """Return the HTTP session, and the loop that runs it."""
     system = fsspec.filesystem(
         "http",
         client_kwargs={
@@ -127,7 +127,7 @@ def _session(patience: float) -> tuple[Any, Any]:
 
 
 def _without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """The URL as others may see it, and headers with what was taken out of it."""
+    """Return a URL without credentials, and headers that carry them."""
     scheme, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
     # The checksum is that of the stored bytes, not of what a server makes of them.

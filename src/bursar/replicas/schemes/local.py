@@ -32,7 +32,7 @@ class LocalSource:
             return self._file.read(size) or b""
 
     def close(self) -> None:
-        """Closes it."""
+        """Close the file."""
         self._file.close()
 
 

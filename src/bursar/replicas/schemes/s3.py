@@ -57,7 +57,7 @@ class S3Upload:
             self._file = system.open(path, "wb", block_size=block, autocommit=False)
 
     def write(self, data: bytes) -> None:
-        """Adds bytes."""
+        """Append bytes."""
         with _failing():
             self._file.write(data)
 
@@ -68,7 +68,7 @@ class S3Upload:
             self._file.commit()
 
     def discard(self) -> None:
-        """Leaves nothing of it there, as far as that is possible."""
+        """Abort the upload and delete the sent parts, as far as possible."""
         with contextlib.suppress(SourceFailed), _failing():
             self._file.discard()
         self._file.closed = True  # or its finaliser would send the rest

@@ -14,11 +14,11 @@ class ReplicaSource(Protocol):
 
     @property
     def size(self) -> int | None:
-        """Bytes in all, as the source says; None when it does not."""
+        """Size in bytes by the source; None: not stated."""
 
     @property
     def start(self) -> int:
-        """Offset of the first byte that it gives."""
+        """Offset of the first byte that :meth:`read` returns."""
 
     @property
     def tag(self) -> str:
@@ -42,7 +42,7 @@ class ReplicaUpload(Protocol):
         """Append bytes."""
 
     def finish(self) -> None:
-        """Make the copy visible under its name, in one step."""
+        """Make the copy visible under the final name, in one step."""
 
     def discard(self) -> None:
         """Delete what was written."""

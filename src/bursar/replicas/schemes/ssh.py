@@ -80,12 +80,12 @@ class SshSource:
         return data
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self._system.client.close()
 
 
 class SshUpload:
-    """An upload of a file, under a temporary name until it is whole."""
+    """An upload of a file, under a temporary name until complete."""
 
     def __init__(self, url: str, patience: float) -> None:
         self._system, self._path = _connect(url, patience)
@@ -102,12 +102,12 @@ class SshUpload:
             raise
 
     def write(self, data: bytes) -> None:
-        """Adds bytes."""
+        """Append bytes."""
         with _failing():
             self._file.write(data)
 
     def finish(self) -> None:
-        """Rename the file to its final name."""
+        """Rename the file to the final name."""
         with _failing():
             self._file.close()
             # OpenSSH's extension: SFTP's own rename fails where the target exists.
@@ -138,7 +138,7 @@ def _failing() -> Iterator[None]:
 
 
 def _connect(url: str, patience: float) -> tuple[Any, str]:
-    """A connection of its own, and the path there."""
+    """Open a connection; return the file system and the path."""
     _, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
     name, _, password = user.partition(":")

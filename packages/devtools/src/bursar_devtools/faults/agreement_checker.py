@@ -92,6 +92,7 @@ class AgreementChecker:
     def is_stopped(self, name: str) -> bool:
         """Whether no task of an agreement can be running any more."""
         since, _ = self._ended.get(name, (math.inf, None))
+        # A service that is down stops nothing: the time counts from its return.
         return self._now() > max(since, self._up_since()) + STOPPED
 
     # Prices.
@@ -107,6 +108,8 @@ class AgreementChecker:
 
     def prices_now(self) -> Sequence[float]:
         """Return the prices that the service may quote while the owner changes nothing."""
+        # A change without an answer may have been made or not, so every price is possible until the
+        # next one is acknowledged.
         return self.prices[-1:] if self._is_posted else tuple(self.prices)
 
     def posted(self, user: str, price: float | None, known: Sequence[float]) -> None:
@@ -158,6 +161,7 @@ class AgreementChecker:
         """
         Check that each conversation led to at most one agreement, in spite of losses and repeats.
         """
+        # By size, as an agreement does not name its conversation.
         made = Counter((info.processors, info.seconds) for info in infos)
         for (who, _), template in self._binding.items():
             if who == user:
@@ -183,6 +187,8 @@ class AgreementChecker:
         changes: list[tuple[float, int]] = []
         for info in infos:
             end = info.start + info.seconds if info.ended is None else info.ended
+            # Ends are drawn forward by a little, so that one agreement may begin at the very moment
+            # at which another ends.
             if info.state != "cancelled" and end - slack > info.start + _LITTLE:
                 changes += [
                     (info.start, info.processors),

@@ -37,7 +37,7 @@ class EventTrace:
         self._digest.update(f"{now!r} {party} {event}\n".encode())
 
     def tell(self, party: str, line: str) -> None:
-        """Add a line that is not part of the digest, as it may differ between equal simulations."""
+        """Add a line outside the digest, for text that may differ between equal simulations."""
         self._lines.append((self.now(), party, line))
 
     def fault(self, kind: str, party: str, event: str) -> None:

@@ -22,7 +22,7 @@ _EXPIRED = 10.0
 
 class FaultInjector:
     """
-    Injects the faults of a plan while it is on.
+    Injects the faults of a plan while switched on.
 
     Parameters
     ----------

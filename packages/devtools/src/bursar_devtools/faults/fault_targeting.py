@@ -74,6 +74,7 @@ class FaultTargeting:
         if self._plan.cuts and self._chance.random() < 0.5:
             self._cut_off(moment, process)
         else:
+            # Even over the orders of magnitude: half of the kills come within ten steps.
             steps = 1 + int(_FURTHEST ** self._chance.random())
             self._trace.fault("aimed kill", process.party, f"{steps} steps after a {moment}")
             process.end_after(steps)
@@ -89,6 +90,8 @@ class FaultTargeting:
         self._trace.fault("aimed partition", process.party, f"workers hear of no {moment}")
         for worker in self._workers():
             self._network.cut_off(worker, seconds)
+        # Within the partition: the service ends with a change that no worker has heard of, and must
+        # tell them after its restart.
         self._nature.call_later(self._chance.uniform(0, seconds), self._kill, process)
 
     def _kill(self, process: SimulatedProcess) -> None:

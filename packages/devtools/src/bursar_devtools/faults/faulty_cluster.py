@@ -172,6 +172,7 @@ class FaultyCluster:
             Virtual time at which the present process of the service was ready.
         """
         now = self._loop.time()
+        # The time begins anew with whatever may have kept the service from knowing better.
         heard = max(since, self._away_until, self._unanswered)
         there = {job.id: job for job in self.jobs}
         leases = {job.id: _lease_of(job) for job in self._scheduler.jobs if _is_pilot(job)}
@@ -231,10 +232,13 @@ class FaultyCluster:
             self._asked()
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))
         goes = matters and self._chance.random() < self.asked_in_vain
+        # Half of the outages begin before the command is carried out, half after it: the caller
+        # cannot tell a job that was never made from one whose id it has not heard.
         is_too_late = goes and self._chance.random() < 0.5
         if goes and not is_too_late:
             self.go_away(self._chance.expovariate(1 / AWAY))
         self._must_answer()
+        # As a step of the cluster, which goes on when the asking service is killed meanwhile.
         answer: Result = await self._process.spawn(work())
         if matters:
             self._asked()
@@ -284,6 +288,7 @@ class FaultyCluster:
         begun = self._loop.time()
         worker.process.on_death(lambda: self._ended(job, worker, begun))
         if self._plan.warns:
+            # As schedulers do on request: a signal some seconds before the limit.
             seconds = max(0.0, job.seconds - _WARNED)
             worker.process.call_later(seconds, worker.evict)
         return worker.process.kill

@@ -85,13 +85,15 @@ class FaultyListener:
         )
         ours.join(theirs)
         theirs.join(ours)
+        # Steps of two processes: either may be killed before it has heard of the connection.
         listening.call(lambda: theirs.speak(factory()))
         process.call(ours.speak, protocol)
 
     def _fail_handshake(self, process: SimulatedProcess, protocol: asyncio.Protocol) -> None:
         """
-        Fail at once, never end, or fail after the client has sent data (TLS 1.3, where a client is
-        ready before the server has checked it).
+        Fail at once, never end, or fail after the client has sent data.
+
+        In TLS 1.3 a client is ready before the server has checked the client's certificate.
 
         The listener's protocol is made only after a handshake, and so sees none of these failures.
         """
@@ -100,6 +102,7 @@ class FaultyListener:
         network.trace.fault("handshake", process.party, kind)
         if kind == "fails":
             raise ssl.SSLError("handshake failure")
+        # Of the kind "never ends" nothing is scheduled: the client has to give up by itself.
         if kind == "fails late":
             alone = FaultyTransport(network, process)
             process.call(alone.speak, protocol)
@@ -132,6 +135,7 @@ class FaultyTransport(asyncio.Transport):
         self._waiting: list[bytes | Exception | None] = []
         self._has_finished = False
         self._lingers = False
+        # An operating system resets the connections of a process that was killed.
         process.on_death(self._died)
 
     def join(self, peer: "FaultyTransport") -> None:
@@ -157,6 +161,7 @@ class FaultyTransport(asyncio.Transport):
         if self._closing or self._has_finished or self._lane is None or not self._process.is_alive:
             return
         network = self._network
+        # Evenly distributed over the orders of magnitude: half are late by less than five seconds.
         seconds = _STALLED ** network.chance.random() - 1
         what = f"to {self._other}, its last bytes come {seconds:.1f} s late"
         network.trace.fault("connection superseded", self._process.party, what)
@@ -183,6 +188,8 @@ class FaultyTransport(asyncio.Transport):
             if network.happens(conditions.stalls):
                 self.desert(said)
                 return
+            # Any beginning arrives, so that frames end in the middle and the receiver must not act
+            # on a part.
             self._lane.send(said[: network.chance.randint(0, len(said))])
             network.trace.fault("connection broken", self._process.party, f"to {self._other}")
             self._break()
@@ -279,6 +286,8 @@ class FaultyTransport(asyncio.Transport):
         if self._closing or peer is None or peer._closing or not peer._process.is_alive:
             return
         network = self._network
+        # Close messages of a partition may still be under way; the peer is at fault only after they
+        # have arrived.
         late = network.late_until(self._process.party, self._other) + HALF_OPEN - network.now
         if late > 0:
             self._process.call_later(late, self._look_at_peer)

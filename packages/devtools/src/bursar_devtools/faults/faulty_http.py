@@ -116,6 +116,7 @@ class FaultyHttpTransport:
             raise ConnectionFailed("handshake failure")
         if network.happens(network.conditions.loses):
             network.trace.fault("request lost", party, what)
+            # A lost request shows by a reset at once or by silence for as long as the client waits.
             await asyncio.sleep(network.chance.uniform(0, _LONGEST_SILENCE))
             raise TransportError("connection reset by peer")
         struck = self._service.is_struck(request.method, _path_of(request))
@@ -123,12 +124,15 @@ class FaultyHttpTransport:
         if repeats or network.happens(network.conditions.repeats):
             network.trace.fault("request repeated", party, what)
             later = network.chance.uniform(0, _LATEST)
+            # Without a client: the copy is carried out in full, and nobody reads the answer.
             _HttpExchange(network, None, party, self._service, request, body).begin_after(later)
         exchange = _HttpExchange(network, self._process, party, self._service, request, body)
         if (struck and network.chance.random() < 0.5) or network.happens(
             network.conditions.forgets
         ):
             network.trace.fault("answer lost", party, what)
+            # Before the head, between head and body, or within the body: each leaves the client in
+            # another doubt.
             exchange.forget_after(network.chance.choice((0, 1, 2, 3)))
         exchange.begin_after(network.lateness())
         answer = _FaultyBody(exchange)
@@ -182,6 +186,8 @@ class _HttpExchange:
         self._server = serving[0]
         if self._client is not None:
             self._lane = DelayedChannel(self._network, self._server.party, self._client, self._hear)
+        # The process that serves now, not the one at arrival: a request under way to a process that
+        # was killed gets no answer from the next one.
         self._server.on_death(self._broken)
         self._server.call_later(seconds, self._begin, serving[1])
 
@@ -225,6 +231,7 @@ class _HttpExchange:
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 500:
+            # No fault of the simulation excuses an internal error.
             self._service.on_crash(f"{self._request.method} {_path_of(self._request)}: status 500")
         if message["type"] == "http.response.start" and message["status"] < 300:
             self._service.on_moment(self._request.method, _path_of(self._request))

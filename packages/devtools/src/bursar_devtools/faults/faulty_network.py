@@ -29,27 +29,27 @@ class NetworkConditions:
     delay
         Mean seconds by which something is late, beyond the hop itself.
     breaks
-        That a write breaks its connection, some of it arriving.
+        Probability that a write breaks the connection, after a part has arrived.
     loses
-        That a request does not arrive.
+        Probability that a request does not arrive.
     forgets
-        That its answer does not.
+        Probability that an answer does not arrive.
     repeats
-        That a request arrives once more, some time later.
+        Probability that a request arrives once more, some time later.
     stalls
-        That bytes on a connection that breaks are held up, and arrive after the next connection
-        was made.
+        Probability that bytes on a breaking connection are held up, and arrive after the next
+        connection was made.
     lingers
-        That an end goes on to hear what is under way after it was closed or aborted. TLS does
+        Probability that a closed or aborted end still receives what is under way. TLS does
         so after ``close`` while it flushes; asyncio promises otherwise for ``abort``, and the
         promise is broken here so that the code above does not rely on it alone.
     handshakes
-        That a TLS handshake fails, or never ends.
+        Probability that a TLS handshake fails, or never ends.
     half_closes
-        That one end finishes its direction (close_notify) and leaves the other open.
+        Probability that one end finishes one direction (close_notify), and the other stays open.
     tears
-        That a TLS record is damaged on its way: nothing of it is delivered, and the end that
-        checks it aborts.
+        Probability that a TLS record is damaged on the way: nothing of the record is delivered,
+        and the receiving end aborts.
     """
 
     delay: float = 0.0
@@ -99,6 +99,8 @@ class FaultyNetwork:
     def cut_off(self, party: str, seconds: float) -> None:
         """Partition a party from all others for some seconds."""
         self._cut_off[party] = max(self.now + seconds, self._cut_off.get(party, 0.0))
+        # Kept apart from the partitions, which calm() clears: items that were scheduled meanwhile
+        # still arrive as late as they were to.
         self._late[party] = max(self._late.get(party, 0.0), self._cut_off[party])
         self.trace.fault("partition", party, f"cut off for {seconds:.1f} s")
 
@@ -164,6 +166,8 @@ class DelayedChannel(Generic[Item]):
         """Send an item."""
         network = self._network
         blocked = network.blocked(self._sender, self._listener.party)
+        # Never before what was sent earlier: TCP keeps the order, however long a single packet
+        # takes.
         self._last = max(self._last, network.now + blocked + network.lateness())
         self._under_way.append(item)
         self._listener.call_later(self._last - network.now, self._arrive)

@@ -211,6 +211,8 @@ class FaultyWorker:
         self._link = None
         self._in_touch = False
         self._welcomed = math.inf
+        # What was said over this connection and not acknowledged is said again over the next: the
+        # service counts it once.
         self._holding.lost_connection()
         self._said.clear()
         self._given_here.clear()
@@ -316,11 +318,13 @@ class FaultyWorker:
         self._ask_to_leave_when_idle()
 
     def _give_back(self, count: int) -> None:
+        # The last of the queue, as a real worker does: what waits longest begins soonest.
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         self._report()
         for job in jobs:
             self._holding.returned(job.task, job.attempt)
             del self._pieces[job.task, job.attempt]
+        # Below the outcomes that were due, which go first, as with a real worker.
         returned = [(job.task, job.attempt) for job in jobs]
         self._returned += returned
         self._send_message(ReturnedJobs(returned))

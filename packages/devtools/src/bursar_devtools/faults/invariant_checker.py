@@ -103,6 +103,7 @@ class InvariantChecker:
     def wrong(self, party: str, what: str) -> None:
         """Report a violation; the first one ends the simulation."""
         self._trace.note(party, f"** {what}")
+        # Later violations mostly follow from the first, which ends the simulation.
         if not self.failed.done():
             self.failed.set_result(f"{party}: {what}")
 
@@ -135,6 +136,7 @@ class InvariantChecker:
         holder = self._holder_of(piece.name)
         if holder:
             self.wrong(worker, f"is given {piece.name}, which {holder} has")
+        # Only where messages are prompt: an assignment may have been sent before the cancellation.
         if self._prompt and self._now() > self._unwanted.get(piece.name, math.inf) + UNDER_WAY:
             self.wrong(worker, f"is given {piece.name}, whose cancellation was acknowledged")
 
@@ -194,6 +196,8 @@ class InvariantChecker:
         unwanted = self._unwanted.get(piece.name, math.inf)
         possible = max(unwanted, self._late_until(worker))  # a cut may outlast the trouble
         heard = max(possible, in_touch_since) + UNDER_WAY
+        # Two bounds, whichever comes first: some time after all faults have ended, or a message's
+        # time after the worker was both in touch and reachable.
         if self._now() > min(max(possible, self.calm_since) + LATEST, heard):
             self.wrong(worker, f"runs {piece.name}, whose cancellation was acknowledged")
 
@@ -308,6 +312,8 @@ class InvariantChecker:
         and cuts what took longer than there was time.
         """
         if not self._same_time:
+            # Never longer than the attempt was: what the service cuts is lost to it, not to the
+            # user.
             return result.end - result.start < end - begin + _SAME
         return abs(begin - result.start) < _SAME and abs(end - result.end) < _SAME
 
@@ -342,6 +348,8 @@ class InvariantChecker:
         least = used + sum(self._due.get(campaign.name, 0.0) for campaign in gone)
         spared = jump * sum(self._width(c) for c in shared if not c.destroying)
         highest = max(prices) * most * (1 + _ROUGHLY) + len(shared)
+        # A micro-unit for each sum of rounded amounts; clocks may disagree about durations by up to
+        # _ROUGHLY.
         lowest = min(prices) * (least * (1 - _ROUGHLY) - spared) - 1
         if not lowest <= amount <= highest:
             self.wrong(

@@ -31,7 +31,7 @@ _ROOM = 1 << 40
 @dataclass(slots=True)
 class StoredBytes:
     """
-    Holds a file's bytes as the operating system has them, and the number of them that are durable.
+    Holds a file's bytes in the operating system's cache, and the number of durable ones.
     """
 
     data: bytearray
@@ -107,11 +107,13 @@ class SimulatedStorage:
                 if before is not None:
                     self.files[name] = before
         self._before.clear()
+        # Sorted, so that equal seeds draw equal numbers, whatever order files were made in.
         for name in sorted(self.files):
             stored = self.files[name]
             loose = len(stored.data) - stored.synced
             if not loose:
                 continue
+            # Nothing, all, or any length: the extremes are drawn often.
             kept = self.chance.choice((0, self.chance.randint(0, loose), loose))
             del stored.data[stored.synced + kept :]
             torn = self._tear(stored)
@@ -121,6 +123,7 @@ class SimulatedStorage:
     def _tear(self, stored: StoredBytes) -> str:
         """Fill the last unsynced sector with zeros or garbage, or leave it."""
         size = len(stored.data)
+        # A sector is written as a whole, but durable bytes in it were there before and stay.
         begin = max(stored.synced, (size - 1) // SECTOR * SECTOR)
         if begin >= size or self.chance.random() < 0.25:
             return ""
@@ -256,12 +259,18 @@ class SimulatedFile:
         size = len(self._stored.data)
         storage = self._disk.storage
         if storage.deadly and storage.chance.random() < storage.deadly:
+            # The kill takes the place of the next step: the bytes may or may not be durable, and
+            # nobody was told.
             self._disk.process.end_after(1)
         await self._disk.work(_SYNC)
         if storage.fails_next_sync:
             storage.fails_next_sync = False
             storage.trace.fault("sync failed", "disk", self._name)
+            # The bytes stay unsynced: after a failed fsync the kernel may have dropped them, so a
+            # second try must not be believed.
             raise DiskBroken(f"{self._name}: input/output error")
+        # Only what was there when the call began: bytes appended meanwhile are not covered by this
+        # fsync. A truncation meanwhile may have cut them.
         self._stored.synced = max(self._stored.synced, min(size, len(self._stored.data)))
 
     async def read(self, offset: int, size: int) -> bytes:

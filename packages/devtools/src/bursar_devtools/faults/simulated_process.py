@@ -71,7 +71,7 @@ class SimulatedProcess:
         self._loop.call_later(seconds, callback, *args, context=self.context)
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Register a callback for the end of the process, whatever its cause."""
+        """Register a callback for the end of the process, whatever the cause."""
         self._on_death.append(callback)
 
     def end_after(self, steps: int) -> None:
@@ -83,7 +83,7 @@ class SimulatedProcess:
         self._fatal_step = 0
 
     def kill(self) -> None:
-        """End the process, which takes no further step; do nothing if it has ended."""
+        """End the process, which takes no further step; an ended process stays as it is."""
         if not self.is_alive:
             return
         self.is_alive = False
