@@ -15,7 +15,7 @@ def sizes(
     acquisition: Acquisition, processors: int, free: int | None = None, unit: int = 1
 ) -> tuple[int, ...]:
     """
-    Processors of each request, in the order in which they are made.
+    Return the processors of each request, in the order of the requests.
 
     Additive asks for 1, 2, 3, ..., exponential for 1, 2, 4, ...; the last one is what is left.
     The paper counts floor((sqrt(8n + 1) - 1) / 2) requests of the additive kind, and has the
@@ -27,7 +27,7 @@ def sizes(
     Parameters
     ----------
     acquisition
-        Of the ones that take no look at the schedule: all but ``"adaptive"``.
+        Any policy that does not look at the schedule: all but ``"adaptive"``.
     processors
         How many are wanted in all; a multiple of the unit.
     free
@@ -80,10 +80,10 @@ def sizes(
 
 
 def additive_requests(processors: int) -> int:
-    """The paper's floor((sqrt(8n + 1) - 1) / 2), exactly: requests of 1, 2, 3, ... in full."""
+    """Return the paper's floor((sqrt(8n + 1) - 1) / 2), in integers: full requests of 1, 2, ..."""
     return (math.isqrt(8 * processors + 1) - 1) // 2
 
 
 def exponential_requests(processors: int) -> int:
-    """The paper's ceil(log2(n + 1)), exactly: requests of 1, 2, 4, ..., the last one trimmed."""
+    """Return the paper's ceil(log2(n + 1)), in integers: requests of 1, 2, 4, ..., trimmed."""
     return processors.bit_length()

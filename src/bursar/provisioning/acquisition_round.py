@@ -18,7 +18,7 @@ from bursar.provisioning.release import ROUNDING, ends_soon_at, is_active, remai
 from bursar.provisioning.request_shaping import RequestShape, free_now, shape_requests
 
 HOLD = 120.0
-"""Seconds for which what has to wait is held back while what fits has not begun, at the most."""
+"""Most seconds for which waiting requests are held back while a fitting one has not begun."""
 
 
 class AcquisitionRound:
@@ -55,13 +55,13 @@ class AcquisitionRound:
                     self._money += worst_cost(site, a.processors, 0.0)
         self._races = {name: racing(view.allocations, name) for name in view.sites}
         self._made: dict[str, list[RequestShape]] = {name: [] for name in view.sites}
-        self._firm = dict.fromkeys(view.sites, 0)  # of these processors, such as do not race
+        self._firm = dict.fromkeys(view.sites, 0)  # processors of this round outside races
         self._requested = 0  # processors of this round, of all sites
         self._starts: dict[str, float] = {}
         self._asks: list[AllocationRequest] = []
 
     def asks(self) -> list[AllocationRequest]:
-        """The requests that are to be made."""
+        """Return the requests of this round."""
         view = self._view
         if not is_active(view.demand):
             return []
@@ -83,7 +83,7 @@ class AcquisitionRound:
 
     def _amounts(self, sites: Sequence[PoolSite]) -> dict[str, int]:
         amounts = {site.name: 0 for site in sites}
-        there = 0  # of these, of use to tasks that wait
+        there = 0  # processors of the least numbers that waiting tasks can use
         for site in sites:
             short, unit = self._below_fewest(site), self._unit_at(site)
             if short and unit and self._view.demand.tasks:
@@ -101,6 +101,8 @@ class AcquisitionRound:
                 missing -= self._put(amounts, first, min(missing, self._unit))
         groups: dict[tuple[bool, float], list[PoolSite]] = {}
         for site in able:
+            # Sites of equal price are one market: a full queue at one must not wait while another
+            # has room.
             groups.setdefault(price(site), []).append(site)
         for group in groups.values():
             if len(group) > 1:  # what is free first, wherever it is
@@ -111,7 +113,7 @@ class AcquisitionRound:
         return amounts
 
     def _put(self, amounts: dict[str, int], site: PoolSite, amount: int) -> int:
-        """Asks one site for so many more, in its units; returns how many that are."""
+        """Assign a site more processors, in whole units; return how many it could take."""
         unit = self._unit_at(site)
         if amount <= 0 or not unit:
             return 0
@@ -127,16 +129,19 @@ class AcquisitionRound:
         missing = view.demand.processors - there
         if view.until_deadline is not None and missing > 0:
             speeds = {site.name: site.speed for site in able}
+            # With a deadline no more than it takes: further processors would finish early and cost
+            # more.
             needed = walltime.short_for_deadline(
                 view.demand, self._stay, speeds, view.until_deadline
             )
+            # Something has to run, however much time is left.
             if not there and not view.demand.running:
                 needed = max(needed, self._unit)
             missing = min(missing, needed)
         return missing
 
     def _is_triggered(self, site: PoolSite) -> bool:
-        """Whether so many tasks wait; or nothing would ever take those that do."""
+        """Whether enough tasks wait, or any task waits that nothing else would ever take."""
         rules, demand = site.rules, self._view.demand
         enough = max(rules.trigger, rules.below if rules.release == "queue" else 1)
         if demand.tasks >= enough:
@@ -144,7 +149,7 @@ class AcquisitionRound:
         return demand.tasks > 0 and not demand.running and not self._stay
 
     def _below_fewest(self, site: PoolSite) -> int:
-        """Processors that the least number is short of, or will be soon."""
+        """Count the processors by which a site is, or soon will be, below its least number."""
         fewest = site.rules.fewest
         if not fewest:
             return 0
@@ -167,8 +172,9 @@ class AcquisitionRound:
         return False
 
     def _unit_at(self, site: PoolSite) -> int:
-        """Processors that are of use only together; 0: nothing that waits can run there."""
+        """Return the processors that are useful only together; 0: no waiting task fits there."""
         demand = self._view.demand
+        # Processors of a queue that ends jobs before a mean task is done would do no work.
         if walltime.mean_seconds(demand, site) > walltime.longest_walltime(site) and site.batch:
             return 0
         most = widest_at(site)
@@ -200,7 +206,7 @@ class AcquisitionRound:
         return max(claims, waits, key=lambda shapes: sum(s.processors for s in shapes))
 
     def _order(self, site: PoolSite) -> tuple[bool, float, float, float, str]:
-        """Cheap first, by the work that it does; then soon; then fast."""
+        """Return a sort key of sites: cost of work, then expected start, then speed."""
         unknown, rate = price(site)
         return unknown, rate, self._start(site), -site.speed, site.name
 
@@ -232,6 +238,7 @@ class AcquisitionRound:
         # The work is shared with what others are asked for besides.
         wanted = walltime.wanted_seconds(demand, site, there + max(amount, self._requested))
         left = self._view.until_deadline
+        # Time after the deadline is worth nothing, and shorter requests start sooner.
         if left is not None and left > 0 and site.batch:
             wanted = min(wanted, max(left, walltime.least_seconds(demand, site, wanted)))
         least = walltime.least_seconds(demand, site, wanted)
@@ -250,8 +257,8 @@ class AcquisitionRound:
         self, site: PoolSite, amount: int, unit: int, wanted: float, least: float
     ) -> tuple[int, float]:
         """
-        Most processors, up to those wanted, that the money allows in the worst case; time is cut
-        before number.
+        Return processors and seconds that the money allows in the worst case; time is cut before
+        number.
         """
         rate = site.unit_price or 0.0
         money = self._money - (site.fixed_price or 0.0)
@@ -319,6 +326,8 @@ class AcquisitionRound:
             if shape.group and shape.group not in bundles:
                 bundles[shape.group] = self._memory.label("bundle")
             bundle = bundles.get(shape.group, "")
+            # What fits starts at once and needs no rivals; a bundle cannot lose single elements to
+            # a race.
             others = [] if shape.fits or bundle else self._racers(site, shape, rivals)
             race = self._memory.label("race") if others else ""
             if not self._make(site, shape, bundle=bundle, race=race):
@@ -344,7 +353,7 @@ class AcquisitionRound:
         return starting
 
     def _likely(self, site: str, size: int, lengths: tuple[float, ...]) -> float:
-        """The length that yields most of its time, wait included, by what was seen of waits."""
+        """Choose the length with the greatest share of run time in wait plus run time."""
         bounds = [self._memory.waits.bound(site, size, seconds) for seconds in lengths]
         if any(bound is None for bound in bounds):
             return lengths[0]
@@ -387,7 +396,7 @@ class AcquisitionRound:
         return found
 
     def _make_parts(self, site: PoolSite, shape: RequestShape, *, bundle: str) -> bool:
-        """A request for each node that it takes."""
+        """Make one request per node."""
         unit = self._unit_at(site) or 1
         size = max((site.per_node or 0) // unit, 1) * unit
         made, left = False, shape.processors
@@ -420,6 +429,8 @@ class AcquisitionRound:
             self._firm[site.name] += shape.processors
         if site.backfill_windows and not shape.fits:  # it may have to move
             self._memory.wake_at(self._view.now + site.rules.probe_every)
+        # The scheduler's answer does not show the request yet: the next decision must not claim its
+        # room.
         if site.backfill_windows or site.free is not None:
             self._memory.observations[site.name].claims.append(shape)
         self._made[site.name].append(shape)
@@ -439,6 +450,6 @@ class AcquisitionRound:
 
 
 def _is_too_wide(site: PoolSite, shape: RequestShape) -> bool:
-    """Whether it takes more than a node where a request cannot have more."""
+    """Whether a request exceeds one node at a site where requests cannot span nodes."""
     most = site.per_node
     return not site.spans_nodes and most is not None and shape.processors > most

@@ -1,4 +1,4 @@
-"""Count processors, the tasks that they have room for, and their cost."""
+"""Count processors, their room for tasks, and their cost."""
 
 import math
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ from bursar.provisioning.walltime import mean_seconds
 
 
 def capacity(site: PoolSite) -> int:
-    """Processors that may be held there at a time."""
+    """Return the most processors that may be held at a site at a time."""
     most = site.rules.most
     return site.processors if most is None else min(most, site.processors)
 
 
 def widest_at(site: PoolSite) -> int:
-    """Processors of the widest task that runs there: a task does not reach over nodes."""
+    """Return the processors of the widest task at a site: no task spans nodes."""
     return min(capacity(site), site.per_node or site.processors)
 
 
 def price(site: PoolSite) -> tuple[bool, float]:
-    """Sort key of the cost of work at a site; an unknown price comes after all known ones."""
+    """Return a sort key of a site's cost of work; unknown prices come last."""
     if site.unit_price is None:
         return True, 0.0
     # What one request costs besides, over the longest time that one processor of it may last.
@@ -29,9 +29,9 @@ def price(site: PoolSite) -> tuple[bool, float]:
 
 def worst_cost(site: PoolSite, processors: int, seconds: float) -> float:
     """
-    Highest possible cost of one request, currency units, including the unwatched time.
+    Return the highest cost of one request, currency units, including the unwatched time.
 
-    0 where the price is unknown, or nobody knows for how long.
+    0 where the price is unknown or the time has no limit.
     """
     rate, fixed = site.unit_price or 0.0, site.fixed_price or 0.0
     seconds += site.unwatched
@@ -40,15 +40,15 @@ def worst_cost(site: PoolSite, processors: int, seconds: float) -> float:
 
 def room(view: PoolSnapshot, allocations: Sequence[Allocation], unit: int) -> int:
     """
-    Processors for waiting tasks: those held or requested that have no task.
+    Count processors for waiting tasks: those held or requested that have no task.
 
-    Of a race the largest counts. What ends before a task would does not, nor what is left of an
-    allocation, or of its nodes, beside whole units.
+    Of a race the largest request counts. Allocations that end before a task would do not count,
+    nor processors of an allocation, or of its nodes, beside whole units.
 
     Parameters
     ----------
     allocations
-        Without those on their way out.
+        Allocations that are not being released.
     unit
         Processors that are of use only together.
     """

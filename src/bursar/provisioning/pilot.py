@@ -32,7 +32,7 @@ SEAL_KEY = "BURSAR_SEAL_KEY"
 """Variable that says which file of this node sealed tasks are opened with."""
 
 MOST_DEATHS = 5
-"""Of workers, one after the other, each within :data:`SOON`; then the pilot gives up."""
+"""Deaths of workers in a row, each within :data:`SOON`, after which the pilot gives up."""
 
 SOON = 10.0  # seconds
 
@@ -46,15 +46,16 @@ _KILLED_AFTER = 6.0  # seconds, of a worker that is told to end: a little more t
 
 def read_credential(path: str) -> Credential:
     """
-    The credential in a file.
+    Read the credential in a file.
 
     Raises
     ------
     InputError
-        When there is none, or others may read it.
+        When there is no credential, or others may read the file.
     """
     try:
         with open(path, "rb") as file:
+            # Of the open file, not of the path, which could be exchanged in between.
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise InputError(
                     "others than its owner have access to it", where=path, hint=f"chmod 600 {path}"
@@ -108,8 +109,11 @@ class PilotSupervisor:
         self._must_end = False
 
     def run(self) -> int:
-        """Returns the exit status when there is nothing more to do here."""
+        """Run workers until nothing is left to do here; return the exit status."""
+        # Blocked and waited for: a handler could run between any two steps below, sigwait only
+        # where it is safe.
         signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED_SIGNALS)
+        # Processes whose worker died become children of this one, so that none is left on the node.
         adopt_orphans()
         lost = time.monotonic()
         wait = _FIRST_WAIT
@@ -121,6 +125,7 @@ class PilotSupervisor:
             if code == _LET_GO or self._must_end:
                 return 0
             if code == _LOST:
+                # A worker that was let in is proof that all is well: patience and count begin anew.
                 lost, wait, deaths = now, _FIRST_WAIT, 0
             elif code != _NOT_REACHED:
                 deaths = deaths + 1 if now - began < SOON else 1
@@ -140,7 +145,7 @@ class PilotSupervisor:
             wait = min(2 * wait, _LONGEST_WAIT)
 
     def _have_worker(self) -> int:
-        """Exit status of one worker, from its start to its end, nothing of which is left."""
+        """Start a worker and wait for its end; return its exit status, with nothing left of it."""
         self._count += 1
         parent = os.getpid()
         process = os.fork()
@@ -148,6 +153,8 @@ class PilotSupervisor:
             code = 1
             try:
                 end_with_parent(signal.SIGTERM)
+                # The pilot may have died before the line above took effect; its signal would then
+                # never come.
                 if os.getppid() == parent:
                     code = self._work()
             except BaseException:
@@ -200,6 +207,7 @@ class PilotSupervisor:
                 os.kill(process, signal.SIGTERM)
             if signal_number is None:
                 os.kill(process, signal.SIGKILL)
+            # Only the worker's own end counts: SIGCHLD also comes for orphans that were adopted.
             found, status = os.waitpid(process, os.WNOHANG)
             if found:
                 kill_descendants()  # what it left behind became ours
@@ -217,7 +225,7 @@ _AWAITED_SIGNALS = (signal.SIGTERM, signal.SIGCHLD)
 
 
 def _wait_for_signal(seconds: float | None) -> int | None:
-    """The next signal; None when none came in time."""
+    """Wait for the next signal; None when none came in time."""
     if seconds is None:
         return int(signal.sigwait(_AWAITED_SIGNALS))
     found = signal.sigtimedwait(_AWAITED_SIGNALS, max(0.0, seconds))
@@ -229,8 +237,9 @@ def _print_error(text: str) -> None:
 
 
 def main() -> int:
-    """Entry point; the exit status."""
+    """Run the pilot program; return its exit status."""
     for number in (signal.SIGINT, signal.SIGHUP):
+        # A job must not end with the terminal or session that it was submitted from.
         signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) != 2:
         _print_error("expected one file, that of its credential")

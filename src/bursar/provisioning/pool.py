@@ -46,7 +46,7 @@ from bursar.provisioning.unresponsive import (
 from bursar.provisioning.wait_prediction import WaitPredictor
 
 TRIES = 10
-"""Times that the patience doubles before a request is moved again, where that did not help."""
+"""Most doublings of the patience before a request is moved again, after moves that did not help."""
 
 
 class PilotPool:
@@ -89,6 +89,7 @@ class PilotPool:
         self._memory.wake_at(next_silence_check(view.allocations, view.now))
         # Demand is met by who answers; limits hold for all that is held, silent or not.
         answering = tuple(responsive_allocation(a, view.now) for a in view.allocations)
+        # Silent allocations first: the rules below reckon only with processors that answer.
         gives = self._silenced(view)
         going = {give.name for give in gives}
         rest = tuple(a for a in answering if a.name not in going)
@@ -106,18 +107,18 @@ class PilotPool:
         return self._memory.wake
 
     def verdict(self, view: PoolSnapshot) -> str | None:
-        """Why tasks that wait will get no processors, for people; None: they will."""
+        """Return why waiting tasks will get no processors, for people; None: they will."""
         return starvation_reason(view, self.given_up)
 
     @property
     def given_up(self) -> Mapping[str, str]:
-        """Sites that are not asked any more, with the reason in their own words."""
+        """Sites that are no longer asked, with the reason in the scheduler's words."""
         return {name: s.given_up for name, s in self._memory.health_by_site.items() if s.given_up}
 
     # What it is told.
 
     def asked(self, name: str, ask: AllocationRequest, now: float) -> None:
-        """A request is on its way, under a name."""
+        """Note that a request is on its way, under a name."""
         self._memory.known[name] = PendingRequest(ask.site, asked=now, fits=ask.fits)
         if not ask.fits:  # what fits does not queue: it would tell nothing of what does
             self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
@@ -139,7 +140,7 @@ class PilotPool:
         Parameters
         ----------
         reason
-            In the scheduler's own words.
+            Reason in the scheduler's own words.
         """
         self._memory.waits.ended(name, now)
         known = self._memory.known.pop(name, None)
@@ -181,6 +182,8 @@ class PilotPool:
             if a.began is not None and known.began is None:
                 self.began(a.name, a.began)
             known.worked = known.worked or a.busy > 0
+            # A site is taken to work only after QUICK: nodes that kill every job at once begin
+            # jobs, too.
             if a.busy and view.now - (a.began or view.now) >= QUICK:
                 self._memory.health(a.site).worked()
         self._memory.is_hungry = view.demand.tasks > 0
@@ -230,7 +233,7 @@ class PilotPool:
         return gives
 
     def _moved(self, view: PoolSnapshot, stay: Sequence[Allocation]) -> list[AllocationRelease]:
-        """Requests that make way for others that fit into what is free now."""
+        """Return releases of requests that make way for others that fit into free windows."""
         tried = self._memory.tried
         chosen: list[Allocation] = []
         for name, site in view.sites.items():
@@ -256,6 +259,7 @@ class PilotPool:
             if due:
                 tried[name] = min(tried.get(name, 0) + 1, TRIES)
             chosen.extend(due)
+        # A race moves as a whole: its other requests stand for the same need.
         races = {a.race for a in chosen if a.race}
         names = {a.name for a in chosen} | {a.name for a in stay if a.race in races}
         return [
@@ -267,7 +271,7 @@ class PilotPool:
     def _withdrawn(
         self, view: PoolSnapshot, stay: Sequence[Allocation], spare: int
     ) -> list[AllocationRelease]:
-        """Requests that wait and have been too many for a while, the last first."""
+        """Return releases of waiting requests that were too many for a while, the last first."""
         # While tasks are withheld nobody knows how many requests are too many.
         if spare <= 0 or view.demand.withheld:
             self._memory.spare = None
@@ -287,6 +291,8 @@ class PilotPool:
             site = view.sites.get(a.site)
             if a.began is not None or site is None or a.processors > spare:
                 continue
+            # A racing request may be lost to its rivals anyhow, so it never counts towards the
+            # least number.
             size = 0 if is_racing(a) else a.processors
             if active and size and kept[a.site] - size < site.rules.fewest:
                 continue

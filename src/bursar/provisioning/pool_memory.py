@@ -12,7 +12,7 @@ from bursar.provisioning.wait_prediction import WaitPredictor
 @dataclass(slots=True)
 class PendingRequest:
     """
-    A request that was made, until it is gone.
+    A request that the pool made and that is not gone.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class PoolMemory:
     labels: int = 0
 
     def health(self, site: str) -> SiteHealth:
-        """A site's; a good one at first."""
+        """Return a site's health, initially good."""
         return self.health_by_site.setdefault(site, SiteHealth())
 
     def wake_at(self, moment: float) -> None:

@@ -1,4 +1,4 @@
-"""Data types of what a pool decides upon, and of its decisions."""
+"""Data types of a pool's input and of its decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -149,14 +149,14 @@ class PoolSite:
 
 def view_at_once(facts: SiteFacts, free: int, per_node: int | None = None) -> PoolSite:
     """
-    A site that gives its processors at once, and without an end.
+    Return the view of a site that gives processors at once and without an end.
 
     Parameters
     ----------
     free
-        Processors that nobody holds.
+        Number of processors that nobody holds.
     per_node
-        Processors of its largest worker; None: a task may hold all that there are.
+        Processors of the largest worker; None: a task may hold all processors.
     """
     return PoolSite(
         name=facts.name,
@@ -261,5 +261,5 @@ PoolDecision = AllocationRequest | AllocationRelease
 
 
 AllocationLoss = Literal["refused", "unreachable", "ended", "lost"]
-"""Why an allocation is gone: the scheduler did not take it; it could not be asked; its time was
-over or it was given back; and it broke down."""
+"""Why an allocation is gone: the scheduler refused it, the scheduler could not be asked, the
+allocation was over or given back, or it broke down."""

@@ -1,4 +1,4 @@
-"""The same need asked of several sites: the first to start is kept, the others are withdrawn."""
+"""Races ask several sites for one need: the first to start is kept, others are withdrawn."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease
 
 
 def is_racing(allocation: Allocation) -> bool:
-    """Whether another may take its place."""
+    """Whether another request may still take the place of this one."""
     return bool(allocation.race) and allocation.began is None
 
 
@@ -14,12 +14,12 @@ def requests_to_withdraw(
     allocations: Iterable[Allocation], *, idle_too: bool
 ) -> list[AllocationRelease]:
     """
-    Releases of requests that lost their race to one that has begun.
+    Return releases of requests that lost their race to one that has begun.
 
     Parameters
     ----------
     idle_too
-        Whether that holds of one that began in the same moment, too, if it has no task.
+        Whether begun allocations without a task are released, too.
     """
     races: dict[str, list[Allocation]] = {}
     for one in allocations:
@@ -30,6 +30,7 @@ def requests_to_withdraw(
         begun = [a for a in members if a.began is not None and not a.leaving]
         if not begun:
             continue
+        # Two may begin between two looks: the one with tasks stays, or work would be thrown away.
         first = min(begun, key=lambda a: (-a.busy, a.began or 0.0, a.name))
         for a in members:
             lost = a.began is None or (idle_too and not a.busy)
@@ -39,5 +40,5 @@ def requests_to_withdraw(
 
 
 def racing(allocations: Iterable[Allocation], site: str) -> int:
-    """Requests that wait at a site and others elsewhere may take the place of."""
+    """Count a site's waiting requests whose place others elsewhere may take."""
     return sum(1 for a in allocations if a.site == site and is_racing(a))

@@ -14,16 +14,16 @@ from bursar.model.demand import ProcessorDemand
 from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease, PoolSite
 
 AHEAD = 60.0
-"""Seconds before its end that an allocation is replaced which the least number needs."""
+"""Seconds before its end at which an allocation is replaced that the least number needs."""
 
 SETTLING = 5.0
-"""Seconds that processors are left when tasks wait, which may be on their way to them."""
+"""Seconds for which idle processors are kept while waiting tasks may be on their way to them."""
 
 USELESS = 120.0
 """Seconds after which centralised rules let idle processors go although tasks wait."""
 
 SILENT = 300.0
-"""Seconds within which a worker has to register; and is not called idle before."""
+"""Seconds within which a worker has to register, and before which its processors are not idle."""
 
 ROUNDING = 1e-9
 """Seconds by which the clock may be early."""
@@ -36,17 +36,18 @@ def is_active(demand: ProcessorDemand) -> bool:
 
 def ends_soon_at(allocation: Allocation) -> float:
     """
-    When an allocation's end is so near that it is replaced, where the least number needs it.
+    Return when an allocation is so near its end that the least number needs a replacement.
 
-    Infinite while it waits, and without an end.
+    Infinite for a waiting allocation, and for one without an end.
     """
     if allocation.began is None or math.isinf(allocation.until):
         return math.inf
+    # Half its time at most: an allocation of a minute would else be replaced as it begins.
     return allocation.until - min(AHEAD, (allocation.until - allocation.began) / 2)
 
 
 def remaining_processors(allocations: Iterable[Allocation], now: float) -> int:
-    """Processors that do not go soon."""
+    """Count processors of allocations that do not end soon."""
     return sum(
         a.processors for a in allocations if not a.leaving and now < ends_soon_at(a) - ROUNDING
     )
@@ -60,7 +61,7 @@ def allocations_to_release(
     spare: int,
 ) -> tuple[list[AllocationRelease], float]:
     """
-    Releases that are due at a site now.
+    Return the releases that are due at a site now.
 
     Parameters
     ----------
@@ -87,6 +88,7 @@ def allocations_to_release(
     leaving = any(a.leaving for a in there)
     gives: list[AllocationRelease] = []
     wake = math.inf
+    # The largest first: with what is spare they go as a whole, and small ones fill the remainder.
     for group in _groups(there, apart=site.shrinks):
         size, last = sum(a.processors for a in group), remaining_processors(group, now)
         needed = total - size < keep or bool(last and last > free)
@@ -110,13 +112,13 @@ def allocations_to_release(
 
 _QUEUE = "few tasks are queued"
 _USELESS = ("no worker has registered", "no waiting task runs there")
-"""Reasons for which it goes although the rules' fewest are held: others may be of use."""
+"""Reasons that hold even below the rules' least number: other processors may be of use."""
 
 
 def _choices(
     group: Sequence[Allocation], site: PoolSite, demand: ProcessorDemand, spare: int
 ) -> Iterator[tuple[float, str]]:
-    """Moments from which on a group goes back, by what is known now, and why."""
+    """Yield moments from which a group may be released, each with the reason."""
     if any(a.busy or a.idle_since is None for a in group):
         return
     rules = site.rules
@@ -143,7 +145,7 @@ def _choices(
 
 
 def _groups(allocations: Iterable[Allocation], *, apart: bool) -> list[list[Allocation]]:
-    """Held allocations in groups that are released together, the largest first."""
+    """Group held allocations that are released together, the largest group first."""
     groups: dict[str, list[Allocation]] = {}
     alone: list[list[Allocation]] = []
     for a in allocations:

@@ -16,25 +16,25 @@ from bursar.provisioning.pool_snapshot import Allocation, BackfillWindow, PoolSi
 from bursar.provisioning.walltime import START
 
 SLACK = 5.0
-"""Seconds by which a request is shorter than its hole: it takes so long to get there."""
+"""Seconds by which a request is shorter than its window: the time until the scheduler has it."""
 
 MINUTE = 60.0
-"""Schedulers count in them and round up."""
+"""Seconds of a minute, the unit to which schedulers round limits up."""
 
 CLASSES = 6
-"""Lengths of holes that are told apart, each half of the one before."""
+"""Number of classes of window lengths, each half as long as the one before."""
 
 PIECES = 16
-"""Requests for what nobody knows when it will be free, at the most."""
+"""Most requests for processors of which nobody knows when they will be free."""
 
 SPLIT = 4
 """Requests for processors that become free together: jobs end sooner than was said, one by one."""
 
 MOST_PARTS = 16
-"""Requests into which one over several nodes is split, so that a lost node loses one of them."""
+"""Most parts of a request over several nodes, so that a lost node loses one part only."""
 
 _NOW = 1.0
-"""Seconds within which a hole that opens is open."""
+"""Seconds ahead up to which a window that opens counts as open now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class RequestShape:
 
 
 WalltimeChooser = Callable[[int, tuple[float, ...]], float]
-"""Of several lengths, the one to ask for with so many processors."""
+"""Chooses among several lengths the one to request with so many processors."""
 
 
 def longest_of(processors: int, lengths: tuple[float, ...]) -> float:
@@ -96,35 +96,35 @@ def shape_requests(
     Parameters
     ----------
     site
-        With its holes, or its free processors, where they are known.
+        Site, with backfill windows or free processors where known.
     processors
         How many, a multiple of the unit.
     unit
         Processors that are of use only together.
     least, wanted
-        Seconds that are worth the while, and that there is work for.
+        Least useful duration, and the duration that there is work for, seconds.
     task
         Seconds of a task in the mean. What is asked for in a hole shorter than ``wanted`` is so
         long that whole tasks fit; 0: as long as the hole.
     claims
-        Requests that were made since the site was looked at, and take of its holes.
+        Requests made since the site was observed, which take part of its windows.
     most
-        Requests, at the most.
+        Most requests.
     in_parts
         Whether requests may be split at all, into halves or by nodes.
     in_halves
         Whether what fits is asked for in halves, the largest first, rather than as one. Where
         requests take long to start, one that is quicker than the others does not wait for them.
     only_fitting
-        Whether nothing is to be asked for that has to wait.
+        Whether to leave out requests that would have to wait.
     choose
         How long to ask for what has to wait, where nobody knows when it would start.
 
     Returns
     -------
-    list of Shape
-        Their processors sum to what was asked for, or to less: where there are too few requests
-        for that, or where some has to wait and is not asked for yet.
+    list of RequestShape
+        Requests for all processors, or for fewer: where the number of requests is limited, or
+        where some processors have to wait and are not requested yet.
     """
     if not in_parts:
         site, in_halves = replace(site, arrays=False), False
@@ -157,16 +157,18 @@ def free_now(site: PoolSite, claims: Iterable[RequestShape] = ()) -> list[tuple[
         return None
     windows.sort(reverse=True)
     for claim in claims:
+        # At the least length: so short it may become, and then fits into windows that it else would
+        # not.
         _take(windows, claim.processors, claim.least_seconds or claim.seconds)
     return windows
 
 
 def _take(windows: list[tuple[float, int]], processors: int, seconds: float) -> bool:
     """
-    Takes of holes what a request will: of the shortest that it fits into.
+    Take from the windows what a request will take, the shortest fitting windows first.
 
-    False, and nothing is taken, when it does not fit as a whole: then it waits, and others go
-    ahead of it.
+    Return False and take nothing when the request does not fit as a whole: it then waits, and
+    others go ahead of it.
     """
     fits = 0
     while fits < len(windows) and windows[fits][0] >= seconds:
@@ -187,16 +189,16 @@ def requests_to_move(
     site: PoolSite, waiting: Iterable[Allocation], least: float
 ) -> list[Allocation]:
     """
-    Requests that wait although others in their place, shorter or smaller, would start at once.
+    Return waiting requests whose place shorter or smaller ones could take and start at once.
 
-    One that fits as it is will start, whatever it takes to get there, and takes its hole.
+    A request that fits as it is will start by itself, and takes its window.
 
     Parameters
     ----------
     waiting
-        At the site. Of those that do not fit, the last is the first to move.
+        Waiting requests of the site. Of those that do not fit, the last moves first.
     least
-        Seconds that are worth the while.
+        Least useful duration, seconds.
     """
     windows = free_now(site) if site.backfill_windows else None
     if windows is None:
@@ -237,7 +239,7 @@ def _split(
 
 
 def _part(site: PoolSite, processors: int, unit: int) -> int:
-    """Processors of each part of a request: those of a node, or of as few nodes as may be."""
+    """Return the processors of each part of a request: one node, or as few nodes as possible."""
     node = (site.per_node or 0) // unit * unit
     if not site.arrays or not node or processors <= node:
         return processors
@@ -246,9 +248,9 @@ def _part(site: PoolSite, processors: int, unit: int) -> int:
 
 def halves(processors: int, unit: int = 1) -> list[int]:
     """
-    Half of them, half of the rest, and so on: they sum to the processors.
+    Split processors into half, half of the rest, and so on.
 
-    Much comes with the first request where there is room, and little waits with the last.
+    If there is room, the first request brings many processors, and few wait with the last.
     """
     made = []
     while processors:
@@ -259,7 +261,7 @@ def halves(processors: int, unit: int = 1) -> list[int]:
 
 
 def evenly(processors: int, unit: int, pieces: int) -> list[int]:
-    """So many pieces of about the same size, or fewer, the small ones first."""
+    """Split processors into at most so many pieces of about one size, the small ones first."""
     count = min(processors // unit, pieces)
     if count < 1:
         return []

@@ -9,12 +9,12 @@ from bursar.provisioning.walltime import has_time, least_seconds, longest_wallti
 
 def starvation_reason(view: PoolSnapshot, given_up: Mapping[str, str]) -> str | None:
     """
-    Why a task that waits will never run, in one line for people; None: it may.
+    Return in one line why a waiting task will never run; None: it may run.
 
     Parameters
     ----------
     given_up
-        Sites that are not asked any more, and why.
+        Sites that are no longer asked, with the reason.
     """
     demand = view.demand
     if not demand.tasks:

@@ -18,7 +18,7 @@ STARTING = 120.0
 """Seconds after an allocation began for which processors without a worker count as starting."""
 
 RETURNING = 1.0
-"""Seconds for which a lost worker is waited for: a pilot replaces one that has died that soon."""
+"""Seconds to wait for a lost worker: a pilot replaces a dead worker within that time."""
 
 PARTING = 10.0
 """
@@ -29,7 +29,7 @@ attempts have failed by then.
 """
 
 SILENCE = "its workers have gone silent"
-"""Why such an allocation goes back, for people and the journal."""
+"""Reason for releasing a silent allocation, for people and the journal."""
 
 ROUNDING = 1e-9
 """Seconds by which the clock may be early."""
@@ -70,14 +70,15 @@ def release_unresponsive(
 
     Returns
     -------
-    list of (GiveBack, float)
-        What goes back, and since when it has been silent.
+    list of (AllocationRelease, float)
+        Releases, each with the time since which the allocation is silent.
     """
     is_wanted = demand.tasks or demand.later
     found = []
     for a in allocations:
         if a.leaving or not is_unresponsive(a) or a.silent_since is None:
             continue
+        # Without tasks there is nothing to wait for: silent processors only cost.
         if is_wanted and now < a.silent_since + PARTING - ROUNDING:
             continue
         found.append((AllocationRelease(name=a.name, reason=SILENCE), a.silent_since))

@@ -7,19 +7,19 @@ from bursar.model.demand import ProcessorDemand
 from bursar.provisioning.pool_snapshot import Allocation, PoolSite
 
 MARGIN = 1.25
-"""Times an estimate that a task may take."""
+"""Factor on the estimate that a task may take."""
 
 START = 30.0
-"""Seconds that a worker may take to start, of what was asked for."""
+"""Seconds of each request that are allowed for the worker's start."""
 
 
 def longest_walltime(site: PoolSite) -> float:
-    """Seconds of the longest allocation there: by our own rules and by the queue's."""
+    """Return the seconds of a site's longest allocation, by our rules and the queue's."""
     return min(site.rules.longest, math.inf if site.longest is None else site.longest)
 
 
 def mean_seconds(demand: ProcessorDemand, site: PoolSite) -> float:
-    """Seconds that waiting tasks take there, by processor; 0 while none waits."""
+    """Return the mean seconds of waiting tasks at a site; 0 while none waits."""
     return demand.work / demand.processors / site.speed if demand.processors else 0.0
 
 
@@ -30,7 +30,7 @@ def has_time(demand: ProcessorDemand, site: PoolSite) -> bool:
 
 def wanted_seconds(demand: ProcessorDemand, site: PoolSite, processors: int) -> float:
     """
-    Seconds to ask for, so that these processors do all the work that waits.
+    Return the seconds to request so that these processors do all the work that waits.
 
     So each runs as many tasks as there are for it, and these share the wait for it (DRP section
     3.2, at its end). Never less than the longest task needs nor than the rules' shortest, and
@@ -40,7 +40,7 @@ def wanted_seconds(demand: ProcessorDemand, site: PoolSite, processors: int) -> 
     Parameters
     ----------
     processors
-        That will share the work.
+        Processors that will share the work.
     """
     if not site.batch:
         return math.inf
@@ -89,7 +89,7 @@ def short_for_deadline(
     left: float,
 ) -> int:
     """
-    Processors that are missing for the work to be done in time; not negative.
+    Return how many processors are missing for the work to be done in time; not negative.
 
     Work that waits and is to come, with a margin, less what the processors at hand can do until
     then. Where even the longest task alone is late, every processor helps: as many as waiting

@@ -123,14 +123,14 @@ class CommandRunner:
         timeout: float | None = None,
     ) -> CommandResult:
         """
-        Runs a command and waits for its end.
+        Run a command and wait for the end of the command.
 
         Parameters
         ----------
         command
             Program and arguments; no shell sees them.
         stdin
-            What it reads.
+            Standard input of the command.
         environment
             Further variables; the same holds for them as for those of the constructor.
         timeout
@@ -138,7 +138,7 @@ class CommandRunner:
 
         Returns
         -------
-        Answer
+        CommandResult
             Result with any exit status; the caller decides what it means.
 
         Raises
@@ -152,6 +152,8 @@ class CommandRunner:
             _check_variable(name)
         seconds = self._timeout if timeout is None else timeout
         data = stdin.encode() if isinstance(stdin, str) else stdin
+        # The semaphore is the site's courtesy: a burst of pilots must not flood a controller that
+        # serves a whole cluster.
         async with self._turn:
             self.commands += 1
             if self.ssh is None:
@@ -173,13 +175,16 @@ class CommandRunner:
     ) -> CommandResult:
         without = [word for name in self._without for word in ("-u", name)]
         variables = [f"{k}={v}" for k, v in (self._environment | extra).items()]
+        # ssh joins its arguments for the user's login shell: every word has to be quoted for it.
         line = shlex.join(["env", *without, *variables, *command])
+        # BatchMode: a password prompt would wait for ever where nobody sees it.
         options = ("BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={_CONNECT}")
         ssh = ["ssh", "-T", *(word for option in options for word in ("-o", option))]
         full = [*ssh, host, "--", line]
         answer = await self._communicate(full, stdin, dict(os.environ), seconds, command[0])
         if answer is None:
             raise SiteError(f'ssh is not installed on this machine, and "ssh" names {host}')
+        # 255 is ssh's own failure; no scheduler's command ends with it.
         if answer.status == 255:
             permanent = _FOR_GOOD.search(answer.stderr) is not None
             raise SiteError(f"{host}: {answer.words}", transient=not permanent)
@@ -195,7 +200,7 @@ class CommandRunner:
         seconds: float,
         program: str,
     ) -> CommandResult | None:
-        """Run a process on this machine; None when there is no such program."""
+        """Run a process on this machine; return None when the program does not exist."""
         try:
             transport, output = await _started(command, variables)
         except FileNotFoundError:
@@ -232,7 +237,7 @@ class CommandRunner:
 
     async def write(self, path: str, data: bytes) -> None:
         """
-        Writes a file that only its owner can read, in the place of whatever was there.
+        Write a file that only the owner can read, replacing any file of that name.
 
         Parameters
         ----------
@@ -244,7 +249,7 @@ class CommandRunner:
         Raises
         ------
         SiteError
-            When it cannot be written.
+            When the file cannot be written.
         """
         _check_path(path)
         part = secrets.token_hex(4)
@@ -258,7 +263,7 @@ class CommandRunner:
 
     async def make_folder(self, path: str) -> None:
         """
-        Makes a folder that only its owner can enter, and those that it lies in.
+        Make a folder that only the owner can enter, with all missing parents.
 
         Raises
         ------
@@ -276,7 +281,7 @@ class CommandRunner:
 
     async def remove(self, path: str) -> None:
         """
-        Removes a file, or a folder with all in it; of what is not there nothing is said.
+        Remove a file or a folder with all content; do nothing if there is none.
 
         Raises
         ------
@@ -299,7 +304,7 @@ class CommandRunner:
 
 
 class _CommandOutput(asyncio.SubprocessProtocol):
-    """Collects the output of a process as it arrives."""
+    """Collects a process's output as the output arrives."""
 
     def __init__(self) -> None:
         self.exited = asyncio.Event()
@@ -333,7 +338,7 @@ class _CommandOutput(asyncio.SubprocessProtocol):
             self._finished.set()
 
     async def is_over(self, seconds: float) -> bool:
-        """Waits until it has ended or said too much; False when that takes too long."""
+        """Wait until the process ends or prints too much; False after the given seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._finished.wait()
@@ -357,6 +362,7 @@ def _check_path(path: str) -> None:
 
 def _write_here(path: str, part: str, data: bytes) -> None:
     temporary = f"{path}.{part}"
+    # Private from its first moment: a chmod afterwards would leave an instant in which others read.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -374,6 +380,7 @@ def _make_folder_here(path: Path) -> None:
 
 
 def _remove_here(path: Path) -> None:
+    # A link is removed as a link, never what it leads to.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -383,7 +390,7 @@ def _remove_here(path: Path) -> None:
 async def _started(
     command: list[str], variables: dict[str, str]
 ) -> tuple[asyncio.SubprocessTransport, _CommandOutput]:
-    """A process that runs; if the caller goes meanwhile, none."""
+    """Start a process; if the caller is cancelled meanwhile, leave none running."""
     loop = asyncio.get_running_loop()
     async with TaskSupervisor() as tasks:
         starting = tasks.start(
@@ -404,6 +411,7 @@ async def _ended(transport: asyncio.SubprocessTransport, output: _CommandOutput)
     """Kill what is left of a process that may still run."""
     if transport.get_returncode() is None:
         with contextlib.suppress(ProcessLookupError):
+            # The whole session: sh and ssh leave children that would hold pipes and connections.
             os.killpg(transport.get_pid(), signal.SIGKILL)
         await asyncio.shield(output.exited.wait())
     transport.close()

@@ -1,4 +1,4 @@
-"""Submit a request once, although its answer may be lost."""
+"""Submit a request once, although the answer may be lost."""
 
 from collections.abc import Awaitable, Callable
 
@@ -9,10 +9,10 @@ JobIds = list[str]
 
 class JobSubmitter:
     """
-    Submits jobs, and finds those whose submission was not answered.
+    Submits jobs, and finds jobs whose submission was not answered.
 
-    After a time-out a scheduler may have taken the job or not. It is looked for by its name,
-    which is used once, before the same one is handed in again.
+    After a time-out a scheduler may or may not have taken the job. The job is looked for by its
+    unique name before the same request is submitted again.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class JobSubmitter:
         Raises
         ------
         SiteError
-            When it was not taken; or, transient, when nobody can say.
+            When the scheduler did not take the request; or, transient, when nobody can say.
         """
         if name in self._unsure:
             found = await find(name)
@@ -49,11 +49,13 @@ class JobSubmitter:
         try:
             return await hand_in()
         except SiteError as error:
+            # A clear refusal: there is no job to look for.
             if not error.transient:
                 raise
             try:
                 found = await find(name)
             except SiteError:
+                # Neither taken nor refused for certain: the next try looks for the job first.
                 self._unsure.add(name)
                 raise error from None
             if found:
