@@ -19,7 +19,7 @@ def _future() -> "asyncio.Future[Any]":
 @dataclass(slots=True, eq=False)
 class BatchPilot:
     """
-    What is known of a pilot and its job.
+    State of a pilot and its job.
 
     Parameters
     ----------

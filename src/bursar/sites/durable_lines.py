@@ -25,12 +25,12 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
 
 
 def encode_lines(lines: Sequence[msgspec.Struct]) -> bytes:
-    """All of them, as they stand in the file."""
+    """Encode lines as they stand in the file."""
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def append_lines(path: Path, lines: Sequence[msgspec.Struct]) -> None:
-    """Adds lines, and the file's folder; they are durable on return."""
+    """Append lines, making the file's folder if missing; the lines are durable on return."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         # Whatever a crash cut off before is a line of its own then.

@@ -9,7 +9,7 @@ from bursar.worker.staging import RootNamespace, StagingError
 
 
 def files_read(job: WireJob) -> list[str]:
-    """Names, in the run's name space, of the files and folders that a job reads."""
+    """Return the files and folders that a job reads, as names in the run's name space."""
     names = dict.fromkeys(job.inputs)
     for step in job.steps:
         if isinstance(step, Copy) and step.source_at_root:
@@ -19,12 +19,12 @@ def files_read(job: WireJob) -> list[str]:
 
 def plain_files(root: RootNamespace, name: str) -> Iterator[tuple[str, str]]:
     """
-    Name and path of a file, or of every file in a folder, that a job reads.
+    Yield name and path of a file that a job reads, or of each file in a folder.
 
     Raises
     ------
     StagingError
-        When there is none of that name.
+        When no file has that name.
     """
     path = root.find(name)
     if not os.path.exists(path):

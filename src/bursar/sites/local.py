@@ -20,14 +20,14 @@ from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint, LocalWorkers
 
 MEMORY = Path("/proc/meminfo")
-"""Where the system says what memory there is."""
+"""File in which Linux states the memory that is available."""
 
 
 def this_machine() -> SiteFacts:
     """
-    The site there is when no sites file is given.
+    Return the site that is used without a sites file.
 
-    It counts in service units at their definition, 1 SU a processor-hour, so
+    Its currency is the service unit by definition, 1 SU a processor-hour, so
     that a campaign has a price even where nobody set one.
     """
     return SiteFacts(
@@ -70,10 +70,10 @@ class ProcessorClaims(Protocol):
         """Hold processors of a site under a name; wait until they are free."""
 
     def give(self, site: SiteFacts, name: str) -> None:
-        """Hold what is held under a name no more."""
+        """Give back the processors held under a name."""
 
     def mark(self, run: str) -> None:
-        """Tell by which mark the processes of this run's workers are found."""
+        """Set the mark by which the processes of this run's workers are found."""
 
     def others(self, site: SiteFacts) -> int:
         """Return how many processors of a site other runs hold."""
@@ -118,15 +118,15 @@ class LocalSite:
         return self._facts
 
     def offers(self) -> tuple[Slot, ...]:
-        """All its processors, from now on, without end."""
+        """Return all processors of the site, from now on, without end."""
         return self._facts.offers
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """
-        How many processors no pilot holds, and the memory that is available.
+        Return the processors that no pilot holds, and the available memory.
 
-        It has no queue: a job waits for nothing while there is one, and otherwise nobody
-        knows how long.
+        There is no queue: a job starts at once while a processor is free; otherwise nobody
+        knows when.
         """
         held = sum(held.processors for held in self._held)
         if self._places is not None:
@@ -145,7 +145,7 @@ class LocalSite:
         )
 
     def view(self) -> PoolSite:
-        """The site as a pool sees it: processors start at once and have no end."""
+        """Return the site as a pool sees it: processors start at once and have no end."""
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
@@ -156,7 +156,7 @@ class LocalSite:
             await self._places.take(self._facts, PLAN, min(most, self._facts.processors), notify)
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
-        """Gives back what a plan held, if there are no pilots; else there is nothing to do."""
+        """Give back what a plan held if there are no pilots; otherwise do nothing."""
         if self._places is not None and not pilots:
             self._places.give(self._facts, PLAN)
         return 0.0
@@ -171,13 +171,15 @@ class LocalSite:
         on_event: Callable[[str], None],
     ) -> "HeldWorkers":
         """
-        Starts worker processes; see :class:`bursar.sites.protocol.Site`.
+        Start worker processes; see :class:`bursar.sites.protocol.Site`.
 
-        One of a plan has its processors by what :meth:`take` holds, another waits for its own.
+        A plan's pilot uses processors held by :meth:`take`; any other pilot waits for its own.
         """
         places = self._places
         own = None if places is None or pilot.start is not None else places
         if places is not None:
+            # Before any worker starts: if this process is killed, others find its tasks by the
+            # mark.
             places.mark(endpoint.run)
         if own is not None:
             await own.take(self._facts, pilot.name, pilot.processors, on_event)
@@ -207,16 +209,16 @@ class LocalSite:
         notify: Callable[[str], None],
     ) -> "dict[str, HeldWorkers]":
         """
-        Processors of an earlier process, by the names of their pilots: all that can be had again.
+        Take over pilots of an earlier process; return those that can be had again, by name.
 
-        Workers that are not there any more are started again; what they ran is killed before.
+        Workers that are gone are started again, after the processes they left were killed.
 
         Parameters
         ----------
         endpoints
-            Where their workers report, by the names of the pilots.
+            Where the workers of each pilot report, by pilot name.
         notify
-            Told, in one line for people, of what becomes of them.
+            Called with a line for people on what becomes of a pilot.
         """
         await asyncio.to_thread(_end_orphans, self._run)
         held: dict[str, HeldWorkers] = {}
@@ -230,14 +232,14 @@ class LocalSite:
         return held
 
     async def end_others(self, pilots: Collection[str]) -> None:
-        """Workers of an earlier process end that are of none of these pilots."""
+        """End workers of an earlier process that belong to none of these pilots."""
         kept = tuple(f"{self._facts.name}-{name}-" for name in pilots)
         for name in workers_of(self._run) if self._run else ():
             if not name.startswith(kept):
                 await asyncio.to_thread(kill_leftovers, self._run, name)
 
     async def leave(self) -> None:
-        """Workers are let alone; such as last go on, and another process finds them."""
+        """Leave the workers alone; lasting ones go on until another process finds them."""
         for held in list(self._held):
             await held.leave_running()
 
@@ -303,6 +305,7 @@ def most_at_once(pilots: Sequence[Pilot]) -> int:
     steps: dict[float, int] = defaultdict(int)
     for pilot in pilots:
         steps[pilot.start or 0.0] += pilot.own
+        # Summed per moment: a pilot that ends as another begins hands its processors on.
         steps[pilot.end] -= pilot.own
     return max(accumulate(steps[moment] for moment in sorted(steps)), default=1) or 1
 
@@ -319,7 +322,7 @@ def _end_orphans(run: str) -> None:
 
 
 def available_memory(meminfo: Path = MEMORY) -> int | None:
-    """Bytes that programs may still take, as the system estimates it; None where it does not."""
+    """Return the memory that programs may still take, bytes; None where Linux does not say."""
     try:
         text = meminfo.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a scheduler is asked for a pilot: its request, and the script that starts its workers."""
+"""A pilot's request to a scheduler, and the job script that starts the pilot's workers."""
 
 import contextlib
 import shlex
@@ -17,9 +17,9 @@ from bursar.sites.batch_pilot import BatchPilot
 from bursar.sites.queue_observer import QueueObserver
 
 STARTING = 30.0
-"""Seconds that a job gets on top of those of a plan, in which its workers start."""
+"""Seconds added to a plan's pilot, in which the workers start."""
 
-_LAST_WORDS = 400  # bytes of what a pilot complained of that are repeated
+_LAST_WORDS = 400  # bytes of a pilot's complaint that are repeated
 
 _ON_EACH_NODE = {
     # One on each node, with the processors that the job has there: "12(x2),5" says how many.
@@ -48,27 +48,28 @@ BURSAR_PROCESSORS=${SLURM_CPUS_ON_NODE:-}
 
 
 def complaints_of(credential: str) -> str:
-    """The file with what a pilot complained of, beside that of its credential."""
+    """Return the file with a pilot's complaints, beside the credential's file."""
     return f"{credential}.err"
 
 
 def pilot_script(batch: BatchScheduler, credentials: Sequence[str]) -> str:
     """
-    Job script that starts the pilot program on each node; it runs on the first of them.
+    Return the job script that starts the pilot program on each node.
 
-    It comes after the site's own lines, which every job script has. The credential lies in a
-    file that only its owner can read; the script has its name only.
+    The script runs on the first node, after the site's own lines. The credential lies in a
+    file that only its owner can read; the script has the file's name only.
 
     Parameters
     ----------
     credentials
-        File of each of the jobs that are alike, in their order.
+        Credential file of each of the equal jobs, in order.
     """
     python = batch.python or sys.executable
     lines = []
     if len(credentials) == 1:
         lines.append(f"credential={shlex.quote(credentials[0])}")
     else:
+        # Elements of an array share one script: each finds its own credential by its number.
         lines.append('case "${BURSAR_ELEMENT:-}" in')
         lines += [f"{i}) credential={shlex.quote(path)} ;;" for i, path in enumerate(credentials)]
         lines += ['*) echo "no element ${BURSAR_ELEMENT:-}" >&2; exit 64 ;;', "esac"]
@@ -98,7 +99,7 @@ def pilot_request(
     name, folder
         Name of the jobs, and folder in which they run.
     queue
-        What is known of the nodes, and of the longest allocation.
+        Observer that knows the nodes and the longest allocation.
     begin
         Seconds since the epoch before which no job may begin; None: at once.
     reservation

@@ -44,13 +44,13 @@ class JobExecutor(Protocol):
         """Take in where the run's files lie; called before the first job."""
 
     def execute(self, jobs: Sequence[WireJob]) -> None:
-        """Jobs to run, in this order; each is answered by one outcome, by ``report``."""
+        """Run jobs in this order; report one outcome for each."""
 
     def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
-        """Tasks are to stop, None: all; each is still answered by an outcome."""
+        """Stop tasks (None: all); an outcome is still reported for each."""
 
     def give_back(self, count: int) -> Sequence[WireJob]:
-        """Up to so many jobs that have not gone on, the last ones first; it has them no more."""
+        """Give up to ``count`` jobs back that have not started, the last first."""
 
 
 class ProxyWorker(asyncio.Protocol):
@@ -114,11 +114,13 @@ class ProxyWorker(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def report(self, outcomes: Sequence[Outcome]) -> None:
-        """These have ended. Nothing where the dispatcher is gone: it counts them as lost then."""
+        """Report ended jobs; without a dispatcher do nothing, since it counts them as lost."""
         piece: list[Outcome] = []
         size = 0
         for outcome in outcomes:
             bulk = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value)
+            # One frame of many large outputs would hold up heartbeats and exceed the dispatcher's
+            # limit.
             if piece and size + bulk > BATCH_SIZE:
                 self._report(OutcomeReport(piece))
                 piece, size = [], 0
@@ -132,11 +134,11 @@ class ProxyWorker(asyncio.Protocol):
         self._report(ReturnedJobs([(job.task, job.attempt) for job in jobs]))
 
     def must_leave(self) -> None:
-        """The processors are going: it takes nothing more, and leaves once it has nothing."""
+        """Take no more jobs since the processors are going, and leave once none is left."""
         self._report(LeaveRequest(must=True))
 
     def close(self) -> None:
-        """Hangs up; what is not reported counts as lost."""
+        """Close the connection; unreported jobs count as lost."""
         if self._transport is not None:
             self._transport.close()
 
@@ -147,7 +149,7 @@ class ProxyWorker(asyncio.Protocol):
         transport.write(frame(self._hello))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The dispatcher has let it go, or is gone."""
+        """Handle that the dispatcher has dismissed the worker, or is gone."""
         self._transport = None
         self._on_end()
 
@@ -157,7 +159,7 @@ class ProxyWorker(asyncio.Protocol):
             for body in self._frames.feed(data):
                 self._on_message(self._decode(body))
         except NONSENSE:
-            self.close()  # it is none
+            self.close()  # whoever talks nonsense is no dispatcher
 
     def _on_message(self, message: FromServer) -> None:
         match message:

@@ -1,4 +1,4 @@
-"""What the queue of a batch site looks like, and what the site says of itself by it."""
+"""Observation of a batch site's queue, and the site's status that follows."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
 from bursar.sites.projection import backfill_windows_of, project_queue, slots_of
 
 _SEVERAL_NODES = {"slurm": True, "gridengine": False, "pbs": False, "lsf": False, "flux": False}
-"""Whether a pilot may hold processors of several nodes: whose scripts start it on each."""
+"""Whether a pilot may hold processors of several nodes: Slurm's script starts it on each node."""
 
 
 class QueueObserver:
     """
-    Keeps the last answer of a scheduler about its queue, and what follows from it.
+    Keeps the scheduler's last answer about a queue, with the offers and status that follow.
 
     Parameters
     ----------
@@ -80,9 +80,11 @@ class QueueObserver:
         Parameters
         ----------
         name, folder
-            Name and folder that the request gives; no job results.
+            Name and folder for the request, from which no job results.
         """
         state, now = self._state, asyncio.get_running_loop().time()
+        # With a free processor the answer is known, and the question would cost the scheduler a
+        # round.
         if state is None or state.free:
             self._probed = None
             return

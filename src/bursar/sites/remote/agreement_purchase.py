@@ -17,7 +17,7 @@ from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 
 _CLOSE = 1e-9
-"""Share by which a price may be above what was planned: rounding."""
+"""Relative tolerance of prices above the planned one, for rounding errors."""
 
 _ENDED = ("over", "cancelled")
 
@@ -79,14 +79,14 @@ class ServicePurchaser:
         Parameters
         ----------
         seconds
-            For how long.
+            Duration.
         earliest, latest
             Start and end, seconds since the epoch; 0 and None: as soon as there are so many.
 
         Raises
         ------
-        TooDear
-            When they cost more than the pilot expects.
+        PriceExceeded
+            When the processors cost more than the pilot expects.
         SiteError
             When the service does not sell them.
         """
@@ -110,11 +110,14 @@ class ServicePurchaser:
     async def _accept(self, pilot: Pilot, quote: Quote) -> PurchaseRecord:
         terms = quote.terms
         self._check_price(pilot, terms)
+        # On disk before the acceptance is sent: after a kill, the next process finds the agreement
+        # by these terms and ends it.
         self._record.write(PurchaseRecord(pilot.name, terms))
         # The owner's clock says whether it still holds.
         reason = await self._exchange(self._manager.accept(quote, -math.inf))
         agreed = [a for a in self._manager.agreements if a.terms == terms]
         if not agreed:
+            # A clear refusal: nothing is left to look for.
             self._record.write(PurchaseRecord(pilot.name, terms, over=True))
             raise _refused(reason)
         bought = PurchaseRecord(pilot.name, terms, agreed[0].id)
@@ -136,12 +139,12 @@ class ServicePurchaser:
 
     async def _exchange(self, messages: Iterable[TradeMessage]) -> str:
         """
-        Says something, and answers what is answered until nothing is left to say.
+        Send messages, and answer the replies until neither side has more to say.
 
         Returns
         -------
         str
-            Why the service did not agree to it; empty: it did.
+            Reason of the service's last rejection; empty if it agreed.
         """
         reason = ""
         outgoing = deque(messages)
@@ -154,19 +157,19 @@ class ServicePurchaser:
 
 def check_shared_price(name: str, pilot: Pilot, info: SiteInfo, most: float | None) -> None:
     """
-    Shared processors cost what was planned, or less.
+    Check that shared processors cost no more than was planned.
 
     Parameters
     ----------
     name
-        Of the site.
+        Name of the site.
     most
-        That is paid, by the sites file, for a processor-second; None: it does not say.
+        Highest price per processor-second by the sites file; None: no limit.
 
     Raises
     ------
     SiteError
-        When they cost more.
+        When the service asks for more.
     """
     planned = pilot.unit_price or 0.0
     limit = planned if most is None else min(planned, most)
@@ -191,12 +194,12 @@ async def end_deal(
     Parameters
     ----------
     named
-        Agreements of which it is known what they were bought for.
+        Ids of agreements that are known to belong to other purchases.
 
     Raises
     ------
     RemoteProblem, SiteError
-        When the service does not say that it is over.
+        When the service does not confirm the end.
     """
     info = await _find(client, bought, named)
     if info is None or info.state in _ENDED:
@@ -207,9 +210,10 @@ async def end_deal(
 async def _find(
     client: AsyncServiceClient, bought: PurchaseRecord, named: Collection[str]
 ) -> AgreementInfo | None:
-    """The agreement that came of a purchase; None: none did."""
+    """Return the agreement that came of a purchase; None if there is none."""
     if not bought.agreement:
         matching = [a for a in await client.agreements() if bought.is_of(a) and a.id not in named]
+        # Terms may match several: one that still runs, and costs, comes first.
         return min(matching, key=lambda a: a.state in _ENDED, default=None)
     try:
         return await client.agreement(bought.agreement)

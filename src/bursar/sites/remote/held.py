@@ -18,10 +18,10 @@ from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 CHECK_INTERVAL = 2.0
-"""Seconds between two looks at whether its processors are still ours."""
+"""Seconds between two checks that an instance's processors are still ours."""
 
 InstanceCheck = Callable[["HeldInstance"], Awaitable[tuple[AllocationLoss, str] | None]]
-"""How, and in the service's words, its processors went; None: they are still ours."""
+"""Returns how the processors were lost, and the service's words; None: they are still ours."""
 
 
 class HeldInstance:
@@ -41,7 +41,7 @@ class HeldInstance:
     release
         Ends the instance, and the agreement that was bought for it.
     trust
-        In what form calls are to send their results.
+        Form in which calls send their results: data, or pickles of a trusted service.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class HeldInstance:
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
-        """Nothing of it is left at the service."""
+        """End the instance, so that nothing of it is left at the service."""
         await self.leave()
         await self._release(self)
 
@@ -130,7 +130,7 @@ class HeldInstance:
             self._bridge.report(outcomes)
 
     async def _watch(self) -> None:
-        """Asks now and then: a service that is silent is noticed although nothing runs."""
+        """Check now and then, so that a silent service is noticed even when nothing runs."""
         while (gone := await self._check(self)) is None:
             self.seen = time.monotonic()
             await asyncio.sleep(CHECK_INTERVAL)
@@ -146,7 +146,7 @@ class HeldInstance:
             return
         self._lost.set_result((loss, why.removeprefix(f"{self.pilot.site}: ")))
         if self._bridge is not None:
-            self._bridge.close()  # what it had is begun elsewhere
+            self._bridge.close()  # the dispatcher then starts its jobs elsewhere
 
     async def leave(self) -> None:
         """Stop sending jobs to the instance and watching it."""

@@ -47,6 +47,8 @@ class InvoiceReconciler:
         Each of its processors counts from when it was ready; we see it a look later.
         """
         pilot = held.pilot
+        # Generous on our side: both clocks and the last look are allowed for before a charge counts
+        # as odd.
         ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
         most = amount_of(terms, ours)
         if info.charged > most:
@@ -102,7 +104,7 @@ class InvoiceReconciler:
         self._guessed[pilot.name] = amount_of(terms, terms.processors * held.seconds)
 
     def settle_later(self, bought: PurchaseRecord, info: AgreementInfo) -> None:
-        """A service that had been silent says what a pilot cost that was closed meanwhile."""
+        """Compare the guess for a closed pilot with the charge that the service now states."""
         guessed = self._guessed.pop(bought.pilot, None)
         if guessed is not None and info.charged != guessed:
             self._notify(
@@ -113,7 +115,7 @@ class InvoiceReconciler:
 
 
 def _seconds(pilot: Pilot, use: float) -> float | None:
-    """Paid seconds of a pilot's processors that come to an amount; None: they are free."""
+    """Convert an amount to paid seconds of a pilot's processors; None if these are free."""
     if not pilot.unit_price or not pilot.own:
         return None
     return max(0.0, use / (pilot.unit_price * pilot.own))

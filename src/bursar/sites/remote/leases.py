@@ -43,7 +43,7 @@ KEEP = 3600.0
 """Seconds beyond a pilot's for which a service keeps its instance if it is not ended."""
 
 _READY_POLL_INTERVAL = 0.1
-"""Seconds between two looks at whether the processors of an agreement are there, at first."""
+"""Initial seconds between two looks at whether the processors of an agreement are there."""
 
 _READY_SLOWEST = 2.0
 
@@ -70,13 +70,13 @@ class RemoteLeases:
     contact, status
         Client of the service, and its last known status.
     refresh
-        Asks the service for its status.
+        Coroutine function that asks the service for its status.
     label
         Prefix of the labels of the run's instances.
     record
         Journal of purchases.
     settling
-        Compares what is charged with what was used.
+        Compares charges with our own count of use.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class RemoteLeases:
         self._retired: HeldInstance | None = None
         self._cleared = False
         self._closing = False
-        self._tasks = TaskSupervisor(self._on_failure)  # of those that end by themselves
+        self._tasks = TaskSupervisor(self._on_failure)  # tasks that end by themselves
         self.on_event: Callable[[str], None] = lambda message: None
         self.changed = asyncio.Event()
-        """Set when something of ours has changed there."""
+        """Set when something of ours has changed at the service."""
 
     @property
     def pilots(self) -> int:
@@ -126,7 +126,7 @@ class RemoteLeases:
     # Reserved.
 
     async def reserve(self, pilots: Sequence[Pilot]) -> None:
-        """Buys what is not bought yet, and gives back what is not wanted; see the protocol."""
+        """Buy missing agreements and end unwanted ones; see :class:`Site`."""
         wanted = {pilot.name for pilot in pilots}
         for name in [name for name in self._reserved if name not in wanted]:
             try:
@@ -141,6 +141,7 @@ class RemoteLeases:
         if not sells(info):
             return
         now = time.time()
+        # While a purchase is under way, clear_up must not take it for something left behind.
         self._coming |= {pilot.name for pilot in fresh}
         try:
             for pilot in fresh:
@@ -152,6 +153,7 @@ class RemoteLeases:
                 )
         except BaseException:
             self._reserved.clear()
+            # All or none: a part of a plan's processors would cost money and help no task.
             ending = [self._tasks.start(self._give_up(pilot)) for pilot in pilots]
             await asyncio.shield(asyncio.gather(*ending))
             raise
@@ -163,7 +165,7 @@ class RemoteLeases:
     async def acquire(
         self, pilot: Pilot, endpoint: Endpoint, begin: PilotBeginListener
     ) -> HeldInstance:
-        """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
+        """Buy processors or take shared ones; see :class:`bursar.sites.protocol.Site`."""
         name = self._published.name
         held: HeldInstance | None = None
         self._coming.add(pilot.name)
@@ -188,6 +190,8 @@ class RemoteLeases:
                 self._remote.trust,
             )
             held.early = early
+            # The guard may refuse for want of money; nothing has been sent to the service's workers
+            # yet.
             begin(None, _shorter(seconds, pilot))
             self._held[pilot.name] = held
             await held.open(endpoint)
@@ -228,6 +232,7 @@ class RemoteLeases:
             )
         if pilot.unit_price is None:
             raise SiteError(f"{name}: had not said its price", transient=True)
+        # The sites file is the user's limit: a service that raised its price is not paid more.
         most = self._published.unit_price
         if most is not None and pilot.unit_price > most:
             pilot = replace(pilot, unit_price=most)
@@ -255,7 +260,7 @@ class RemoteLeases:
         """
         Wait until the agreement's processors are there.
 
-        Of two clocks, theirs and ours, only differences are used.
+        Only differences of times are used, since the two clocks need not agree.
 
         Returns
         -------
@@ -314,7 +319,8 @@ class RemoteLeases:
     # Given back.
 
     async def _back(self, held: HeldInstance) -> None:
-        """A pilot's processors go back; what they cost is compared with what we held."""
+        """Give a pilot's processors back and compare their cost with what was held."""
+        # Lost and released at once: the second call finds nothing to do.
         if self._held.get(held.pilot.name) is not held:
             return
         bought = self._record.of(held.pilot.name)
@@ -339,16 +345,18 @@ class RemoteLeases:
                 self._settling.guess(held, bought)
             self._notify(f"{held.pilot.name} is to be ended later: {self._contact.plain(error)}")
         finally:
+            # Whatever went wrong above, the lease can be settled: by the service's word or by the
+            # guess.
             self._paid[held.pilot.name] = held.seconds
             del self._held[held.pilot.name]
             self.changed.set()
 
     async def meter(self, lease: Lease) -> MeteredTime | None:
         """
-        How long a lease was held, by what the service charges; see Settles.
+        Return how long a lease was held, by the service's charge; see :class:`MeteringSite`.
 
-        A lease of an earlier process is an agreement that is ended, and asked for, until the
-        service answers; of shared processors nothing is known once their instance is gone.
+        For a lease of an earlier process the agreement is ended and read until the service
+        answers; for shared processors nothing is known once their instance is gone.
         """
         if lease.id in self._paid:
             seconds = self._paid.pop(lease.id)
@@ -364,6 +372,8 @@ class RemoteLeases:
                     had = lease.processor_seconds_for(info.charged) / lease.processors
                     return MeteredTime(seconds=max(0.0, had)) if had < math.inf else None
             except SiteError as error:
+                # The service has forgotten the agreement: no answer will ever come, and our own
+                # clock counts.
                 if isinstance(error.__cause__, RemoteProblem) and error.__cause__.status == 404:
                     return None
             await asyncio.sleep(_ASK_AGAIN)
@@ -375,6 +385,7 @@ class RemoteLeases:
         handle = held.session.handle
         asking = self._contact.ask
         info = await asking(client.instance(handle))
+        # Tasks that run on after the last look would be charged, and missing from the bill.
         if info.counts.running or info.counts.waiting:
             await asking(client.cancel(handle, grace=0.0))
             with contextlib.suppress(TimeoutError):
@@ -386,9 +397,9 @@ class RemoteLeases:
 
     async def _retire(self, held: HeldInstance) -> None:
         """
-        An instance goes; the last one with files of the run is kept until another one is.
+        End an instance, but keep the last one that has files of the run.
 
-        What comes after it takes over from it what would have to be sent again.
+        The next instance copies these files from it, so that they are not sent again.
         """
         before = held
         if self._siblings.has(held.session.handle) and not self._closing:
@@ -399,7 +410,7 @@ class RemoteLeases:
         await self._destroy(before.session.handle, self._contact.quick_client)
 
     async def _give_up(self, pilot: Pilot) -> None:
-        """A pilot that has not begun leaves nothing behind."""
+        """End all that a pilot which has not begun may have left at the service."""
         quick_client = self._contact.quick_client
         try:
             bought = self._record.of(pilot.name)
@@ -416,10 +427,13 @@ class RemoteLeases:
         self, bought: PurchaseRecord, client: AsyncServiceClient
     ) -> AgreementInfo | None:
         info = await self._contact.ask(end_deal(client, bought, self._record.agreements))
+        # Only after the service has answered: a kill in between repeats the ending, which changes
+        # nothing.
         self._record.write(PurchaseRecord(bought.pilot, bought.terms, bought.agreement, over=True))
         return info
 
     async def _destroy(self, handle: str, client: AsyncServiceClient) -> None:
+        # Before the service is asked: nobody may copy from an instance that is about to go.
         self._siblings.drop(handle)
         try:
             await self._contact.ask(client.destroy(handle))
@@ -437,7 +451,7 @@ class RemoteLeases:
         Raises
         ------
         SiteError
-            When it does not answer.
+            When the service does not answer.
         """
         if self._cleared:
             return
@@ -491,7 +505,7 @@ class RemoteLeases:
 
 
 def _shorter(seconds: float | None, pilot: Pilot) -> float | None:
-    """Seconds that a pilot has, if fewer than it asked for; else None."""
+    """Return a pilot's seconds if fewer than requested, else None."""
     if seconds is None or seconds >= pilot.duration:
         return None
     if seconds <= 0:

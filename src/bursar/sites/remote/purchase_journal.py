@@ -1,4 +1,4 @@
-"""Journal of what was bought of a service, so that it is found again after a kill."""
+"""Journal of purchases from a service, so that each is found again after a kill."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     over: bool = False
 
     def is_of(self, agreement: AgreementInfo) -> bool:
-        """Whether an agreement is, or may be, what came of it."""
+        """Whether an agreement is, or may be, the result of this purchase."""
         if self.agreement:
             return agreement.id == self.agreement
         # A start that is asked for may be another deal's, too.
@@ -69,7 +69,7 @@ class PurchaseJournal:
 
     @property
     def agreements(self) -> frozenset[str]:
-        """Names of those that are not known to be over."""
+        """Ids of the agreements that are not known to be over."""
         return frozenset(bought.agreement for bought in self._open.values() if bought.agreement)
 
     def of(self, pilot: str) -> PurchaseRecord | None:
@@ -81,7 +81,7 @@ class PurchaseJournal:
         return self._last.get(pilot)
 
     def write(self, bought: PurchaseRecord) -> None:
-        """The state of a purchase; on the disk on return."""
+        """Record the state of a purchase; the record is on disk on return."""
         append_lines(self._path, [bought])
         self._take(bought)
 
