@@ -12,10 +12,10 @@ from bursar.market.lease import Lease
 from bursar.provisioning.lrm.resource_manager import JobUsage
 
 ROUNDING = 1.0
-"""Seconds of a job by which two records of the job may differ: schedulers count whole ones."""
+"""Seconds by which two records of a job may differ, since schedulers count whole seconds."""
 
 SHARE = 0.005
-"""Share of a job's processor time by which they may differ besides."""
+"""Further difference allowed, as a share of a job's processor time."""
 
 
 def agree(ours: float, theirs: float, processors: int) -> bool:
@@ -84,18 +84,18 @@ def account_of(
     lease: Lease, ready: Iterable[ProcessorSpan], tasks: Iterable[ProcessorSpan], now: float
 ) -> AllocationUsage:
     """
-    The account of one request.
+    Return the account of one request.
 
     Parameters
     ----------
     lease
         Lease as it was last journalled.
     ready
-        Times of its workers, from when they registered.
+        Times of the lease's workers, from their registration on.
     tasks
-        Times of what they ran; together never more than the lease's processors.
+        Times of the tasks that ran, at no time on more than the lease's processors.
     now
-        Counts as the end of a lease that has none, seconds since the epoch.
+        End of a lease that is still open, seconds since the epoch.
     """
     end = now if lease.end is None else lease.end
     acquired = lease.processors * max(0.0, end - lease.start)
@@ -111,7 +111,7 @@ def account_of(
 
 
 def summed(accounts: Iterable[AllocationUsage]) -> dict[str, AllocationUsage]:
-    """The accounts of each site as one, by its name."""
+    """Sum up the accounts of each site, by site name."""
     totals: dict[str, AllocationUsage] = {}
     for one in accounts:
         before = totals.get(one.site)
@@ -167,15 +167,14 @@ def reconcile(
     usage: Mapping[str, JobUsage],
 ) -> list[UsageDiscrepancy]:
     """
-    Our accounts against the scheduler's; what agrees, see :func:`agree`, is left out.
+    List differences between our accounts and the scheduler's beyond :func:`agree`.
 
     Parameters
     ----------
     jobs
         The scheduler's job of each lease.
     usage
-        What it says of jobs, by their ids: of all that were ours. Such as still run are left
-        out.
+        The scheduler's usage of all our jobs, by job id; jobs that still run are left out.
     """
     found = []
     left = dict(usage)
@@ -191,6 +190,7 @@ def reconcile(
         if recorded.how is None:
             continue
         theirs = recorded.cpu_seconds
+        # Rounding is per processor: the wider of the two records allows for more.
         width = max(one.processors, recorded.processors)
         if not agree(one.acquired, theirs, width):
             found.append(UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=theirs))

@@ -7,13 +7,13 @@ FIRST = 5.0
 """Seconds before a site is asked again when something went wrong for the first time."""
 
 LONGEST = 600.0
-"""Seconds at the most."""
+"""Longest time before a site is asked again, seconds."""
 
 SAME = 4
 """Refusals in the same words, one after the other, after which a site is given up."""
 
 QUICK = 60.0
-"""Seconds. What is lost within them may well be lost again."""
+"""Seconds of an allocation's life below which a loss may well repeat."""
 
 LOSSES = 8
 """Number of such losses in a row, in the same words, after which the site is given up."""
@@ -52,13 +52,13 @@ class SiteHealth:
 
     def refused(self, now: float, words: str, *, has_others: bool) -> None:
         """
-        A request was not taken.
+        Note that a request was refused.
 
         Parameters
         ----------
         has_others
-            Whether it holds others of ours, or has them wait: then the refusal may be a limit on
-            how many, which passes when they end, and does not count against it.
+            Whether other requests of ours run or wait there: the refusal may then be a limit on
+            their number, which passes with their end and does not count against the site.
         """
         self._wrong(now, words, 1 if has_others else SAME, counts=not has_others)
 
@@ -73,11 +73,11 @@ class SiteHealth:
         Parameters
         ----------
         words
-            What the scheduler said.
+            The scheduler's words.
         lived
             Seconds from its begin to its loss.
         was_busy
-            Whether it had a task: the first such loss is replaced without any delay, since
+            Whether the allocation had a task: a first such loss is replaced without delay, since
             the site was able to run something.
         """
         if lived < QUICK:
@@ -127,16 +127,19 @@ class SiteHealth:
             False when this belongs to a burst that was counted already.
         """
         is_burst = excused is not None and now < self.burst_until and excused <= self.wrong_at
+        # One crash fails many requests at once: the burst is one failure, or a single outage would
+        # give a site up.
         if now < self.until or is_burst:
             return False
         self.wrong_at = now
         self.burst_until = now + min(FIRST * 2.0**self.steps, LONGEST)
         if self.steps or excused is None:
             self.until = self.burst_until
+        # Bounded, so that the power above stays a finite number.
         self.steps = min(self.steps + 1, 32)
         return True
 
 
 def _alike(one: str, other: str) -> bool:
-    """The same words, whatever the numbers of jobs in them."""
+    """Whether two messages agree but for numbers, such as those of jobs."""
     return re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)

@@ -35,7 +35,7 @@ QUANTILE = 0.9
 """Share of the waits that a bound should hold for."""
 
 MEMORY = 200
-"""Waits that are remembered of each kind."""
+"""Waits remembered for each kind of request, at most."""
 
 FEWEST = 9
 """Waits from which on there is a bound: in 9 of 10 cases the next is no longer than all nine."""
@@ -44,13 +44,13 @@ GAIN = 0.03
 """By how much of the distance between held or not and :data:`QUANTILE` the share moves."""
 
 WIDER = 1.25
-"""Times which a bound is longer for each failure beyond those that make it the longest wait."""
+"""Factor by which a bound grows for each failure once the longest wait is its base."""
 
 SLOW = 10.0
 """Seconds from a request to its start, above which a site that has room is slow."""
 
 STARTS = 20
-"""Starts by which that is judged."""
+"""Last starts by which slowness is judged."""
 
 VERSION = 2
 """Version of the form in which histories are kept."""
@@ -89,8 +89,9 @@ class _WaitClass:
             del self.ordered[bisect_left(self.ordered, self.waits.popleft())]
 
     def covering(self, share: float) -> float:
-        """The wait that so great a share of all is no longer than; above 1: longer than any."""
+        """Return the wait that a share of all waits does not exceed; above 1: beyond any wait."""
         count = len(self.ordered)
+        # Conformal: with n waits seen, the next is equally likely to fall into each of n + 1 gaps.
         place = math.ceil((count + 1) * share - 1e-9)
         if place <= count:
             return self.ordered[max(place, 1) - 1]
@@ -99,7 +100,7 @@ class _WaitClass:
 
     def credit(self, wait: float, bound: float, share: float) -> float:
         """
-        How far a bound has held: 1, or 0, or in between where the wait was exactly as long.
+        Return how far a bound held: 1, 0, or a share in between where the wait equalled it.
 
         Where many waits are the same, such as none at all, no bound divides them at the share:
         one that is met exactly counts for the part of these waits that lies below the share.
@@ -125,6 +126,7 @@ class _BoundControl:
         """Take note that a bound has held, or not, and move the share by its credit."""
         self.score.given += 1
         self.score.held += held
+        # Gibbs and Candes's update: whatever the waits do, the mean credit tends to QUANTILE.
         self.share = max(0.0, self.share + GAIN * (QUANTILE - credit))
 
     def restore(self, credit: float) -> None:
@@ -204,7 +206,7 @@ class WaitPredictor:
 
     def starts_slowly(self, site: str) -> bool:
         """
-        Whether a site takes long to start what it has room for.
+        Whether a site takes long to start requests that it has room for.
 
         Half of the last requests that fitted took longer than :data:`SLOW`. A site of which
         nothing is known is taken to be slow.
@@ -283,7 +285,7 @@ class WaitPredictor:
         return waits
 
     def _kind(self, keys: tuple[_Key, ...]) -> _WaitClass | None:
-        """The narrowest kind that has enough waits."""
+        """Return the narrowest kind with enough waits."""
         for key in keys:
             kind = self._kinds.get(key)
             if kind is not None and len(kind.waits) >= FEWEST:
@@ -308,6 +310,8 @@ class WaitPredictor:
 
     def _fail_until(self, now: float) -> None:
         """Count bounds that requests have outlasted, as soon as that is known."""
+        # A failure counts when the bound has passed, not when the request begins: long waits would
+        # otherwise teach last.
         while self._due and self._due[0][0] < now:
             _, name = heapq.heappop(self._due)
             asked = self._open.get(name)
@@ -316,14 +320,14 @@ class WaitPredictor:
 
 
 def _keys(site: str, processors: int, seconds: float) -> tuple[_Key, ...]:
-    """The kind of a request, and wider ones; the narrowest first."""
+    """Return the kind of a request and wider kinds, the narrowest first."""
     size = int(math.log2(max(processors, 1))) // 2
     length = int(math.log2(max(min(seconds, 1e9), 1.0))) // 2
     return (site, size, length), (site, size, _ANY), (site, _ANY, length), (site, _ANY, _ANY)
 
 
 def _seconds(values: Iterable[Any]) -> list[float]:
-    """Numbers that are not negative and have an end."""
+    """Convert values to finite numbers that are not negative."""
     made = [float(value) for value in values]
     if not all(0 <= value < math.inf for value in made):
         raise InputError("a wait that is negative or has no end")

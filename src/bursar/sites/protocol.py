@@ -25,8 +25,8 @@ class PilotBeginListener(Protocol):
         Parameters
         ----------
         processors, seconds
-            How many there are, and for how long; None: as it asked for. Of more time than that
-            use is made if there is money for it.
+            Number of processors and their time; None: as requested. More time than requested is
+            used if there is money for it.
         """
 
 
@@ -35,11 +35,11 @@ class HeldProcessors(Protocol):
 
     @property
     def workers(self) -> int:
-        """Workers that are there, or will be again."""
+        """Number of workers that are there or will return."""
 
     async def lost(self) -> tuple[AllocationLoss, str]:
         """
-        Returns when the processors are gone although they were not released.
+        Return when the processors are gone without a release.
 
         Returns
         -------
@@ -49,13 +49,13 @@ class HeldProcessors(Protocol):
         """
 
     async def release(self) -> None:
-        """Gives the processors back; nothing of the pilot is left behind there."""
+        """Give the processors back; nothing of the pilot is left at the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredTime:
     """
-    How long a pilot's processors were held, as their provider counts it.
+    Time for which a pilot's processors were held, by the provider's count.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class MeteredTime:
     seconds
         Seconds for which each processor was held; None: they were never there.
     is_recorded
-        Whether the provider has a record; otherwise this is the most that may have been held.
+        Whether the provider has a record; otherwise the time is an upper bound.
     """
 
     began: float | None = None
@@ -74,22 +74,22 @@ class MeteredTime:
 
 @runtime_checkable
 class MeteringSite(Protocol):
-    """A site whose provider itself counts how long processors were held, and charges that."""
+    """A site whose provider counts and charges the time for which processors were held."""
 
     @property
     def unwatched(self) -> float:
         """
-        Seconds for which a pilot may hold its processors after its run was killed.
+        Seconds for which a pilot may hold processors after the run was killed.
 
-        Money for them is set aside before a pilot is asked for. 0: they end with the run.
+        Money for that time is set aside before a pilot is requested. 0: pilots end with the run.
         """
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime | None:
         """
-        Returns when it is known from when to when a lease's processors were held.
+        Return the time for which a lease's processors were held, once that time is known.
 
-        It ends what the lease still holds there, and asks its provider again and again until
-        the answer is final.
+        Whatever the lease still holds is ended, and the provider is asked until the answer is
+        final.
 
         Parameters
         ----------
@@ -97,11 +97,11 @@ class MeteringSite(Protocol):
             Lease that was given back, by this process of the run or an earlier one.
         watched
             Last time at which the process that held the lease is known to have run,
-            seconds since the epoch; None: it is this one.
+            seconds since the epoch; None: this process held the lease.
 
         Returns
         -------
-        Metering or None
+        MeteredTime or None
             None: the provider does not count, and our own clock holds.
         """
 
@@ -112,23 +112,23 @@ class SharedSite(Protocol):
 
     async def take(self, pilots: Sequence[Pilot], notify: Callable[[str], None]) -> None:
         """
-        Hold processors for all pilots of a plan, once so many are free.
+        Wait for enough free processors, then hold them for all pilots of a plan.
 
-        Until then it waits. What was held before is replaced; ``reserve(())`` gives it back.
+        Processors held before are replaced; ``reserve(())`` gives them back.
 
         Parameters
         ----------
         notify
-            Told, in one line for people, who has the processors meanwhile.
+            Called with a line for people on who has the processors meanwhile.
         """
 
 
 @runtime_checkable
 class OpenableSite(Protocol):
-    """A site that must be open while it is used."""
+    """A site that must be opened before use."""
 
     def opened(self) -> AbstractAsyncContextManager[None]:
-        """Ready while the context lasts; nothing of ours is left there after it."""
+        """Return a context in which the site is usable and after which nothing of ours is left."""
 
 
 class Site(Protocol):
@@ -139,47 +139,47 @@ class Site(Protocol):
         """Facts of the site."""
 
     def offers(self) -> tuple[Slot, ...]:
-        """Slots that can be bought now; starts are seconds from now."""
+        """Return the slots that can be bought now; starts are seconds from now."""
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """
-        Status that the site reports, without waiting; its time is on the running loop's clock.
+        Return the site's last status without waiting; times are on the running loop's clock.
 
         Parameters
         ----------
         seconds
-            That jobs run for which its traversal time is asked, where that matters to its
-            scheduler; None: as long as those that are there.
+            Runtime for which the traversal time is wanted, where the scheduler considers it;
+            None: that of the jobs in the queue.
 
         Raises
         ------
         SiteError
-            When it cannot say.
+            When the status is unknown.
         """
 
     def view(self) -> PoolSite:
-        """The site as a pool sees it that acquires and releases processors there; does not wait."""
+        """Return the site as an acquiring pool sees it, without waiting."""
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """
-        Keeps processors for pilots to come, in place of what was kept before.
+        Keep processors for later pilots, in place of processors kept before.
 
         Parameters
         ----------
         pilots
-            Their starts are seconds from now. With none, what was kept and is not in use yet
-            goes back.
+            Pilots with starts in seconds from now. Without pilots, kept processors that are not
+            in use yet go back.
 
         Returns
         -------
         float
-            Seconds before its start that each is to be acquired: 0 where it has its processors
-            at once then; infinite where they must be asked for ahead.
+            Seconds before its start at which each pilot is to be acquired: 0 where processors
+            are there at once; infinite where they must be requested now.
 
         Raises
         ------
         SiteError
-            When something of it is not free; nothing is kept then.
+            When not all processors are free; nothing is kept then.
         """
 
     async def acquire(
@@ -192,11 +192,11 @@ class Site(Protocol):
         on_event: Callable[[str], None],
     ) -> HeldProcessors:
         """
-        Starts workers that share a pilot's processors and report to the endpoint.
+        Start workers that share a pilot's processors and report to the endpoint.
 
-        It takes as long as the site lets it wait: one with a start, which is now or so many
-        seconds ahead, has its processors by an offer or a reservation; one without is put in
-        the queue.
+        The call lasts as long as the site lets the pilot wait. A pilot with a start, now or
+        some seconds ahead, has processors by an offer or a reservation; one without a start
+        joins the queue.
 
         Parameters
         ----------
@@ -206,10 +206,10 @@ class Site(Protocol):
         begin
             Called once, see :class:`PilotBeginListener`.
         on_event
-            Told, in one line for people, of workers that die or are replaced.
+            Called with a line for people when workers die or are replaced.
 
         Raises
         ------
         SiteError
-            When it cannot.
+            When the site cannot provide the processors.
         """

@@ -1,17 +1,17 @@
-"""The interface to a local resource manager (LRM), as a plain user has it."""
+"""The interface to a local resource manager (LRM), with the rights of a plain user."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 JobState = Literal["pending", "held", "running", "ended", "unknown"]
-"""Waiting; waiting and not to be started; on its processors; at its end, however it came; and
-nobody can say."""
+"""States of a job: waiting; on hold; on its processors; ended, in whatever way; and not known to
+anybody."""
 
 JobEnding = Literal[
     "completed", "failed", "cancelled", "timeout", "node-fail", "preempted", "rejected", "unknown"
 ]
-"""Ways in which a job ends; rejected: by the scheduler, after it had taken it."""
+"""Ways in which a job ends; rejected: by the scheduler, after the job had been accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,33 +301,33 @@ class ResourceManager(Protocol):
         """Capabilities of the manager."""
 
     async def submit(self, request: JobRequest) -> list[str]:
-        """Hands in jobs; an id for each. When it raises SiteError, none was taken."""
+        """Submit jobs and return an id for each; a SiteError means that none was accepted."""
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Ends jobs, by one command for all; such as have ended already are no error."""
+        """Cancel jobs by one command; jobs that have ended already are no error."""
 
     async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
         Report where jobs stand, by one command for all and one more for those not listed.
 
-        An answer for each id: an odd one spoils no other, and one that is no longer listed is
-        looked up in the records; what is in none is ``"unknown"``, never ``"ended"``.
+        Each id has an answer: an unreadable one spoils no other, and a job that is no longer
+        listed is looked up in the records; one in no record is ``"unknown"``, never ``"ended"``.
         """
 
     async def queue(self) -> QueueState:
-        """The queue, its nodes and its reservations."""
+        """Return the queue with nodes, jobs and reservations."""
 
     async def expected_start(self, request: JobRequest) -> float | None:
         """Expected start of a request, seconds since the epoch; None where unknown."""
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
-        """Keeps processors for this user; start in seconds since the epoch."""
+        """Reserve processors for this user; start in seconds since the epoch."""
 
     async def unreserve(self, name: str) -> None:
-        """Keeps them no more; of one that is not there nothing is said."""
+        """Delete a reservation; a missing one is no error."""
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """A job that runs keeps these nodes only."""
+        """Take all nodes but these from a running job."""
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Usage of jobs by the scheduler's record; jobs without a record are left out."""
+        """Return usage of jobs by the scheduler's record; jobs without a record are left out."""

@@ -99,7 +99,7 @@ class Flux(MinimalManager):
         return ManagerCapabilities(begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> JobIds:
-        """Hands in jobs one by one; when one is not taken, those before are withdrawn."""
+        """Submit jobs one by one; when one is refused, cancel the earlier ones."""
         check(request)
         if request.copies == 1:
             return await self._submit(request, 0)
@@ -133,7 +133,7 @@ class Flux(MinimalManager):
         return await self._submissions.once(request.name, hand_in, find)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; those that have already gone are no error."""
+        """Cancel jobs; jobs that have ended already are no error."""
         if not ids:
             return
         answer = await self._run(["cancel", *ids])

@@ -29,7 +29,7 @@ _GIVEN = re.compile(r"^(\d+)(?:\.(\d+)-(\d+):(\d+))?$", re.MULTILINE)
 _ID = re.compile(r"(\d+)(?:\.(\d+))?")
 _MOST_ENVIRONMENTS = 20
 _MOST_TASKS = 1000
-"""Of an array of others that waits, so many are told one by one."""
+"""Tasks of another user's waiting array that are listed one by one, at most."""
 
 _SLACK = 3600.0
 """Seconds by which the clock here may be ahead of the clock there, when records are looked up."""
@@ -77,12 +77,12 @@ class GridEngine:
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """Start estimates are not among them: it says only whether a job would start at once."""
+        """Capabilities of Grid Engine, which estimates no start beyond "at once" or not."""
         return ManagerCapabilities(arrays=True, reservations=True, begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> JobIds:
         """
-        Hands in jobs, or one array of them.
+        Submit jobs, or one array of them.
 
         What no queue could ever run is refused at once (``-w e``), with what ``-w v`` says of it.
         """
@@ -111,9 +111,10 @@ class GridEngine:
         return await self._submissions.once(plain_name(request), hand_in, self.named)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Tasks of one array are named by their ranges."""
+        """Cancel jobs by one ``qdel``, naming tasks of an array by ranges."""
         if not ids:
             return
+        # By ranges: thousands of tasks one by one would exceed the length of a command line.
         answer = await self._run(["qdel", *_ranges(ids)])
         gone = re.compile(r"does not exist|do(es)? not exist:")
         bad = [
@@ -192,7 +193,7 @@ class GridEngine:
         )
 
     async def expected_start(self, request: JobRequest) -> float | None:
-        """Now, where it would start at once (``-w p``); later starts Grid Engine does not tell."""
+        """Return the present time if a request would start at once (``-w p``), else None."""
         check(request)
         now = time.time()
         if request.begin is not None and request.begin > now:
@@ -205,7 +206,7 @@ class GridEngine:
         raise _refusal("qsub -w p", answer)
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
-        """An advance reservation; who may make one is in the list ``arusers``."""
+        """Make an advance reservation, which only users in the list ``arusers`` may do."""
         request = JobRequest(
             name=name, processors=processors, seconds=seconds, script="", folder="/"
         )
@@ -225,7 +226,7 @@ class GridEngine:
             raise _refusal("qrsub", answer)
 
     async def unreserve(self, name: str) -> None:
-        """Jobs that run in it are ended with it."""
+        """Delete a reservation, which ends the jobs that run in the reservation."""
         plain = _plain(name)
         answer = await self._run(["qrdel", plain])
         if answer.status != 0 and "does not exist" not in answer.words:
@@ -236,7 +237,7 @@ class GridEngine:
         raise SiteError("Grid Engine takes no hosts from a job that runs")
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Usage of running jobs by ``qstat``, and of ended ones by the accounting."""
+        """Return usage of running jobs by ``qstat`` and of ended jobs by the accounting."""
         if not ids:
             return {}
         now = time.time()
@@ -287,7 +288,7 @@ class GridEngine:
         return job_script("#$", directives, setup, request)
 
     async def _environment(self, request: JobRequest) -> str:
-        """Name of a parallel environment that fits."""
+        """Return the name of a parallel environment that fits a request."""
         if self._named is not None:
             return self._named
         if self._environments is None:
@@ -302,7 +303,7 @@ class GridEngine:
 
     async def named(self, name: str) -> JobIds:
         """
-        Ids of this user's jobs of a name, such as have ended lately included.
+        Return ids of this user's jobs with a name, including jobs that ended lately.
 
         Raises
         ------
@@ -316,7 +317,7 @@ class GridEngine:
         return sorted(set(ids), key=lambda id: [int(part) for part in id.split(".")])
 
     async def _listed(self) -> list[QstatJob]:
-        """Our jobs, and the last that ended."""
+        """List our jobs, and the jobs that ended last."""
         text = await self._output_of(["qstat", "-xml", "-r", "-s", "prsz"])
         if not qstat_output.is_listing(text):
             raise unreadable_output_error("qstat", text)
@@ -324,7 +325,7 @@ class GridEngine:
 
     async def _records(self, ids: Sequence[str]) -> tuple[dict[str, QacctRecord], str]:
         """
-        The last record of each, and why there may be more than was found.
+        Return the last record of each job, and why records may be missing.
 
         ``qacct`` takes one job, or all of a user's since a time.
         """
@@ -334,6 +335,7 @@ class GridEngine:
             command = ["qacct", "-o", await self._who()]
             if all(number in self._submitted for number in numbers):
                 since = min(self._submitted[number] for number in numbers)
+                # Without a begin, qacct reads the whole accounting file, which holds years.
                 command += ["-b", _date(since - _SLACK)]
             command.append("-j")
         try:
@@ -381,7 +383,7 @@ class GridEngine:
         )
 
     async def _errors(self, ids: Sequence[str]) -> dict[str, str]:
-        """Why jobs are in error, in Grid Engine's words."""
+        """Return why jobs are in error, in Grid Engine's words."""
         numbers = list(dict.fromkeys(id.partition(".")[0] for id in ids))
         answer = await self._run(["qstat", "-j", ",".join(numbers)])
         complaints: dict[str, str] = {}
@@ -415,7 +417,7 @@ class GridEngine:
         }
 
     async def _reservation(self, name: str) -> str:
-        """Number of a reservation of ours."""
+        """Return the number of a reservation of ours."""
         user = await self._who()
         plain = _plain(name)
         for number, window in (await self._reservations(user)).items():
@@ -424,7 +426,7 @@ class GridEngine:
         raise SiteError(f"Grid Engine has no reservation {name} of yours")
 
     async def _who(self) -> str:
-        """Name of the user whose jobs are ours."""
+        """Return the name of the user whose jobs are ours."""
         if self._user is None:
             answer = await self._shell.run(["id", "-un"])
             self._user = answer.stdout.strip()
@@ -441,13 +443,13 @@ class GridEngine:
 
 
 def _refusal(doing: str, answer: CommandResult) -> SiteError:
-    """Without the words that are in all of them."""
+    """Return Grid Engine's complaint as an error, without the phrases common to all."""
     plain = re.sub(r"Unable to run job: |\bExiting\.|\berror: ", "", answer.stderr)
     return command_error(doing, CommandResult(answer.status, answer.stdout, plain), COMPLAINTS)
 
 
 def _line_of(id: str, listed: Iterable[QstatJob]) -> QstatJob | None:
-    """The line of a job; one that says it has ended counts only when there is no other."""
+    """Return the line of a job, preferring a line of a job that has not ended."""
     found = _ID.fullmatch(id)
     if found is None:
         return None
@@ -476,12 +478,12 @@ def _report(id: str, line: QstatJob) -> JobReport:
 
 
 def _plain(name: str) -> str:
-    """Names begin with a letter."""
+    """Return a reservation's name, with a letter in front where it has none."""
     return name if name[:1].isalpha() else f"j{name}"
 
 
 def _deleted(text: str) -> set[str]:
-    """Jobs that ``qdel`` says it deleted, or will."""
+    """Return the jobs that ``qdel`` reports as deleted or as about to be."""
     found = set()
     for words in re.findall(r"(?:has deleted|has registered the) (job.*)", text):
         if plain := re.match(r"job(?:-array task)? (\d+(?:\.\d+)?)\b", words):
@@ -494,7 +496,7 @@ def _deleted(text: str) -> set[str]:
 
 
 def _ranges(ids: Sequence[str]) -> list[str]:
-    """``["7", "9.1", "9.2", "9.3"]`` as ``["7", "9.1-3"]``."""
+    """Join array tasks to ranges: ``["7", "9.1", "9.2", "9.3"]`` to ``["7", "9.1-3"]``."""
     words = []
     runs: dict[str, list[tuple[int, int]]] = {}
     for id in sorted(set(ids), key=lambda id: [int(part) for part in re.findall(r"\d+", id)]):

@@ -125,14 +125,14 @@ class LSF(MinimalManager):
         return await self._submissions.once(plain_name(request), hand_in, self.named)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; those that have already gone are no error."""
+        """Cancel jobs; jobs that have ended already are no error."""
         if not ids:
             return
         answer = await self._run(["bkill", *ids])
         check_cancelled("bkill", answer, _GONE, COMPLAINTS)
 
     async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Report on jobs by one ``bjobs``, and by ``bacct`` for those that it has forgotten."""
+        """Report on jobs by one ``bjobs``, and by ``bacct`` for jobs that LSF no longer lists."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
     async def queue(self) -> QueueState:
@@ -168,7 +168,7 @@ class LSF(MinimalManager):
         )
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Usage of jobs, as long as ``bjobs`` lists them."""
+        """Return usage of jobs that ``bjobs`` still lists."""
         now = time.time()
         found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
         return {id: usage for id, usage in found.items() if usage is not None}
@@ -258,7 +258,7 @@ class LSF(MinimalManager):
 
 
 def _size(request: JobRequest) -> list[str]:
-    """Slots, and how they are spread."""
+    """Return the directives for slots and their spread over hosts."""
     each = request.processors
     if request.nodes is not None:
         fewest, most = request.nodes[0] * each, request.nodes[1] * each

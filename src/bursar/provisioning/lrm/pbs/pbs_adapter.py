@@ -116,7 +116,7 @@ class PBS(MinimalManager):
         return await self._submissions.once(plain_name(request), hand_in, find)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; those that have already gone are no error."""
+        """Cancel jobs; jobs that have ended already are no error."""
         if not ids:
             return
         answer = await self._run(["qdel", *ids])

@@ -80,10 +80,10 @@ class Slurm:
         self._version: str | None = None
         self._doubtful: set[str] = set()
         self._given: dict[str, int] = {}  # jobs and arrays that were handed out, with their sizes
-        self._seen: set[str] = set()  # others of this user's that were asked for by name
+        self._seen: set[str] = set()  # other jobs of this user, known by name
         self._cancelled: set[str] = set()
         self._ran: set[str] = set()  # jobs that were listed as running
-        self._requeued: set[str] = set()  # of these, such as were put back into the queue
+        self._requeued: set[str] = set()  # jobs that ran and were put back into the queue
         self._records = SlurmRecords(self.shell)
 
     @property
@@ -101,7 +101,7 @@ class Slurm:
         )
 
     async def version(self) -> str:
-        """Version such as ``"22.05.8"``; asked for once."""
+        """Return the version, such as ``"22.05.8"``; Slurm is asked once."""
         if self._version is None:
             answer = await self.shell.run(["sbatch", "--version"])
             self._version = answer.stdout.split()[-1] if answer.stdout.split() else "unknown"
@@ -111,17 +111,17 @@ class Slurm:
 
     async def submit(self, request: JobRequest) -> list[str]:
         """
-        Hands in jobs by ``sbatch``, the script on its standard input.
+        Submit jobs by ``sbatch``, with the script on standard input.
 
-        Where no answer came nobody knows whether the job was taken. It is looked for by its
-        name, at once and, when the same request is handed in again, before that.
+        Without an answer nobody knows whether the job was taken. The job is then looked for by
+        name, at once and again before the same request is repeated.
 
         Raises
         ------
         SiteError
             When Slurm says no; transient, when it could not be asked.
         InputError
-            When no job can be like that.
+            When the request is impossible.
         """
         check(request)
         self._must_be_configured()
@@ -173,7 +173,7 @@ class Slurm:
 
     async def _find(self, name: str, why: str) -> str:
         """
-        The job of a submission that was not answered.
+        Find the job of a submission that was not answered.
 
         Raises
         ------
@@ -195,20 +195,21 @@ class Slurm:
         raise SiteError(f"Slurm: {name} was not submitted: {why}", transient=True)
 
     async def _named(self, name: str) -> str | None:
-        """A job or array of that name that was not handed out yet."""
+        """Return a job or array of a name that no request has been given yet."""
         command = ["squeue", "--noheader", "--me", f"--name={name}", "--states=all"]
         answer = await self.shell.run([*command, slurm_output.STATUS], environment=EPOCH)
         if answer.status != 0:
             raise slurm_states.slurm_error("jobs cannot be listed", answer.words)
         found = slurm_output.parents(slurm_output.read_status(answer.stdout).reports)
         fresh = [job for job in found if job not in self._given]
+        # Names recur over months in a site's history: the newest job is this request's.
         return max(fresh, key=int) if fresh else None
 
     async def named(self, name: str) -> list[str]:
         """
-        Ids of this user's listed jobs with a name, ended or not, whoever submitted them.
+        Return ids of this user's listed jobs with a name, ended or not.
 
-        For what a process left behind that was killed before it could write down the id.
+        These include jobs of a process that was killed before the id was on disk.
 
         Raises
         ------

@@ -52,7 +52,7 @@ def parse_slurm_time(word: str) -> float | None:
 
 def parse_time_limit(word: str) -> float | None:
     """
-    Seconds of a time limit such as ``2-03:00:00``, ``1:30`` (minutes first); None: no limit.
+    Parse a time limit like ``2-03:00:00`` or ``1:30`` (minutes first) to seconds; None: no limit.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def parse_time_limit(word: str) -> float | None:
 
 def expand_hostlist(expression: str) -> tuple[str, ...]:
     """
-    The nodes of an expression such as ``n[1-3,07],login``.
+    Expand a list of nodes like ``n[1-3,07],login`` to names.
 
     Raises
     ------
@@ -268,9 +268,9 @@ def read_completions(text: str) -> SqueueStatus:
 
 def read_stints(text: str) -> dict[str, list[tuple[int, float]]]:
     """
-    Processors and seconds of each time that a job ran, by its raw id.
+    Read processors and seconds of each time that a job ran, by raw job id.
 
-    Of a job that was put back into the queue there is a line for each, with its state of then.
+    A job that was requeued has one line for each time.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for line in text.splitlines():
@@ -288,7 +288,7 @@ def read_stints(text: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def usage_of(report: JobReport, now: float) -> JobUsage | None:
-    """Usage of a job; None when it cannot be determined."""
+    """Return the usage of a job; None when the record does not determine it."""
     if report.state not in ("running", "ended"):
         return None
     if report.began is None or report.processors is None:

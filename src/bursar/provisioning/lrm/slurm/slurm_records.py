@@ -1,4 +1,4 @@
-"""What Slurm has recorded of jobs that are no longer in the queue."""
+"""Reads Slurm's records of jobs that are no longer in the queue."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ MOST_LISTED = 50_000
 
 class SlurmRecords:
     """
-    Reads the records of a cluster, of whichever kind it keeps.
+    Reads a cluster's records, by accounting or by the list of completed jobs.
 
     Parameters
     ----------

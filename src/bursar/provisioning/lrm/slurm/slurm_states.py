@@ -63,7 +63,7 @@ STATES = {
 }
 
 COMPLETING = "COMPLETING"
-"""Said of a job that is completing where Slurm gives no other reason."""
+"""Reason of a completing job for which Slurm gives no other reason."""
 
 _ENDING = (
     (re.compile(r"TimeLimit"), SlurmStateMeaning("ended", "timeout")),
@@ -106,7 +106,7 @@ _STUCK_FOR = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice i
 
 def of_job(state: str, reason: str) -> tuple[SlurmStateMeaning, str]:
     """
-    Meaning of a job's state and reason, with words for people.
+    Return the meaning of a job's state and reason, with words for people.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def of_job(state: str, reason: str) -> tuple[SlurmStateMeaning, str]:
 
     Returns
     -------
-    Meaning
+    SlurmStateMeaning
         ``"unknown"`` for a state that we have no name for.
     str
         Slurm's words, and what to change where a job never starts.
@@ -145,7 +145,7 @@ def of_job(state: str, reason: str) -> tuple[SlurmStateMeaning, str]:
 
 
 def _is_refusal(reason: str) -> bool:
-    """Whether a job that failed never was able to start."""
+    """Whether a failed job was never able to start."""
     return any(word in reason for word in ("BadConstraints", "InvalidAccount", "InvalidQOS"))
 
 
@@ -161,7 +161,7 @@ _UNREACHABLE = re.compile(
 )
 
 NOT_SENT = re.compile(r"unable to contact slurm controller \(connect failure\)", re.IGNORECASE)
-"""Nobody was there to take what was said; of all else that is unreachable one cannot know."""
+"""Message after which a request was surely not received; other failures leave that open."""
 
 _ADVICE = tuple(
     (re.compile(pattern, re.IGNORECASE), advice)
@@ -208,20 +208,20 @@ _ADVICE = tuple(
 
 
 def is_unreachable(words: str) -> bool:
-    """Whether Slurm could not be reached at all."""
+    """Whether a message says that Slurm could not be reached at all."""
     return _UNREACHABLE.search(words) is not None
 
 
 def slurm_error(what: str, words: str) -> SiteError:
     """
-    An error in Slurm's words, with what to change.
+    Return an error in Slurm's words, with a hint on what to change.
 
     Parameters
     ----------
     what
-        Was to be done.
+        Action that failed.
     words
-        That were said, on one line.
+        Slurm's message, on one line.
     """
     words = re.sub(r"^(sbatch|scontrol|scancel|squeue|sinfo|sacct): (error: )?", "", words)
     if is_unreachable(words):
