@@ -61,19 +61,19 @@ def check_cancelled(
     what: str, answer: CommandResult, gone: str, complaints: Iterable[KnownComplaint]
 ) -> None:
     """
-    Jobs that were to end do, or the scheduler said why; those gone already are no error.
+    Check the answer to a cancellation; jobs that have ended already are no error.
 
     Parameters
     ----------
     what
-        The command that was to end them.
+        Command that was to end the jobs.
     gone
         Pattern of a line that says that a job is gone, whatever its case.
 
     Raises
     ------
     SiteError
-        When another line says why some do not.
+        When the scheduler says why some jobs do not end.
     """
     bad = [
         line

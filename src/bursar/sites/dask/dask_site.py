@@ -36,10 +36,10 @@ CONNECT = 10.0
 """Seconds in which the scheduler, and a worker, must answer."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks at who is there."""
+"""Seconds between two looks at which workers are there."""
 
 SHUNNED = 10.0
-"""Seconds for which a worker gets nothing that did not answer as it should."""
+"""Seconds without jobs for a worker that did not answer as expected."""
 
 
 class DaskSite:
@@ -74,7 +74,7 @@ class DaskSite:
         return self._facts
 
     def opened(self) -> AbstractAsyncContextManager[None]:
-        """Connected to the scheduler while the context lasts."""
+        """Return a context in which the site is connected to the scheduler."""
         return self._opened()
 
     @asynccontextmanager
@@ -104,11 +104,11 @@ class DaskSite:
                 self._client = None
 
     def offers(self) -> tuple[Slot, ...]:
-        """All its processors, from now on, without end."""
+        """Return all processors of the site, from now on, without end."""
         return self._facts.offers
 
     def status(self, seconds: float | None = None) -> SiteStatus:
-        """Threads that no pilot of ours holds; other users' load is unknown."""
+        """Return the threads that no pilot of ours holds; other users' load is unknown."""
         free = self._free
         return SiteStatus(
             site=self._facts.name,
@@ -119,7 +119,7 @@ class DaskSite:
         )
 
     def view(self) -> PoolSite:
-        """The site as a pool sees it: processors start at once and have no end."""
+        """Return the site as a pool sees it: processors start at once and have no end."""
         widest = max((worker.threads for worker in self._workers.values()), default=None)
         return view_at_once(self._facts, self._free, widest)
 
@@ -136,7 +136,7 @@ class DaskSite:
         begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> HeldThreads:
-        """Takes threads of Dask workers; see :class:`bursar.sites.protocol.Site`."""
+        """Take threads of Dask workers; see :class:`bursar.sites.protocol.Site`."""
         shares = self._shares(pilot.processors)
         lacking = pilot.processors - sum(threads for _, threads in shares)
         if lacking:
@@ -168,9 +168,9 @@ class DaskSite:
 
     def _shares(self, processors: int) -> list[tuple[DaskWorker, int]]:
         """
-        Threads to take of each Dask worker, the ones with most left first.
+        Choose the threads to take of each Dask worker, workers with most threads left first.
 
-        So as few workers as possible share them, and wide tasks find room.
+        As few workers as possible then share a pilot, and wide tasks find room.
         """
         left = {
             address: worker.threads - sum(held.threads_of(address) for held in self._held)
@@ -215,7 +215,7 @@ class DaskSite:
         )
 
     async def _clear_up(self) -> None:
-        """Nothing of the run is left at the workers, as far as they can be reached."""
+        """End everything of the run at the workers that can be reached."""
         if self._client.status != "running":
             return
         with contextlib.suppress(Exception):  # the scheduler may be gone
@@ -224,7 +224,7 @@ class DaskSite:
 
     async def _watch_connection(self) -> None:
         """
-        Learns which workers are there.
+        Find out which workers are there.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class DaskSite:
 
     async def _meet(self, threads: dict[str, int], now: float) -> None:
         """
-        Learns whether workers have this package, and see our files.
+        Find out whether workers have this package, and share our file system.
 
         Raises
         ------
@@ -289,6 +289,8 @@ class DaskSite:
             await asyncio.sleep(CHECK_INTERVAL)
             try:
                 await self._watch_connection()
+                # Several heartbeats within the workers' patience: one that is lost must not end the
+                # run there.
                 if loop.time() - last_contact >= PATIENCE / 6:
                     last_contact = loop.time()
                     async with asyncio.timeout(CONNECT):
@@ -311,13 +313,13 @@ class DaskSite:
             held.lose(f"its Dask cluster {why}")
 
     async def _mend(self, held: HeldThreads) -> None:
-        """A pilot gets others in place of workers that are gone; or is lost after a while."""
+        """Replace a pilot's lost workers; report the pilot as lost after a while without any."""
         with contextlib.suppress(SiteError):  # the dispatcher is gone
             await held.join(self._shares(held.wanted - held.processors))
         held.poll(CONNECT)
 
     def _shun(self, address: str) -> None:
-        """A worker did not answer as it should; it may later."""
+        """Send nothing for a while to a worker that did not answer as expected."""
         self._workers.pop(address, None)
         self._shunned[address] = asyncio.get_running_loop().time() + SHUNNED
 
@@ -330,7 +332,7 @@ class DaskSite:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Dask's own talk on stderr, of connections that are lost, is ours to tell or not to tell."""
+    """Silence Dask's own messages on stderr: lost connections are reported by this site."""
     log = logging.getLogger("distributed")
     level = log.level
     log.setLevel(logging.CRITICAL)

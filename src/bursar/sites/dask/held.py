@@ -79,16 +79,16 @@ class HeldThreads:
 
     @property
     def workers(self) -> int:
-        """Dask workers that are there; one where others are awaited in their place."""
+        """Number of Dask workers; one while replacements are awaited, zero once lost."""
         return 0 if self._lost.done() else max(1, len(self._shares))
 
     def threads_of(self, address: str) -> int:
-        """How many of them are a Dask worker's."""
+        """Return how many of the threads belong to a Dask worker."""
         return sum(share.threads for share in self._shares if share.address == address)
 
     async def join(self, shares: Sequence[tuple[DaskWorker, int]]) -> None:
         """
-        Takes threads of Dask workers.
+        Take threads of Dask workers.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class HeldThreads:
             self._lost.set_result(("lost", why))
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Returns when its Dask workers are gone, and others have not come in their place."""
+        """Return when the Dask workers are gone and no others have replaced them."""
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
@@ -169,7 +169,7 @@ class HeldThreads:
             self._on_broken(share.address)
 
     def _let_go(self, share: "_ThreadShare") -> None:
-        """The dispatcher wants nothing more of it, or is gone."""
+        """Handle that the dispatcher dismisses a share, or is gone."""
         if self._drop(share):
             self.wanted -= share.threads
 
@@ -184,7 +184,7 @@ class HeldThreads:
         return True
 
     def _count(self) -> None:
-        """Up to now so many were there; before there are others."""
+        """Add up the thread-seconds so far; called before each change of their number."""
         now = asyncio.get_running_loop().time()
         self._had += self.processors * (now - self._counted)
         self._counted = now

@@ -1,4 +1,4 @@
-"""Jobs are sent to one Dask worker, and their results come back."""
+"""Send jobs to one Dask worker, and take their results in."""
 
 import asyncio
 import contextlib
@@ -24,16 +24,16 @@ from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 
 PATIENCE = 30.0
-"""Seconds after which Dask workers take a run to be gone that they do not hear of."""
+"""Seconds without a heartbeat after which Dask workers take a run to be gone."""
 
 MOST_TOGETHER = 1024
-"""Jobs of one order."""
+"""Most jobs of one order."""
 
 _REACH = 5.0
 """Seconds in which a Dask worker must have heard that jobs are to stop."""
 
 _LARGE = 1 << 20
-"""Bytes of an order that goes to the worker as data, not through the scheduler's graph."""
+"""Bytes from which an order travels as data and not in the scheduler's task graph."""
 
 _FIXED = 128  # bytes, about, of a job
 
@@ -124,16 +124,16 @@ class DaskJobExecutor:
         self._root = RootNamespace(welcome.root, welcome.files)
 
     def execute(self, jobs: Sequence[WireJob]) -> None:
-        """Sends jobs on, with others that come in this turn of the loop."""
+        """Send jobs on, together with others that come in this turn of the loop."""
         self._waiting.extend(jobs)
         self._schedule_send()
 
     def give_back(self, count: int) -> Sequence[WireJob]:
-        """Up to so many jobs that have not been sent on, the last ones first."""
+        """Return up to ``count`` jobs that have not been sent on, the last first."""
         return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
 
     def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
-        """Has tasks stopped, here and over there."""
+        """Stop tasks, both here and at the Dask worker."""
         which = None if tasks is None else set(tasks)
         kept: deque[WireJob] = deque()
         for job in self._waiting:
@@ -148,7 +148,7 @@ class DaskJobExecutor:
             self._tasks.start(self._stop_over_there(sent, grace, reason))
 
     async def stop(self) -> None:
-        """Carries nothing more; what runs is stopped, if it can be reached."""
+        """Send nothing more, and stop running jobs if the Dask worker can be reached."""
         self._is_over = True
         self._waiting.clear()
         sent = list(self._sent)
@@ -169,11 +169,12 @@ class DaskJobExecutor:
             asyncio.get_running_loop().call_soon(self._send_on)
 
     def _send_on(self) -> None:
-        """Fills the processors that no order has."""
+        """Send orders to processors that have none."""
         self._send_scheduled = False
         while self._waiting and not self._is_over:
             width = self._waiting[0].processors
             free = self._processors - self._used
+            # In order: narrow jobs that overtook a wide one could keep it waiting for ever.
             if width > free:
                 break
             jobs = [self._waiting.popleft()] if width > 1 else self._together(free)
@@ -181,7 +182,7 @@ class DaskJobExecutor:
             self._tasks.start(self._run_jobs(jobs, width))
 
     def _together(self, orders: int) -> list[WireJob]:
-        """The next narrow jobs, a fair part for one of so many orders."""
+        """Take the next narrow jobs, a fair part of the waiting ones for one of ``orders``."""
         fair = min(MOST_TOGETHER, -(-len(self._waiting) // orders))
         jobs: list[WireJob] = []
         size = 0
@@ -193,7 +194,7 @@ class DaskJobExecutor:
         return jobs
 
     async def _run_jobs(self, jobs: list[WireJob], width: int) -> None:
-        """Order after order at one bench, until nothing is in hand there."""
+        """Send one order after another to a sidecar until it has no jobs left."""
         sidecar = ""
         try:
             while jobs or sidecar:
@@ -212,7 +213,7 @@ class DaskJobExecutor:
             self._schedule_send()
 
     async def _ordered(self, jobs: list[WireJob], sidecar: str) -> DaskJobOrder:
-        """An order of jobs with the files that they read, without those that cannot go."""
+        """Make an order of jobs with their files; jobs without their files fail at once."""
         welcome = self._welcome
         assert welcome is not None
         place: SharedRunPaths | None = SharedRunPaths(
@@ -242,15 +243,17 @@ class DaskJobExecutor:
 
     async def _ask(self, order: bytes) -> DaskReply:
         """
-        Has Dask carry out an order over there.
+        Have Dask run an order on the worker.
 
         Raises
         ------
-        _Broken
-            When it does not.
+        _DaskProtocolError
+            When the worker does not answer, or not as expected.
         """
         aside: dict[str, Any] = {
             "workers": [self._worker.address],
+            # Placement and retries are the dispatcher's: Dask must never run an order elsewhere or
+            # again.
             "allow_other_workers": False,
             "pure": False,
             "retries": 0,
@@ -347,9 +350,7 @@ def _packed(
     root: RootNamespace, jobs: list[WireJob]
 ) -> tuple[list[tuple[WireJob, list[FilePayload]]], list[Outcome]]:
     """
-    Jobs with the files that they read, and what became of those that cannot have theirs.
-
-    Of the first ones, as many as fit into one order.
+    Pack as many first jobs with their files as fit into one order; return failures apart.
     """
     sendable: list[tuple[WireJob, list[FilePayload]]] = []
     failed: list[Outcome] = []
@@ -393,7 +394,7 @@ def _pair(which: Sequence[int]) -> tuple[int, int]:
 
 
 def _bulk(job: WireJob) -> int:
-    """Bytes, about, of a job on its way, without its files."""
+    """Estimate the bytes of a job in an order, without files."""
     return _FIXED + sum(len(repr(step)) for step in job.steps)
 
 

@@ -49,7 +49,7 @@ from bursar.worker.worker_settings import WorkerSettings
 from bursar.worker.workspace import FILES, LOGS, WORK
 
 SLICE = 0.25
-"""Seconds after which what has ended is told, though more is to come."""
+"""Seconds after which ended jobs are reported although more are to come."""
 
 _READY = 30.0
 """Seconds in which a worker process must have said hello."""
@@ -58,7 +58,7 @@ _MANNERS = 5.0
 """Seconds in which an unauthenticated connection must show who it is."""
 
 _FULL = 32 * 1024 * 1024
-"""Bytes of files and streams with which what has ended is told at once."""
+"""Bytes of files and streams at which ended jobs are reported at once."""
 
 _PIECE = 1 << 20  # bytes read at a time
 _DIED = "the worker process beside Dask's died"
@@ -124,14 +124,14 @@ class DaskSidecar:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is here."""
+        """Whether the sidecar has a job."""
         return bool(self._left)
 
     def begin(
         self, jobs: Sequence[WireJob], payloads: Sequence[list[FilePayload]]
     ) -> list[DaskJobResult]:
         """
-        Hands jobs to the process.
+        Hand jobs to the process.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class DaskSidecar:
         Returns
         -------
         list
-            Those whose files could not be laid out; the others are in hand now.
+            Results of jobs whose files could not be written; the process has the others.
         """
         failed: list[DaskJobResult] = []
         sent: list[WireJob] = []
@@ -163,16 +163,15 @@ class DaskSidecar:
 
     def wait(self) -> tuple[list[DaskJobResult], list[tuple[int, int]]]:
         """
-        Waits for the jobs in hand: for half of them, while the process goes on with the others,
-        or for some time where there is something to tell. Jobs of a process that has died are
-        lost.
+        Wait until half of the jobs in hand have ended, while the process goes on with the others,
+        or for some time if there is something to report. Jobs of a dead process are lost.
 
         Returns
         -------
         done : list
-            Those that have ended.
+            Results of the jobs that have ended.
         returned : list
-            Task and attempt of those that have not begun and will not, since another takes long.
+            Task and attempt of jobs that will not begin here, since a long one is before them.
         """
         done: list[DaskJobResult] = []
         returned: list[tuple[int, int]] = []
@@ -188,6 +187,8 @@ class DaskSidecar:
                 if alone or (done and len(self._left) <= half):
                     break
                 if enough and not asked:
+                    # A long job keeps the others from beginning: the dispatcher may give these to
+                    # an idle worker.
                     self._send(JobRecall(len(self._left)))
                     asked = True
                 # Once asked, it says at once what of them has ended, or gives back the rest.
@@ -210,12 +211,12 @@ class DaskSidecar:
         return done, returned
 
     def cancel(self, tasks: list[int], grace: float, reason: str) -> None:
-        """Tasks are to stop; others that it does not have are passed over."""
+        """Stop tasks; tasks that are not here are ignored."""
         with contextlib.suppress(OSError):
             self._send(CancelTasks(tasks, grace, reason))
 
     def close(self) -> None:
-        """Ends the process, and all that it runs."""
+        """End the process and everything that it runs."""
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)  # who waits for it hears so, unlike of a close
         try:
@@ -223,6 +224,7 @@ class DaskSidecar:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # Killed, the worker could not end its tasks: they are found by their marks.
         kill_leftovers(self._mark, self.name)
         self._line.close()
         remove_tree(self._scratch)
@@ -246,6 +248,7 @@ class DaskSidecar:
             )
             try:
                 assert self._process.stdin is not None
+                # On standard input: arguments and environment can be read by others.
                 with self._process.stdin as stdin:
                     stdin.write(msgspec.json.encode(settings))
                 self._line = self._met(listening, token)
@@ -255,7 +258,7 @@ class DaskSidecar:
                 raise
 
     def _met(self, listening: socket.socket, token: str) -> socket.socket:
-        """The connection of the process that was started; others that come are turned away."""
+        """Accept the connection of the started process and turn any other away."""
         listening.settimeout(0.2)
         until = time.monotonic() + _READY
         while time.monotonic() < until and self.is_alive:
@@ -265,6 +268,8 @@ class DaskSidecar:
                 continue
             line.settimeout(_MANNERS)
             with contextlib.suppress(OSError, *NONSENSE):
+                # Any user of this machine can connect to a local port; in constant time, so that
+                # the token cannot be guessed byte by byte.
                 if secrets.compare_digest(self._first(line).token, token):
                     line.settimeout(None)
                     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -289,7 +294,7 @@ class DaskSidecar:
         return SharedRunPaths(*parts)
 
     def _job_folder(self, job: WireJob, payloads: list[FilePayload]) -> str:
-        """A home for a job whose files travel, with those that it reads."""
+        """Make a folder for a job whose files travel, with the files that the job reads."""
         home = os.path.join(self._scratch, f"home-{job.task}-{job.attempt}")
         remove_tree(home)
         for part in (FILES, WORK, LOGS):
@@ -319,7 +324,7 @@ class DaskSidecar:
             remove_tree(staged.home)
 
     def _received(self, patience: float | None) -> list[FromWorker]:
-        """Next messages of the process; empty when none came within the patience."""
+        """Return the process's next messages; empty when none came within ``patience`` seconds."""
         if patience is not None:
             poll = select.poll()
             poll.register(self._line, select.POLLIN)
@@ -336,7 +341,7 @@ class DaskSidecar:
 
 
 def unstarted_outcome(job: WireJob, status: Status, reason: str) -> Outcome:
-    """Outcome of a job that has not begun, or of which nothing is known."""
+    """Return the outcome of a job that has not begun, or of which nothing is known."""
     now = time.time()
     return Outcome(
         task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason

@@ -74,7 +74,7 @@ class SidecarRegistry:
 
     def execute(self, order: DaskJobOrder) -> DaskReply:
         """
-        Does an order, or some of it.
+        Run an order, or a part of the order.
 
         Raises
         ------
@@ -92,6 +92,8 @@ class SidecarRegistry:
                 for job in not_begun
             ]
             jobs = [order.jobs[i] for i in wanted]
+            # Under one lock with the look at `unwanted`: a cancellation comes either before or
+            # after, never in between.
             kept.here.update(map(_which, jobs))
         if not jobs and not order.sidecar:
             return DaskReply(done)
@@ -126,7 +128,7 @@ class SidecarRegistry:
         Returns
         -------
         list
-            Those that have not come; they will not begin.
+            Jobs that have not arrived here, and will not begin when they do.
         """
         with self._lock:
             kept = self._kept(run, patience)
@@ -144,7 +146,7 @@ class SidecarRegistry:
                 self._runs[run].last_contact = time.monotonic()
 
     def clear(self, run: str) -> None:
-        """Ends all that there is of a run."""
+        """End everything of a run."""
         with self._lock:
             kept = self._runs.pop(run, None)
             sidecars = [] if kept is None else [*kept.idle, *kept.busy.values()]
@@ -155,7 +157,7 @@ class SidecarRegistry:
             sidecar.close()
 
     def _kept(self, run: str, patience: float) -> _RunSidecars:
-        """Entry of a run, made if missing; counts as a heartbeat."""
+        """Return the entry of a run, making it if missing; the call counts as a heartbeat."""
         now = time.monotonic()
         kept = self._runs.get(run)
         if kept is None:
@@ -169,7 +171,7 @@ class SidecarRegistry:
     def _taken(
         self, kept: _RunSidecars, order: DaskJobOrder, jobs: Sequence[WireJob]
     ) -> DaskSidecar | None:
-        """Sidecar that has the jobs of the earlier order; else an idle one, or a new one."""
+        """Return the sidecar with an earlier order's jobs, an idle one, or a new one."""
         if order.sidecar:
             with self._lock:
                 return kept.busy.get(order.sidecar)
@@ -182,6 +184,7 @@ class SidecarRegistry:
                 return found
         made = DaskSidecar(order.mark, order.spill, processors, order.place, self._parent)
         with self._lock:
+            # Starting a process takes a while: the run may have been taken to be gone meanwhile.
             closed = self._runs.get(order.run) is not kept
             if not closed:
                 kept.busy[made.name] = made
@@ -234,7 +237,7 @@ def _which(job: WireJob) -> _Which:
 
 
 def inspect_process(path: str, dask_worker: Any = None) -> tuple[str, str, bool]:
-    """Version of this package here, identity of this process, whether a file is at hand."""
+    """Return this package's version, this process's identity, and whether a file is seen here."""
     global _registry
     if _registry is None:
         _registry = SidecarRegistry(dask_worker.local_directory)
@@ -242,7 +245,7 @@ def inspect_process(path: str, dask_worker: Any = None) -> tuple[str, str, bool]
 
 
 def run_jobs(data: bytes) -> bytes:
-    """Carries out an order, or some of it."""
+    """Run an encoded order, or a part of the order."""
     order = decode_order(data)
     if _registry is None or order.whom != IDENTITY:
         return encode_answer(DaskReply(is_other=True))  # Dask does again what others had

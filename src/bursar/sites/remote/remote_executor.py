@@ -1,4 +1,4 @@
-"""Jobs are sent to an instance, and their results come back."""
+"""Send jobs to an instance of a service, and take their results in."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 
 _FAULTS = frozenset({400, 403, 409, 413, 415, 422})
-"""Statuses that blame what was asked for, not the service."""
+"""HTTP statuses that blame the request, not the service."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class RemoteJobExecutor:
     """
     Runs jobs on one instance; a :class:`bursar.sites.proxy_worker.JobExecutor`.
 
-    What comes while something is being submitted is submitted together after it.
+    Jobs that come during a submission are submitted together afterwards.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class RemoteJobExecutor:
     on_lost
         Called once, with a line for people, when no more jobs can be run.
     trust
-        In what form calls are to send their results.
+        Form in which calls send their results: data, or pickles of a trusted service.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RemoteJobExecutor:
         self._files: RemoteInstanceFiles | None = None
         self._submitted: dict[str, _SubmittedJob] = {}  # by label
         self._waiting: list[_SubmittedJob] = []
-        self._bringing = 0  # results of which something is still under way
+        self._bringing = 0  # results whose files are still being fetched
         self._work = asyncio.Event()
         self._tasks = TaskSupervisor(self._on_failure)
 
@@ -89,7 +89,7 @@ class RemoteJobExecutor:
         self._tasks.start(self._listen())
 
     def execute(self, jobs: Sequence[WireJob]) -> None:
-        """Jobs are to be submitted."""
+        """Queue jobs to be submitted."""
         now = time()
         for job in jobs:
             submitted = self._submitted[label_of(job)] = _SubmittedJob(job, now)
@@ -97,7 +97,7 @@ class RemoteJobExecutor:
         self._work.set()
 
     def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
-        """Tasks are to stop; those that were not submitted yet have ended then."""
+        """Stop tasks; tasks that were not submitted yet end at once."""
         wanted = None if tasks is None else set(tasks)
         numbers: list[int] = []
         for submitted in list(self._submitted.values()):
@@ -113,7 +113,7 @@ class RemoteJobExecutor:
             self._tasks.start(self._cancel(numbers, grace))
 
     def give_back(self, count: int) -> Sequence[WireJob]:
-        """Up to so many jobs that were not submitted yet, the last ones first."""
+        """Return up to ``count`` jobs that were not submitted yet, the last first."""
         back = [self._waiting.pop().job for _ in range(min(count, len(self._waiting)))]
         for job in back:
             del self._submitted[label_of(job)]
@@ -128,7 +128,7 @@ class RemoteJobExecutor:
         is_expected = isinstance(error, RemoteProblem | SiteError)
         self._on_lost(str(error) if is_expected else f"{type(error).__name__}: {error}")
 
-    # There.
+    # Towards the service.
 
     async def _submit_on(self) -> None:
         while True:
@@ -139,7 +139,7 @@ class RemoteJobExecutor:
                 await self._submit(await self._with_files(batch))
 
     async def _with_files(self, batch: Sequence[_SubmittedJob]) -> list[_SubmittedJob]:
-        """Jobs of the batch whose files have been sent."""
+        """Send the files of a batch; return the jobs whose files have arrived."""
         assert self._files is not None
         try:
             faults = await self._files.send([submitted.job for submitted in batch])
@@ -182,6 +182,7 @@ class RemoteJobExecutor:
             return
         unwanted: dict[float, list[int]] = {}
         for submitted, number in zip(sendable, numbers, strict=True):
+            # Cancelled while the submission was under way: only now there is a number to cancel by.
             submitted.number = number
             if submitted.unwanted:
                 unwanted.setdefault(submitted.grace, []).append(number)
@@ -196,7 +197,7 @@ class RemoteJobExecutor:
                 raise
             await self._session.cancel(numbers)  # it is older than the grace
 
-    # Back.
+    # From the service.
 
     async def _listen(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -230,7 +231,7 @@ class RemoteJobExecutor:
             raise SiteError(f"a result is none: {error}") from None
 
     async def _bring(self, submitted: _SubmittedJob, result: Result, outcome: Outcome) -> None:
-        """A job has ended once what it made is here."""
+        """Fetch a job's files, then report the job's end."""
         assert self._files is not None
         try:
             await self._files.fetch(

@@ -15,24 +15,25 @@ from bursar.sites.remote.translation import copied, long_streams, made_folder
 from bursar.worker.staging import RootNamespace, StagingError
 
 AT_A_TIME = 8
-"""Files under way."""
+"""Most files under way at a time."""
 
 MOST_COPIED = 500
-"""Files that one instance takes over from another at a time."""
+"""Most files that one instance copies from another in one request."""
 
 COPYING = 20e6
-"""Bytes a second, at least, that a service copies."""
+"""Least rate at which a service copies, bytes per second."""
 
 _Version = tuple[int, int, int, bool]
-"""Of a file: what changes with its content, and whether it is a program."""
+"""Version of a file: modification time, size and inode, and whether the file is executable."""
 
 
 class InstanceFileIndex:
     """
     Index of the run's files that the instances of one service have.
 
-    What one of them has the next takes over from it, and it is not sent again. One sends at a
-    time: else those that begin together would all send the same.
+    A new instance copies files from earlier ones, so that nothing is sent twice. Only one
+    instance is sent files at a time: otherwise instances that begin together would all be sent
+    the same.
     """
 
     def __init__(self) -> None:
@@ -48,12 +49,12 @@ class InstanceFileIndex:
         self._files.pop(handle, None)
 
     def has(self, handle: str) -> bool:
-        """Whether an instance has something that others may want."""
+        """Whether an instance has files that others may copy."""
         files = self._files.get(handle)
         return files is not None and not files.is_empty
 
     def of(self, files: "RemoteInstanceFiles") -> list["RemoteInstanceFiles"]:
-        """The others; those that came last first."""
+        """Return the other instances, the latest first."""
         return [other for other in reversed(self._files.values()) if other is not files]
 
 
@@ -91,24 +92,24 @@ class RemoteInstanceFiles:
         return not self._there
 
     def has(self, name: str, version: _Version) -> bool:
-        """Whether a file is there as it is here."""
+        """Whether the instance has this version of a file."""
         return self._there.get(name) == version
 
     async def send(self, jobs: Iterable[WireJob]) -> dict[int, str]:
         """
-        Brings what jobs read there.
+        Send the files that jobs read to the instance.
 
         Returns
         -------
         dict
-            Of the jobs that cannot run, by task: what is wrong with their files.
+            Faults of files by task, for the jobs that cannot run.
 
         Raises
         ------
         RemoteProblem
-            When the service does not take one.
+            When the service refuses a file.
         SiteError
-            When it is out of reach.
+            When the service is out of reach.
         """
         faults: dict[int, str] = {}
         wanted: dict[str, str] = {}
@@ -137,21 +138,21 @@ class RemoteInstanceFiles:
 
     async def fetch(self, job: WireJob, number: int, outcome: Outcome, *, succeeded: bool) -> None:
         """
-        Brings what a job has made, and what it printed at length.
+        Fetch the files that a job has made, and streams too long for a result.
 
         Parameters
         ----------
         number
-            Of its task in the instance.
+            Number of the job's task in the instance.
         succeeded
-            Otherwise what is not there is not missed.
+            Whether the job succeeded; otherwise missing files are no error.
 
         Raises
         ------
         StagingError
-            When something is missing, or cannot be put in its place.
+            When an output is missing, or cannot be put in its place.
         RemoteProblem, SiteError
-            When it cannot be had.
+            When the service does not deliver a file.
         """
         if succeeded:
             for name in job.outputs:
@@ -168,7 +169,7 @@ class RemoteInstanceFiles:
                     await self._session.save_output(number, "stderr", path)
 
     async def _take_over(self, missing: dict[str, _Version]) -> None:
-        """Copies what another instance has; what is left is to be sent."""
+        """Copy files from other instances; leave in ``missing`` the files still to be sent."""
         for other in self._siblings.of(self):
             there = [name for name, version in missing.items() if other.has(name, version)]
             for at in range(0, len(there), MOST_COPIED):
@@ -192,7 +193,7 @@ class RemoteInstanceFiles:
         self._there[name] = version
 
     async def _fetch(self, name: str, target: str) -> None:
-        """A file, or all files of a folder, from the instance into the run's."""
+        """Fetch a file, or all files of a folder, from the instance into the run's files."""
         if await self._fetch_file(name, target):
             return
         inner = await self._below(name)
@@ -214,7 +215,7 @@ class RemoteInstanceFiles:
                 raise
 
     async def _fetch_file(self, name: str, target: str) -> bool:
-        """Whether there is a file of the name; it is the run's then."""
+        """Fetch a file; return False when the instance has no such file."""
         path = await asyncio.to_thread(self._root.target, target)
         try:
             async with self._few:
@@ -224,6 +225,7 @@ class RemoteInstanceFiles:
                 return False
             raise
         if name == target:
+            # What was just fetched is there already: a later job that reads it needs no upload.
             self._there[name] = _version(path)
         return True
 

@@ -37,7 +37,7 @@ class RemoteSiteStatus:
         Raises
         ------
         SiteError
-            When it counts in another currency.
+            When the service counts in another currency.
         """
         if info.currency != self._published.currency:
             raise SiteError(
@@ -102,17 +102,17 @@ class RemoteSiteStatus:
 
     def status(self, pilots: int, processors: int) -> SiteStatus:
         """
-        How it is; see the Site protocol.
+        Return the status of the site; see the Site protocol.
 
         Parameters
         ----------
         pilots, processors
-            That are held there.
+            Numbers of pilots and of processors that are held there.
 
         Raises
         ------
         SiteError
-            When it has said nothing yet.
+            When the service has not answered yet.
         """
         info = self._info
         if info is None:
@@ -160,7 +160,7 @@ class RemoteSiteStatus:
         ]
 
     def _free(self, held: int) -> int:
-        """Processors that could be had at once, beside those that are held."""
+        """Return the processors that could be had at once, beside those held."""
         info = self._info
         if info is None or info.draining or self._is_silent:
             return 0
