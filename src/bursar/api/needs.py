@@ -159,6 +159,8 @@ def least_budget(
         if kind == 1:
             least = max(least, guard.least_budget(task, lease, now, finish - now))
             guard.admit(task, lease, now)
+            # For all tasks that run side by side: with only the largest limit of a lease counted, a
+            # run on such an offer was stopped with no task done.
             limit = tasks[task].wall_limit
             if limit is not None:  # without a budget a guard encumbers nothing
                 guard.encumber(task, lease, now + limit)
@@ -202,6 +204,8 @@ def _lease(pilot: Pilot, currency: str, site: SiteFacts) -> Lease:
         currency=currency,
         start=start,
         until=None if pilot.end == math.inf else max(pilot.end, start + _least_seconds(site)),
+        # A run that is killed may leave its pilots behind for so long; a budget that cannot hold
+        # this starts nothing.
         unwatched=site.unwatched,
     )
 

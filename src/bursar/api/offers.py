@@ -53,6 +53,8 @@ def firm_offer(
 
     def at(more: float) -> Goal:
         """Return the limits, rounded for print, that lie above the offer by a share."""
+        # Rounded up to what is printed: an offer of the bare cost, printed to four digits, was
+        # refused when it was taken up.
         later = span_above(seconds * (1 + more))
         dearer = None if cost is None else amount_above(cost * (1 + more))
         if offer.kind == "budget" and goal.deadline is not None:

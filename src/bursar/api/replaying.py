@@ -274,6 +274,8 @@ def _overheads(record: RunRecord) -> dict[str, list[PilotOverhead]]:
     for lease in sorted(record.leases, key=lambda lease: lease.start):
         of = ran.get(lease.id)
         if of and lease.end is not None:
+            # Without these figures the very policy of the run would seem to save half of the bill:
+            # a simulation starts workers in no time.
             starting = max(0.0, of[0].start - lease.start)
             stopping = max(0.0, lease.end - max(o.end for o in of))
             measured[lease.site].append(PilotOverhead(starting, stopping))

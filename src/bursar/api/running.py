@@ -155,6 +155,7 @@ def run(
         provisioning = "dynamic" if queued else None
     if provisioning == "dynamic":
         _check_dynamic(strategy, brokering, processors)
+        # A pool asks any of its sites for processors, so that each must suit every task.
         facts = suitable(campaign, facts)
     elif brokering is None:
         facts = suitable(campaign, facts)
@@ -183,9 +184,12 @@ def run(
             print(proposal.expectation, file=sys.stderr)
     else:
         dynamic = provisioning == "dynamic"
+        # Planned for what is free, the run begins at once; else it would wait until other runs have
+        # ended.
         free = facts if processors or dynamic or oversubscribe else _free_now(campaign, facts)
         # What the account holds bounds the cost; only a stated budget is there to be spent.
         planned = _planned(campaign, free, processors, dynamic=dynamic)
+        # Only then with the account's limit as a budget, which the planner may spend.
         if _is_dearer(planned, allowed.goal.budget):
             planned = _planned(allowed, free, processors, dynamic=dynamic)
         if planned.chosen is None and not anyway:

@@ -217,6 +217,7 @@ class _HandshakeSlots:
         turn: asyncio.Future[bool] = loop.create_future()
         self._waiting.setdefault(source, {})[turn] = None
         self._give()
+        # Most turns are there at once: no timer for these.
         timer = None if turn.done() else loop.call_at(ends, _settle, turn, False)
         try:
             return await turn

@@ -158,6 +158,8 @@ def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRec
         # A worker begins jobs in the order of handing out: beyond its processors they only waited
         # there, and what only waits is not billed.
         busy = used.get(start.worker, 0) + start.processors
+        # Tasks of an earlier life that had only waited once passed for attempts of a second killed
+        # one (kill -9, 1 of 489 rounds): they were said to run on a lease that had ended.
         if start.time < since or busy > start.room:
             continue
         used[start.worker] = busy

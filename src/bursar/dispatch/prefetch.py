@@ -47,6 +47,8 @@ class Prefetch:
 
     def depth(self, processors: int) -> int:
         """Return how many tasks of one processor may wait."""
+        # Nothing ahead of time where nothing is known: two long calls that were taken for short
+        # ones once ran one after the other beside an idle worker.
         if self._mean is None or self._is_stuck:
             return 0
         return min(MOST, int(HORIZON * processors / self._mean))

@@ -440,6 +440,8 @@ def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
     path = owners_file()
     if path is None:
         return None
+    # One file for all runs of this machine: with owners of its own, each run took all processors,
+    # and demand never saw a second buyer.
     owners = OwnersBook(
         path,
         run=folder.name,

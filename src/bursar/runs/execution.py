@@ -263,6 +263,8 @@ class RunExecution:
                 journal = await asyncio.to_thread(self._journal.load)
             for outcome in journal.attempts:
                 self._see_folder(outcome)
+            # With retry_failed a failure does not stand: the task runs again, and its outcome is
+            # not reported before.
             self.past = [
                 outcome
                 for outcome in journal.outcomes
@@ -346,6 +348,7 @@ class RunExecution:
         if self.cause is not None or not self.provision.is_dead:
             self._forsaken_since = math.inf
             return
+        # From the first of the looks in a row that found no worker.
         self._forsaken_since = min(now, self._forsaken_since)
         if now - self._forsaken_since >= FORSAKEN:
             self.stop("fault", "no worker is left", grace=0.0)
@@ -502,6 +505,8 @@ class RunExecution:
     async def _begin(self, past: JournalState) -> None:
         goal = self._goal
         if past.events:
+            # Before leases of a killed incarnation are settled: what still runs would use
+            # processors that nobody pays.
             await asyncio.to_thread(kill_leftovers, self._journal.identity)
         self.guard = BudgetGuard(
             budget_amount(goal.budget),
@@ -521,6 +526,7 @@ class RunExecution:
                 root=self._root, files=folder.files, work=folder.work, logs=folder.logs
             ),
             run=self._journal.identity,
+            # Nothing starts before the scheduler has sent it somewhere.
             placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
             again_at=None if self._just_in_time is None else _UNSENT,
             delay=None if self._delay is None else self._delay_between,
@@ -672,6 +678,7 @@ class RunExecution:
             When a task would wait for ever.
         """
         ended = set(self.dispatcher.ended)
+        # Once for each site and not for each task.
         widest = {site: self._widest(site) for site in sorted(sites) if site}
         for task in range(len(self._tasks)):
             if task in ended or self._tasks[task].processors == 1:

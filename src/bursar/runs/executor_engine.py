@@ -166,6 +166,7 @@ class ExecutorEngine:
         write_atomically(self._folder.bill_file, text)
 
     async def _tick(self) -> None:
+        # One future for all calls: whoever waits learns of a spent budget or lost workers by it.
         self.failed.set_result(await self._watch())
 
     def _on_failure(self, error: BaseException) -> None:

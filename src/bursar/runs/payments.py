@@ -219,6 +219,8 @@ class RunPayments:
             total = most if stated is None else min(to_micros(stated), most)
             # A stated budget of 0 is no lack of money: the run uses what costs nothing.
             if (total <= paid and stated != 0) or total < to_micros(self._needed):
+                # Before any work: a run that costs more than the quota leaves could otherwise be
+                # done, and not be booked.
                 raise BudgetStop(_too_little(book, account, total - paid, self._needed))
             if total > paid + held:
                 _done(self._hold(book, record, total - paid - held))

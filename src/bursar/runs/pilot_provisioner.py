@@ -402,6 +402,7 @@ class PilotProvisioner:
                 lost = self._tasks.start(lifecycle.held.lost(), on_failure=heard_by_waiter)
                 # Ends the wait below, which looks at the pilot's end only.
                 lost.add_done_callback(lambda _: lifecycle.finish())
+                # Told with the time that is paid from, not with the present.
                 self._watch.began(lifecycle.pilot, since)
             lifecycle.more = EXTENSION * lifecycle.pilot.duration
             self._ends_at(lifecycle, since + lifecycle.pilot.duration)
@@ -434,6 +435,7 @@ class PilotProvisioner:
             lifecycle.more *= 2
             return True
         # Not as long, but as far as the money goes.
+        # A hair less than can be paid: rounding up must not turn it into a refusal.
         seconds = self._guard.affordable(name) * (1 - _CLOSE) if name in self._guard.leases else 0.0
         return seconds > _NEXT and self._end_at(lifecycle, now + seconds) is None
 

@@ -14,7 +14,7 @@ from bursar.runs.run_record import RunRecord, bill_of, summarise
 
 def write_reports(record: RunRecord) -> None:
     """
-    Writes everything into the run's folder, in place of what was there.
+    Write results, bill and report into the run's folder, replacing former ones.
 
     Raises
     ------
@@ -38,12 +38,12 @@ def write_reports(record: RunRecord) -> None:
 
 def report_to(path: Path, record: RunRecord) -> None:
     """
-    Writes the report of a run, whole or not at all.
+    Write the report of a run, whole or not at all.
 
     Raises
     ------
     BursarError
-        When it cannot be written.
+        When the file cannot be written.
     """
     proposal, plan = record.planned
     write_report(

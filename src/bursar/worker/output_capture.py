@@ -122,6 +122,8 @@ class OutputCapture:
         # The pipe is read on, and the content dropped: a full disk must not stop the program.
         if self._problem is not None:
             return
+        # Short output stays in memory: files that were truncated after each task cost more than all
+        # other bookkeeping.
         if self._file < 0 and len(self._content) + len(piece) <= self._limit:
             self._content += piece
             return
