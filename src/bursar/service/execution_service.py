@@ -53,7 +53,7 @@ TICK = 1.0
 """Seconds between two checks for what is due by time alone."""
 
 _FULL = 5.0  # seconds after which what the disk had no room for is tried again
-_LEAST = 0.01  # seconds between two looks at the desk
+_LEAST = 0.01  # least number of seconds between two ticks of billing
 _POLL_INTERVAL = 0.05  # seconds between two looks at what still runs
 
 
@@ -207,6 +207,8 @@ class ExecutionService:
         if facts.kind == "batch":
             return ClusterLeasePolicy(lambda: self._sites("").view())
         return MachineLeasePolicy(
+            # As narrow as the greatest number of workers allows, so that leases can move one
+            # processor at a time.
             unit=-(-facts.processors // MOST_SPAWNERS),
             warm=not self._config.selling.must_buy,
             idle=facts.acquiring.idle,

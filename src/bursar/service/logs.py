@@ -64,7 +64,7 @@ class RateLimitedLog:
     """
     Writes warnings of one kind: the first few in some time, and then how many were left out.
 
-    To be used from one asyncio loop, whose clock counts.
+    To be used from one asyncio loop, whose clock measures the span.
 
     Parameters
     ----------
@@ -86,6 +86,7 @@ class RateLimitedLog:
 
     def warning(self, message: str, *values: object) -> None:
         """Write a line, unless there were enough; see :meth:`logging.Logger.warning`."""
+        # The span begins with a line: in quiet times no timer runs.
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.close)
         self._count += 1

@@ -69,6 +69,7 @@ def make_site_provider(
     known: dict[str, Site] = {}
 
     def site(account: str) -> Site:
+        # Made on demand and kept: an account that does not exist fails only its own users.
         if account not in known:
             terms = _terms(config, account, limits, groups)
             starter = DetachedStarter(terms, living=workers_of(identity.run))

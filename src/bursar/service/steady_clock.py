@@ -1,4 +1,4 @@
-"""The clock of the service, which never goes back; nobody pays for time that it jumps over."""
+"""The clock of the service, which never goes back; time that is jumped over is not charged."""
 
 import os
 import time
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD = 1.0
-"""Seconds that the machine's clock may be ahead before it is followed."""
+"""Seconds by which the time of day must be ahead before the clock follows."""
 
 _NOTED = 0.1
-"""Seconds by which the noted time may be behind: less than anything that is charged."""
+"""Seconds between two notes of the time: less than anything that is charged."""
 
 
 class SteadyClock:

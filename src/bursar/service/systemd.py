@@ -1,4 +1,4 @@
-"""Notifications to systemd (sd_notify(3)): datagrams to the socket that it names."""
+"""Notifications to systemd: datagrams to the socket that the environment names (sd_notify(3))."""
 
 import os
 import socket
@@ -12,14 +12,16 @@ class SystemdNotifier:
     Parameters
     ----------
     environment
-        Of the process.
+        Environment variables; None: those of the process.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         name = environment.get("NOTIFY_SOCKET", "")
+        # A leading "@" stands for the NUL byte of an abstract socket (sd_notify(3)).
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
         usec = environment.get("WATCHDOG_USEC", "")
+        # A child process inherits the variables, but is not the one that systemd watches.
         meant = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._watchdog = int(usec) / 1e6 if usec.isdecimal() and meant else None
 
@@ -33,7 +35,7 @@ class SystemdNotifier:
         self._notify(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Report that the service reads its files again; :meth:`ready` follows."""
+        """Report that the configuration is being read again; :meth:`ready` follows."""
         self._notify("RELOADING=1")
 
     def stopping(self) -> None:

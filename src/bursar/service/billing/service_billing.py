@@ -309,6 +309,7 @@ class ServiceBilling:
                 ),
                 fixed_price=self.fixed_price,
             )
+            # A bound on the answer: thousands of agreements would make as many slots.
             for slot in free_slots(self._owner.capacity, now)[:MOST_SLOTS]
             if slot.start < now + HORIZON
         )

@@ -103,6 +103,7 @@ def make_wire_job(
 
 
 def _steps_of(spec: TaskSpec, where: str) -> Sequence[Step]:
+    # The steps are in the envelope, which only the worker can open.
     if spec.sealed and not (spec.command or spec.shell or spec.steps):
         return ()
     try:

@@ -42,6 +42,7 @@ class ResultDelivery:
         """Return results after a cursor; see :meth:`.interfaces.ExecutionEngine.results`."""
         instance = self._index.mine(user, handle)
         results = instance.results
+        # An instance that is over gets no more results: its client is told at once.
         if wait > 0 and results.last <= after and not instance.is_over:
             await self._wait(instance, after, wait)
         lines: list[bytes] = []
@@ -64,6 +65,7 @@ class ResultDelivery:
                 if len(lines) >= limit or size >= MOST_BYTES:
                     break
         self._counters.delivered += len(lines)
+        # Read after the last await: the last task may have ended while the journal was read.
         done = instance.is_over and cursor >= results.last
         return ResultBatch(lines=lines, next=cursor, done=done)
 

@@ -287,7 +287,7 @@ class ServiceEngine:
             self._next_sweep = now + SWEEP
             self._lifecycle.sweep(now)
 
-    # Its records; see Participant.
+    # As a participant of the journal; see JournalParticipant.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a record written before the restart."""

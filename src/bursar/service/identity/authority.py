@@ -142,6 +142,8 @@ class AuthorityFolder:
         """
         with self._locked():
             number = self._numbers()[-1]
+            # The number at the end of the name is replaced: two authorities that are trusted at a
+            # time must have different names, as certificates name their issuer.
             name = common_name(self._authority(number).certificate)
             return self._add_authority(number + 1, re.sub(r" [0-9]+$", "", name), days)
 
@@ -149,6 +151,7 @@ class AuthorityFolder:
         """Stop trusting all but the newest authority; return how many others were trusted."""
         with self._locked():
             newest = self._authority(self._numbers()[-1])
+            # Nothing that the others issued is trusted from now on, so their lists are not needed.
             gone = len(self._trust().authorities) - 1
             self._write_trusted([newest], self._lists())
         return gone

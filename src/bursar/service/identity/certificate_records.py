@@ -97,6 +97,7 @@ def describe_file(path: Path) -> list[dict[str, Any]]:
 
 def _described(certificate: x509.Certificate) -> dict[str, Any]:
     party = subject_of(certificate)
+    # Certificates of other authorities are described, too, as far as they can be.
     other = "authority" if is_authority(certificate) else "unknown"
     return {
         "kind": other if party is None else party.kind,

@@ -103,6 +103,7 @@ class JournalTokenStore:
         # Compared also when there is none of this id: so both take the same time.
         known = _NOTHING if token is None else token.hash
         same = hmac.compare_digest(known, _hash(form[2]))
+        # One answer for all three: whoever tries tokens does not learn which of them exist.
         if not same or token is None or token.expires <= self._clock():
             return None
         return Bearer(token.user, frozenset(token.scopes))
@@ -180,6 +181,7 @@ class JournalTokenStore:
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
         """Keep the record of a token until the token has expired."""
         del kind
+        # Compaction drops expired tokens as well, though nobody asks for tokens any more.
         token = self._tokens.get(self._places.get(position, ""))
         return payload if token is not None and token.expires > self._clock() else None
 

@@ -131,7 +131,7 @@ class WorkerProvisioner:
         self._leases: dict[str, ActiveLease] = {}
         self._before: dict[Position, LeaseRecord] = {}  # of an earlier life
         self._backoffs = PoolBackoffs(self._has_workers, notify)
-        self._reported: dict[str, int] = {}  # by pool: processors that the desk was told of
+        self._reported: dict[str, int] = {}  # processors that billing was told of, by pool
         self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
         self._review_due = asyncio.Event()
         self._decided = -math.inf  # when, seconds since the epoch
@@ -139,7 +139,7 @@ class WorkerProvisioner:
         self._tasks = TaskSupervisor(self._on_failure)  # one for each lease
         journal.register(PROVISIONER_KINDS, self)
 
-    # What it keeps; see Participant.
+    # As a participant of the journal; see JournalParticipant.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of a lease from before the restart."""

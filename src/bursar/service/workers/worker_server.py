@@ -283,7 +283,7 @@ class WorkerServer:
             )
         return found
 
-    # For the engine; see Port.
+    # For the engine; see WorkerChannel.
 
     def give(self, worker: str, jobs: Sequence[bytes]) -> None:
         """Send jobs to a worker, each a :class:`bursar.dispatch.wire.WireJob`."""
@@ -330,7 +330,7 @@ class WorkerServer:
             for name, worker in self._dispatching.registered.items()
         ]
 
-    # For connections; see Listener.
+    # For connections; see WorkerMessageHandler.
 
     def came(self, connection: WorkerConnection) -> bool:
         """
