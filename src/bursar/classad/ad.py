@@ -101,7 +101,7 @@ class Ad(Mapping[str, Any]):
         return ad
 
     def expression(self, name: str) -> Expression:
-        """Return an attribute as an expression; undefined when the ad has no such attribute."""
+        """Return an attribute as an expression; undefined for an attribute that does not exist."""
         return Expression(as_node(self.values_by_key.get(lower(name), UNDEFINED)))
 
     def __getitem__(self, name: str) -> Any:

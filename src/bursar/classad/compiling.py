@@ -114,7 +114,7 @@ class ExpressionCompiler:
         self._inlined = 0
 
     def compile(self, node: ExpressionNode) -> CompiledNode:
-        """Compile a node that stands in the own ad itself, not in a nested ad."""
+        """Compile a node that stands directly in the own ad, not in a nested ad."""
         match node:
             case Literal(value):
                 return _constant(value)

@@ -117,6 +117,8 @@ def _text(node: ExpressionNode) -> tuple[str, int]:
             return f" {sign} ".join(_within(part, own + 1) for part in operands), own
         case BinaryOperation(sign, left, right):
             own = _BINDING[sign]
+            # Operators group to the left: a right operand of equal strength needs its
+            # parentheses, a left one does not.
             return f"{_within(left, own)} {sign} {_within(right, own + 1)}", own
         case ConditionalOperation(test, None, otherwise):
             return f"{_within(test, _ELVIS)} ?: {_within(otherwise, _POSTFIX)}", _ELVIS

@@ -67,6 +67,8 @@ def matched(pattern: str, text: str, options: str) -> bool | None:
     bool or None
         None when the pattern is malformed or not supported.
     """
+    # Options in one order and without others, so that the same pattern is compiled once however
+    # they are written.
     compiled = _compiled(pattern, "".join(sorted({*options} & {*"imsx"})))
     return None if compiled is None else compiled.is_found(text)
 

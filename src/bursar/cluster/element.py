@@ -142,6 +142,8 @@ class ComputingElement:
         """
         if key not in self._waiting:
             raise InputError(f"job {key} does not wait here")
+        # The forecast places jobs in order of submission; one out of turn makes it wrong for all
+        # that wait.
         is_first = next(iter(self._waiting)) == key
         job = self._waiting.pop(key)
         self._running[key] = job
@@ -215,6 +217,8 @@ class ComputingElement:
         """
         if processors > self.processors:
             return math.inf
+        # Nothing is known of how long jobs take, but a job for which there is room now waits for
+        # nobody.
         if self._unknown and self.mean_seconds is None:
             idle = not self._waiting and processors <= self.free_processors
             return 0.0 if idle else None
@@ -271,6 +275,8 @@ class ComputingElement:
     def _place(self, job: _ElementJob) -> None:
         """Add a job behind all that wait to the forecast."""
         begin, missing = self._latest, job.processors
+        # A job of several processors begins when the last of them comes free; what a release has
+        # beyond that stays in the heap.
         while missing:
             moment, count = heapq.heappop(self._free)
             begin = max(begin, moment)

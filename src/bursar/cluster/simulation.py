@@ -1,4 +1,4 @@
-"""A whole trace on a machine: when each job would have started and ended."""
+"""Simulates a whole trace on a machine: the start and end of each job."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bursar.model.errors import InputError, spelling_hint
 from bursar.model.trace import Trace
 
 REPORTS = 50
-"""How often progress is told."""
+"""Number of progress reports in a simulation."""
 
 Estimates = Literal["user", "actual"]
 
@@ -35,10 +35,10 @@ class SimulatedSchedule:
     killed
         Whether the job was ended at its estimate.
     promised
-        Under conservative backfilling, the start it was promised when it was
-        submitted; NaN under other policies.
+        Start promised to the job at submission, under conservative backfilling; NaN under
+        other policies.
     processors, policy, estimates, semantics, early, overrun
-        As simulated.
+        Settings of the simulation.
     """
 
     start: NDArray[np.float64]
@@ -73,7 +73,7 @@ def simulate(
         What decisions go by: what ``"user"`` s asked for, or the ``"actual"``
         run times.
     policy, semantics, early, overrun
-        As of :class:`bursar.cluster.machine.Machine`.
+        See :class:`bursar.cluster.machine.Machine`.
     on_progress
         Told, now and then, which share of the jobs has been submitted.
 

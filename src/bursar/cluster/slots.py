@@ -137,6 +137,8 @@ def free_windows(
         for p in range(processors):
             if left == 0:
                 break
+            # First fit by number: what is planned fits the count at every moment, so enough
+            # processors are found.
             if until[p] <= begin[i]:
                 if until[p] < begin[i]:
                     starts[count], ends[count] = until[p], begin[i]

@@ -41,7 +41,7 @@ class Retry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
     """
-    A campaign as the user states it: tasks, files, goal and settings.
+    A campaign as stated by the user: tasks, files, goal and settings.
 
     Parameters
     ----------

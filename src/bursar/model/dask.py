@@ -6,12 +6,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskEndpoint:
     """
-    A scheduler of Dask's, and how it is spoken to.
+    Describes a Dask scheduler and the connection to the scheduler.
 
     Parameters
     ----------
     scheduler
-        Its address, ``"tcp://host:port"`` or ``"tls://host:port"``.
+        Address of the scheduler, ``"tcp://host:port"`` or ``"tls://host:port"``.
     ca, certificate, key
         PEM files, of TLS; all three or none.
     """

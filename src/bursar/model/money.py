@@ -25,7 +25,7 @@ _CURRENCY = re.compile(CURRENCY)
 
 def check_currency(name: str) -> str:
     """
-    Return the name of a currency unchanged, if it can be one.
+    Return the name of a currency unchanged, if valid.
 
     Every reader asks this function, so that a currency that sites count in can
     also be granted, budgeted and booked.
@@ -59,12 +59,12 @@ def to_micros(units: float) -> Micros:
 
 
 def from_micros(amount: Micros) -> float:
-    """Currency units, for display and comparison."""
+    """Convert micro-units to currency units, for display and comparison."""
     return amount / MICROS
 
 
 def format_amount(amount: Micros, currency: str) -> str:
-    """The amount with all its digits, no trailing zeros: ``"12.5 SU"``."""
+    """Write an amount with all digits, but no trailing zeros: ``"12.5 SU"``."""
     # By whole numbers: a float would not show all digits of a large amount.
     sign = "-" if amount < 0 else ""
     whole, rest = divmod(abs(amount), MICROS)

@@ -16,7 +16,7 @@ class BandwidthProfile:
     Parameters
     ----------
     shares
-        Of the bandwidth, one for each step; after the last comes the first again. From 0
+        Share of the bandwidth in each step; after the last comes the first again. From 0
         to 1, and at least one.
     step
         Seconds that each holds; the first begins at time 0. Positive.

@@ -14,7 +14,7 @@ class Purchase:
     Parameters
     ----------
     slot
-        As bought: the processors and times it spans.
+        Slot as bought: processors and times of the purchase.
     part
         Processor-seconds paid, where they are less than all that it spans: of a
         divisible slot only what tasks use is bought. None: all of it.

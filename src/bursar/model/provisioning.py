@@ -47,7 +47,7 @@ class AcquisitionPolicy:
     Parameters
     ----------
     acquisition
-        What requests are made.
+        Rule by which requests are made.
     fewest, most
         Processors that are held at the least while a campaign runs, and at the most; None: all
         that the site has.

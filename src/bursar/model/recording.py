@@ -21,7 +21,7 @@ class RecordedMachine:
     memory
         Bytes as recorded; None when unknown. Positive.
     architecture, system
-        As recorded, or empty.
+        Architecture and operating system, as recorded; empty if unknown.
     """
 
     name: str

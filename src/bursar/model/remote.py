@@ -22,12 +22,12 @@ PATIENCE = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteEndpoint:
     """
-    An execution service, and how it is spoken to.
+    Describes an execution service and the connection to the service.
 
     Parameters
     ----------
     url
-        Its address, ``"https://host:port"``.
+        Address of the service, ``"https://host:port"``.
     token_file
         File whose only line is the user's token; empty: there is none.
     ca, certificate, key

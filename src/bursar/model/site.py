@@ -33,7 +33,7 @@ class BackgroundLoad:
         Whether waiting jobs move up (``"compress"``) or stay where they are (``"keep"``)
         when one ends early.
     looseness
-        What jobs ask for over what they take; None: what the log says they asked for.
+        Time that jobs ask for, relative to their run time; None: the time asked for in the log.
     """
 
     trace: str | None = None

@@ -49,9 +49,9 @@ class Task:
     id
         Unique in its workflow, never empty.
     name
-        What kind of task it is (the program, the recorded type); for reports.
+        Kind of task (the program, the recorded type); for reports.
     steps
-        What it does. Empty for a task that only exists in a plan.
+        Steps to carry out. Empty for a task that only exists in a plan.
     inputs, outputs
         Files it reads and files it must have made when it ends.
     after
@@ -68,7 +68,7 @@ class Task:
     environment
         Variables added to the worker's.
     matching
-        What it asks of the broker that finds its site.
+        Requirements, rank and weights for the broker.
     data
         Logical names of files that it reads, to be found by the replica catalogue; put
         into its working directory under these names.

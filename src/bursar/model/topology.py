@@ -62,7 +62,7 @@ class Route:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """
-    Every node passes on what goes through it; a router is a node without a site.
+    Nodes joined by wires; every node passes data on, and a router is a node without a site.
 
     Parameters
     ----------
@@ -122,6 +122,7 @@ class Topology:
             for source, target in _directions(wire):
                 if any(arc.target == target for arc in arcs[source]):
                     raise ValueError(f'there are two wires from "{source}" to "{target}"')
+                # A half-duplex wire is one channel that both directions share.
                 if wire.duplex != "half" or source == wire.source:
                     sign = "=" if wire.duplex == "half" else ">"
                     channels.append(
@@ -178,8 +179,13 @@ class Topology:
         least = 0.0
         if self.routing == "widest":
             if source not in self._widths:
+                # The greatest bottleneck first, then the shortest way among those that have it:
+                # two criteria in one search would miss ways, as the best way to a node on the way
+                # need not be as wide.
                 self._widths[source] = widest_path_bandwidths(self._arcs, source)
             least = self._widths[source].get(target, 0.0)
+        # One search serves all targets, so that a grid of many sites needs a search for each
+        # source only.
         if (source, least) not in self._last:
             self._last[source, least] = shortest_path_tree(self._arcs, source, least=least)
         return path_from_tree(self._last[source, least], source, target)

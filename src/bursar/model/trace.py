@@ -64,7 +64,7 @@ class Trace:
     header
         Comment lines of the log without their marker.
     cleaning
-        What was dropped or changed, and why.
+        Jobs dropped or changed, and why.
     """
 
     name: str

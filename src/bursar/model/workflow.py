@@ -149,6 +149,7 @@ def _topological_order(
     for child, ps in enumerate(parents):
         for parent in ps:
             children[parent].append(child)
+    # A heap by number: of several possible orders always the one nearest to the user's own.
     ready = [i for i, n in enumerate(missing) if n == 0]
     order: list[int] = []
     while ready:

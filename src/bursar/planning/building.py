@@ -46,7 +46,7 @@ def build_option(
 def build_plan(
     problem: PlanningProblem, option: PlanOption, algorithm: str, *, whole: bool = False
 ) -> Plan:
-    """The option with the place of every task."""
+    """Return the option as a plan, with the place of every task."""
     schedule = replay(problem, option.recipe)
     bought = _purchases(problem, schedule, option.recipe, whole)
     return Plan(
@@ -63,7 +63,7 @@ def build_plan(
 def _purchases(
     problem: PlanningProblem, schedule: Schedule, recipe: ScheduleRecipe, whole: bool
 ) -> list[tuple[int, Purchase]]:
-    """Return the purchases, each with the number of its slot."""
+    """Return the purchases, each with the index of the slot bought."""
     begins = np.full(problem.n_slots, np.inf)
     task, slot_of, _ = schedule.holdings
     np.minimum.at(begins, slot_of, schedule.start[task])
@@ -71,6 +71,7 @@ def _purchases(
     for i, slot in enumerate(problem.offers.slots):
         if schedule.used[i]:
             bought.append((i, _purchase(slot, schedule, i, float(begins[i]))))
+        # Paid although nothing runs there: the accounting of HPDC'07.
         elif whole and recipe.caps[i] and not slot.divisible:
             bought.append((i, Purchase(slot=slot)))
     return bought
@@ -105,7 +106,7 @@ def _cut(slot: Slot, start: float, duration: float, processors: int) -> Slot:
 def _placements(
     problem: PlanningProblem, schedule: Schedule, bought: list[tuple[int, Purchase]]
 ) -> list[Placement]:
-    """Where each task runs, in order of start."""
+    """Return where each task runs, in order of start."""
     start, finish = schedule.start.tolist(), schedule.finish.tolist()
     parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
     holdings = (column.tolist() for column in schedule.holdings)
@@ -114,6 +115,8 @@ def _placements(
     idle = np.flatnonzero(schedule.finish <= schedule.start).tolist()
 
     held: list[list[int]] = [[] for _ in range(problem.n_tasks)]
+    # A site's purchases own its processor numbers one after the other, as the validator counts
+    # them.
     offset: dict[str, int] = defaultdict(int)
     for slot, purchase in bought:
         site = purchase.slot.site

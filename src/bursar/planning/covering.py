@@ -92,6 +92,8 @@ def cost_bounds(
     slow: list[tuple[int, _AssignmentProgramme]] = []
     open_ = np.flatnonzero(instants >= least)
     for done, k in enumerate(open_.tolist()):
+        # A plan that ends after the horizon can end by then and costs no more, so later deadlines
+        # prove nothing else.
         case = _MakespanCase.of(room, min(float(instants[k]), room.horizon))
         bounds[k] = case.quick_bound(_share(until, len(open_) - done))
         if np.isfinite(bounds[k]) and case.is_small:
@@ -134,7 +136,7 @@ def relaxed_shares(problem: PlanningProblem, deadline: float) -> FloatArray | No
 
 
 def _share(until: float, among: int) -> float:
-    """Return when the first of several programmes has used its part of the time left."""
+    """Return when the first of several programmes has used a fair part of the time left."""
     now = time.monotonic()
     return now + (until - now) / among
 
@@ -219,7 +221,7 @@ def _each_alone(
 
 
 class _CoveringProgramme:
-    """Holds the covering programme of one makespan; the assignment has its rows, too."""
+    """Holds the covering programme of one makespan, whose rows the assignment programme shares."""
 
     def __init__(self, case: _MakespanCase) -> None:
         room, windows, candidates = case.room, case.windows, case.candidates
@@ -279,6 +281,7 @@ class _CoveringProgramme:
             return 0
         share = np.where(broken, missing / np.where(broken, self.demands, 1.0), 0.0)
         missing = np.where(broken, missing, 0.0)
+        # Half by share, half by amount: by amount alone wide windows would crowd out narrow ones.
         rows = [*_greatest(share, ROWS // 2), *_greatest(missing, ROWS // 2)]
         for i, j in dict.fromkeys(rows):
             self._add(i, j, solution)
@@ -318,6 +321,7 @@ class _AssignmentProgramme:
         site = slots.site[candidates.slots[candidate]]
         runtime = problem.runtimes[task, site]
         may &= np.isfinite(first) & np.isfinite(last)
+        # In favour of pairs that just fit: leaving one out would make the bound too high.
         may[may] = (last - first)[may] >= runtime[may] - 2 * room.slack
         self.candidates = candidates
         self.slack = room.slack

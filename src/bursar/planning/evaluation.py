@@ -121,6 +121,7 @@ class PurchaseEvaluator:
         parts = [
             slice(n * k // self.threads, n * (k + 1) // self.threads) for k in range(self.threads)
         ]
+        # Fewer purchases than threads leave empty parts.
         parts = [part for part in parts if part.stop > part.start]
         if priorities is None:
             priorities = np.array([self.priority(row, policy) for row in caps])

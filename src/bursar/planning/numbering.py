@@ -15,7 +15,7 @@ Interval = tuple[float, float, int]
 
 def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
     """
-    Numbers, ascending, for each of a site's tasks.
+    Return processor numbers, ascending, for each of a site's tasks.
 
     Parameters
     ----------
@@ -36,6 +36,8 @@ def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
     running: list[tuple[float, int]] = []
     for i in order:
         start, finish, width = intervals[i]
+        # Ends at a start's moment first, or two tasks that follow one another would need two
+        # processors.
         while running and running[0][0] <= start:
             _, ended = heapq.heappop(running)
             for number in numbers[ended]:
@@ -43,6 +45,8 @@ def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
         if finish <= start:
             numbers[i] = tuple(range(width))
             continue
+        # The lowest free numbers, and a new one only when none is free: so no more numbers are
+        # used than are held at once.
         taken = [heapq.heappop(free) for _ in range(min(width, len(free)))]
         taken += range(used, used + width - len(taken))
         used = max(used, max(taken) + 1)
@@ -52,7 +56,7 @@ def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
 
 
 def consecutive_runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and length of each run of neighbours, of ascending numbers."""
+    """Return first number and length of each run of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and sum(found[-1]) == number:

@@ -25,9 +25,9 @@ class EvaluatedPlan:
 
 class ParetoArchive:
     """
-    The plans found so far that no other beats, fastest first.
+    Keeps the plans found so far that no other beats, fastest first.
 
-    Of equal ones the first found stays.
+    Of equal plans the first found stays.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,13 @@ class ParetoArchive:
 
     @property
     def points(self) -> FloatArray:
-        """Makespan and cost of each, shape ``(n, 2)``."""
+        """Makespan and cost of each plan, shape ``(n, 2)``."""
         return np.array([(f.makespan, f.cost) for f in self._found]).reshape(-1, 2)
 
     def would_keep(self, makespan: float, cost: float) -> bool:
         """Whether no plan here is as fast and as cheap."""
+        # Kept plans get cheaper as they get slower, so the slowest that is no slower is the
+        # cheapest of these: one comparison decides.
         at = bisect.bisect_right(self._makespans, rounded(makespan))
         return at == 0 or rounded(self._found[at - 1].cost) > rounded(cost)
 
@@ -60,6 +62,7 @@ class ParetoArchive:
         makespan, cost = rounded(found.makespan), rounded(found.cost)
         at = bisect.bisect_left(self._makespans, makespan)
         end = at
+        # For the same reason the plans beaten are neighbours.
         while end < len(self._found) and rounded(self._found[end].cost) >= cost:
             end += 1
         self._found[at:end] = [found]

@@ -67,7 +67,7 @@ class PlanChoice:
     reason
         Why, one line.
     counter_offers
-        What could be had instead; empty when the goal can be met.
+        Counter-offers; empty when the goal can be met.
     """
 
     option: PlanOption | None

@@ -61,6 +61,9 @@ def largest_share(
             option = planned(step, caps)
             if option is not None:
                 low, best = step, (step, option)
+            # Not one task more than the best so far: the purchase is done with after one
+            # schedule. Without this test, 100,000 tasks took over a minute instead of a few
+            # seconds.
             elif step == low + 1:
                 break
             else:

@@ -60,7 +60,7 @@ def trade_off(
     Parameters
     ----------
     sites
-        What can be bought, and where; names unique.
+        Sites with their offers; names unique.
     method
         How to search (see :mod:`bursar.planning.methods`).
     scheduler

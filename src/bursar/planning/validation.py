@@ -326,7 +326,7 @@ def _faults(
     Parameters
     ----------
     uses
-        What tasks do with the purchase.
+        Uses of the purchase by tasks.
     idle
         Tasks without duration on the site.
     """
@@ -581,7 +581,7 @@ def _or_not(what: str, is_so: bool) -> str:
 
 
 def _which(i: int, slot: Slot) -> str:
-    """Name a purchase by its number, counted from 0 in the plan, and its slot."""
+    """Name a purchase by number, counted from 0 in the plan, and slot."""
     return f'{i} (site "{slot.site}", {_n(slot.start)} s to {_n(slot.end)} s)'
 
 

@@ -86,6 +86,7 @@ class SimulatedDataStaging:
     def _fetch(self, name: str, site: str, on_copied: Callable[[str], None]) -> None:
         waiting = self._coming.get((name, site))
         if waiting is not None:
+            # One transfer for all tasks that want the file at this site, as the real stager does.
             waiting.append(on_copied)
             return
         self._coming[name, site] = [on_copied]
@@ -127,6 +128,8 @@ class SimulatedDataStaging:
         flow: Flow,
     ) -> None:
         line.under_way -= 1
+        # The next one before callers are told, who may ask for more: a file that waits already
+        # goes first.
         self._send(line, site, network)
         self._on_copied(name, site, copy, "")
 

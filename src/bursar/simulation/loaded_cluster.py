@@ -122,7 +122,7 @@ class LoadedCluster:
 
     def as_expected(self, times: int, span: float = WEEK) -> "LoadedCluster":
         """
-        Return a copy whose future jobs are those of the recent past, again and again.
+        Return a copy in which the jobs of the recent past come again as future jobs.
 
         What one can know of the future: what runs and waits now, and what users usually
         send.

@@ -81,7 +81,7 @@ class SimulatedSite:
 
     @property
     def left_behind(self) -> LoadedCluster | None:
-        """Cluster as the simulation left it; None for a site without a cluster."""
+        """Cluster at the end of the simulation; None for a site without a cluster."""
         return self._cluster
 
     def offers(self) -> tuple[Slot, ...]:

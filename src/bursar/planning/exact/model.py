@@ -54,7 +54,7 @@ class SolverModel:
     makespan
         Steps; only where it is minimised.
     objective
-        To be minimised.
+        Expression to minimise.
     """
 
     cp: Any

@@ -40,7 +40,7 @@ def evaluate_levels(
     area: FloatArray,
 ) -> ScheduleDraft:
     """
-    As :func:`bursar.planning.kernels.lists.evaluate`, with :func:`by_level`.
+    Evaluate purchases like :func:`bursar.planning.kernels.lists.evaluate`, with :func:`by_level`.
     """
     for i in range(len(caps)):
         draft = by_level(tasks, slots, caps[i], levels, level_first, longest)
@@ -100,6 +100,8 @@ def by_level(
                 ):
                     chosen = q
             task = heads[chosen]
+            # Its place was taken, so its finish can only have become later: under Min-Min it is
+            # sought again when the task is about to be chosen, and not before.
             if stale[task]:
                 seek(tasks, slots, draft, task, site, slot, start, finish)
                 stale[task] = False
@@ -129,6 +131,8 @@ def by_level(
                 ):
                     least = least_in(board, slot[other], start[other], finish[other])
                     stale[other] = least < tasks.widths[other]
+                # Max-Min picks the latest finish, and a finish that is out of date is too early:
+                # the task could be passed over.
                 if longest and stale[other]:
                     seek(tasks, slots, draft, other, site, slot, start, finish)
                     stale[other] = False
@@ -146,7 +150,7 @@ def seek(
     start: FloatArray,
     finish: FloatArray,
 ) -> None:
-    """Writes the place where the task finishes earliest."""
+    """Write the place where the task finishes earliest."""
     place = soonest(tasks, slots, draft, task)
     site[task], slot[task] = place.site, place.slot
     start[task], finish[task] = place.start, place.finish
@@ -157,9 +161,9 @@ def queues(
     tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, waiting: IntArray, longest: bool
 ) -> tuple[IntArray, IntArray, int]:
     """
-    Tasks of a level in queues, in each of which an earlier one always goes first.
+    Group the tasks of a level in queues; within a queue an earlier task always goes first.
 
-    Answers who follows each task, -1 for none, the heads, and how many there are.
+    Return the follower of each task (-1: none), the heads, and the number of queues.
     """
     n_sites = tasks.runtimes.shape[1]
     least = np.empty(len(waiting))
@@ -168,6 +172,7 @@ def queues(
         for s in range(n_sites):
             shortest = min(shortest, tasks.runtimes[waiting[i], s])
         least[i] = -shortest if longest else shortest
+    # Stable, so that ties keep the order of the level.
     order = np.argsort(least, kind="mergesort")
     ready = np.empty((len(waiting), n_sites))
     following = np.full(len(tasks.widths), -1)
@@ -202,7 +207,7 @@ def queues(
 @compiled_part
 def free_from(slots: SlotArrays, draft: ScheduleDraft, s: int, ready: float) -> float:
     """
-    From when on any processor of the site is free: what is ready before is no better off.
+    Return when any processor of the site is free; a task that is ready before gains nothing.
     """
     open_from, last = draft.board.open_from, slots.last
     moment = np.inf

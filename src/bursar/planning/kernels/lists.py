@@ -100,9 +100,9 @@ def evaluate(
     weights
         Weights of the cost under ``TOTAL``, shape ``(n,)``.
     worth
-        Of ``TOTAL``.
+        Worth of a second of makespan under ``TOTAL``, currency units.
     due
-        Of ``TOTAL``, shape ``(n, n_tasks)``, or ``(1, n_tasks)`` for all.
+        Moments to finish by under ``TOTAL``, shape ``(n, n_tasks)``, or ``(1, n_tasks)`` for all.
     whole, shortest
         See :func:`bursar.planning.kernels.placing.payment`.
     makespan, cost

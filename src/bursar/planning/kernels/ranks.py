@@ -101,7 +101,7 @@ def energetic_bounds(
     Parameters
     ----------
     heads, tails
-        Of each task, seconds, shape ``(n_tasks,)``.
+        Least time before and after each task, seconds, shape ``(n_tasks,)``.
     work
         Least work of each task, shape ``(n_tasks,)``.
     by_tail
@@ -119,6 +119,8 @@ def energetic_bounds(
     bounds = np.zeros(len(capacities))
     for head in levels:
         total = 0.0
+        # By falling tail: each task added makes the least tail of those counted, so every t is
+        # tried in one pass.
         for task in by_tail:
             if heads[task] >= head:
                 total += work[task]

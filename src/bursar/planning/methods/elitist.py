@@ -129,6 +129,7 @@ def elitist(search: PlanSearch, processors: Sequence[int] | None = None) -> None
     first = search.evaluator.count
     for epoch in range(EPOCHS):
         held = _held(search, orders, known)
+        # Deadlines are taken anew from the front after each part, as better plans move it.
         until = first + (total - first) * (epoch + 1) // EPOCHS
         while search.evaluator.count < until and not search.out_of_time:
             left = 1 - (search.evaluator.count - first) / max(1, total - first)
@@ -177,6 +178,7 @@ def _anneal_makespan(
     problem = search.problem
     mirror = TimeReversedProblem(problem)
     everything = np.repeat(problem.everything[None], WALKS, axis=0)
+    # All begin at HEFT's order; random steps lead them apart.
     walks = np.repeat(orders.usual[None], WALKS, axis=0)
     makespans = np.full(WALKS, np.inf)
     first = search.evaluator.count
@@ -305,6 +307,7 @@ def _offspring(
     used = np.flatnonzero(bits)
     slots = problem.offers.arrays
     move = rng.random()
+    # The other parent is mostly the purchase for a deadline close by.
     if move < CROSSING and len(held) > 1:
         other = held[_near(rng, i, len(held))].bits
         return _crossing(rng, slots, bits, other)

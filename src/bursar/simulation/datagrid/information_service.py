@@ -103,6 +103,7 @@ class GridFileTimes:
         """Return seconds to bring the missing files one by one, each from the nearest copy."""
         if self._catalogue.version != self._version:
             self._version = self._catalogue.version
+            # Any copy that comes or goes may be the nearest one for many jobs.
             self._transfers.clear()
         key = data, tuple(sites)
         found = self._transfers.get(key)

@@ -15,7 +15,7 @@ from bursar.model.topology import Topology
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataGrid:
     """
-    Sites, copies of files at them, and the network between them.
+    Sites, the copies of files there, and the network between the sites.
 
     Parameters
     ----------

@@ -71,7 +71,9 @@ class SubmissionService:
         self._turn()
 
     def _turn(self) -> None:
-        """Does what can be done now. What that calls may call this again: no deeper then."""
+        """Bring and hand over as much as possible now; a nested call returns at once."""
+        # Bringing and handing over may call back at once; without this, many jobs without files
+        # would be as many calls within one another.
         if self._turning:
             return
         self._turning = True

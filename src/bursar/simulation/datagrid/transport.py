@@ -63,6 +63,7 @@ class GridTransport:
             Called once they are there; never before this returns.
         """
         if self._is_shared(source, target):
+            # Not at once: whoever sends is not ready to be told from within the call.
             return self._loop.call_later(0.0, done)
         return self._network.send(*self._ends(source, target), size, lambda _: done())
 

@@ -108,7 +108,7 @@ class WeightSearch:
         return self._compared(best, default, first=replications)
 
     def _ranked(self, candidates: Sequence[RankWeights], replications: int) -> list[RankWeights]:
-        """Best first."""
+        """Return the candidates by mean lifetime, best first."""
         for weights in candidates:
             found = self._found.setdefault(weights, [])
             for replication in range(len(found), replications):
@@ -116,6 +116,8 @@ class WeightSearch:
         return sorted(candidates, key=lambda w: float(np.mean(self._found[w][:replications])))
 
     def _compared(self, best: RankWeights, default: RankWeights, first: int) -> TunedWeights:
+        # Replications that the search has not seen: the best of many candidates looks better than
+        # it is on those that chose it.
         checks = range(first, first + CHECKS)
         ours = np.array([self._once(best, i) for i in checks])
         theirs = ours if best == default else np.array([self._once(default, i) for i in checks])
@@ -125,6 +127,8 @@ class WeightSearch:
             default=default,
             best_lifetime=interval(ours),
             default_lifetime=interval(theirs),
+            # Pair by pair on common random numbers, whose noise is the same on both sides and
+            # falls out.
             gain=interval(theirs - ours),
             tried=tuple((w, float(np.mean(v)), len(v)) for w, v in self._found.items()),
         )
@@ -139,6 +143,7 @@ class WeightSearch:
 def weight_lattice(step: float) -> list[RankWeights]:
     """Alpha and beta from 0 to 1; with alpha 1 beta counts for nothing, and is 0."""
     marks = [i * step for i in range(round(1 / step) + 1)]
+    # With alpha 1 all values of beta are the same policy: one candidate for all of these.
     return [RankWeights(alpha=a, beta=b) for a in marks[:-1] for b in marks] + [
         RankWeights(alpha=1.0, beta=0.0)
     ]
@@ -156,7 +161,7 @@ def neighbouring_weights(weights: RankWeights, step: float) -> list[RankWeights]
 
 
 def max_simulations() -> int:
-    """How many a search takes at most."""
+    """Return how many simulations a search takes, at most."""
     left, replications, total = len(weight_lattice(STEPS[0])) + 1, FIRST, 0
     made = 0
     while True:
