@@ -478,6 +478,7 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, JournalHea
         db.execute("BEGIN")
         if head is None and not is_empty(db):
             # The journal may have been made after that look: its head is there before its tables.
+            # Without a second look a reader took the head of such a journal for missing.
             db.execute("ROLLBACK")
             head = read_head(path)
             db.execute("BEGIN")

@@ -549,6 +549,7 @@ class TaskQueue:
                 else:
                     heapq.heappop(lanes)
                 task = key & _MASK
+                # Keys are not taken out of heaps, which would mean a search, but passed over here.
                 if self._state[task] != DispatchState.READY or self._key_of(task) != (lane, key):
                     continue  # cancelled, or assigned elsewhere, while it was in the heap
                 processors = self._processors[task]
@@ -631,6 +632,7 @@ class TaskQueue:
         # The number names this claim: reports of any other attempt are dropped in finish().
         self._attempts[task] += 1
         self._move(task, DispatchState.CLAIMED)
+        # Sums by worker, so that what waits there is known without looking at each claim.
         estimate, processors = self._estimate[task], self._processors[task]
         who.claimed[task] = now + estimate
         who.used += processors
@@ -1059,6 +1061,8 @@ class TaskQueue:
 
     def _move(self, task: int, state: DispatchState) -> None:
         before = self._state[task]
+        # Kept with every move, as counts are asked for several times a second and tasks may be a
+        # million.
         self._by_state[before] -= 1
         self._by_state[state] += 1
         if before == DispatchState.READY:

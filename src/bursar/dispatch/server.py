@@ -317,6 +317,7 @@ class Dispatcher:
         # same files.
         await asyncio.to_thread(kill_leftovers, self._run)
         self._epoch = epoch_of(self._loop, self._last_seen)
+        # Loopback only: workers of other machines come through the pilot listener, over TLS.
         self._server = await self._loop.create_server(
             lambda: _WorkerSession(self), "127.0.0.1", 0, backlog=128
         )
@@ -472,6 +473,7 @@ class Dispatcher:
 
     def dismiss(self, lease: str) -> None:
         """Dismiss the workers of a lease, and give the lease no more tasks."""
+        # Also for workers that join after this: they are told to leave at once.
         self._vacated.add(lease)
         self._forget_absent(lease)
         for connection in self._connections.values():

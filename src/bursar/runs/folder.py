@@ -159,6 +159,7 @@ class RunFolder:
         run = cls(base / (name or _fresh_name(campaign.name)))
         if name is not None and (not _SAFE.fullmatch(name) or name in {".", ".."}):
             raise InputError(f'a run is named by letters, digits, ".", "_" and "-", got "{name}"')
+        # mkdir below would say so, too, but not what to do about it.
         if run.path.exists():
             raise InputError(f'run "{run.name}" exists already', hint="resume it, or choose a name")
         try:

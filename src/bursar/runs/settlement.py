@@ -152,8 +152,9 @@ class LeaseSettlements:
     async def _settle(self, lease: Lease, watched: float | None) -> None:
         site = self._sites[lease.site]
         assert isinstance(site, MeteringSite)
-        # By the provider's count: closed at a killed run's last sign of life, leases were billed at
-        # a third of what Slurm recorded, as pilots hold on for up to a minute.
+        # By the provider's count: pilots hold on for up to a minute after a kill, and for leases
+        # that were closed at the last sign of life Slurm recorded up to three times what was
+        # billed.
         metering = await site.meter(lease, watched)
         now = self._now()
         settled_by: SettledBy = ""

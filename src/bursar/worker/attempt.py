@@ -551,6 +551,7 @@ class Attempt:
     def _clear_scratch(self, status: Status) -> None:
         if status is not Status.SUCCEEDED and when_changed(self._folder) != self._changed:
             with contextlib.suppress(OSError):
+                # Of the same attempt before a kill -9.
                 remove_tree(self._own_folder())
                 # Renamed and not copied; give_scratch then finds no folder there, and makes no more
                 # use of it.

@@ -170,5 +170,6 @@ def _made(name: str, arguments: list[Any], line: str) -> Exception:
     kind = BUILT_IN.get(name)
     if kind is not None:
         with contextlib.suppress(Exception):  # these are not what the class is called with
+            # Constructors of built-in classes only: they run no code of the sender's.
             return kind(*arguments)
     return RemoteError(line)

@@ -138,6 +138,7 @@ class DetachedStarter:
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> DetachedProcess:
         """See :class:`bursar.worker.launch.WorkerStarter`."""
+        # Here and not in the worker: only the service may read the key file.
         settings = self._completed(settings)
         if self._other is not None and not self._is_known_to_run:
             # Once, and with a clear error: a worker that cannot load its modules as the account

@@ -235,6 +235,7 @@ def encode_call(call: bytes) -> bytes:
 def _carry_out(payload: bytes, *, as_data: bool) -> tuple[bool, bytes]:
     try:
         path, call = pickle.loads(payload)
+        # In front, so that the call finds the caller's modules before others of the same name.
         if sys.path[: len(path)] != path:
             sys.path[:] = path + [p for p in sys.path if p not in path]
         function, args, kwargs = pickle.loads(call)
