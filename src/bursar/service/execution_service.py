@@ -207,8 +207,7 @@ class ExecutionService:
         if facts.kind == "batch":
             return ClusterLeasePolicy(lambda: self._sites("").view())
         return MachineLeasePolicy(
-            # As narrow as the greatest number of workers allows, so that leases can move one
-            # processor at a time.
+            # The narrowest workers of which MOST_SPAWNERS fill the site.
             unit=-(-facts.processors // MOST_SPAWNERS),
             warm=not self._config.selling.must_buy,
             idle=facts.acquiring.idle,

@@ -519,7 +519,7 @@ class PoolScheduler:
         return chosen
 
     def _would_wait(self, pool: WorkerPool, worker: RegisteredWorker) -> bool:
-        """Whether a worker's last task, if returned, may not be given out: its user may not run."""
+        """Return whether a worker's last task, if returned, may not run: its user is refused."""
         # Workers return their last tasks first. One of a refused user would go back to the queue
         # and stay there, while the worker idles.
         last = next(reversed(worker.claims.values()))

@@ -115,6 +115,8 @@ class TaskAssignment:
 
 @dataclass(slots=True)
 class WorkerReservation:
+    """The worker that is kept for a wide task until enough of its processors are free."""
+
     instance: Instance
     task: int
     worker: RegisteredWorker

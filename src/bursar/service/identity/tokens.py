@@ -181,7 +181,7 @@ class JournalTokenStore:
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
         """Keep the record of a token until the token has expired."""
         del kind
-        # Compaction drops expired tokens as well, though nobody asks for tokens any more.
+        # Expired tokens are swept when somebody makes or lists tokens; else compaction drops them.
         token = self._tokens.get(self._places.get(position, ""))
         return payload if token is not None and token.expires > self._clock() else None
 

@@ -90,7 +90,7 @@ def record_head(position: int, kind: int, payload: bytes) -> bytes:
 
 
 def parse_record(data: bytes, position: int) -> tuple[int, bytes] | None:
-    """Return kind and payload of a record from all bytes of one; None: the record is damaged."""
+    """Return kind and payload from all bytes of a record; None: the record is damaged."""
     if len(data) < RECORD_HEAD:
         return None
     length, check, kind = _RECORD.unpack_from(data)
