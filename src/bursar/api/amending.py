@@ -154,6 +154,7 @@ def forecast_amendment(
         raise InputError(f"run {folder.name} has ended: there is nothing left to change")
     elapsed, spent = _standing(record)
     goal = validated_goal(goal, elapsed)
+    # Refused here with the figures; the run's own guard looks again when it is asked.
     if goal.budget is not None and goal.budget < spent:
         raise InputError(
             f"{spent:.6g} {record.planned[1].currency} are spent already", where="budget"
@@ -188,6 +189,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
                 task for task, r in record.final.items() if r.outcome.status is Status.SUCCEEDED
             ),
             attempts=[(r.outcome, r.site) for r in record.journal.records],
+            # No pilot is requested by a forecast, so that no name is needed.
             pilots=0,
             clock=lambda: elapsed,
             spent=lambda: spent,

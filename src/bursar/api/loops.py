@@ -36,6 +36,8 @@ def _in_thread(work: Callable[[], T]) -> T:
     except KeyboardInterrupt:
         # Tasks must not go on spending behind an interrupted cell.
         if thread.is_alive() and not done.done():
+            # Python delivers Ctrl-C to the main thread only; this hands it on, as for a run without
+            # a notebook.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
             )

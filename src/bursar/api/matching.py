@@ -189,6 +189,7 @@ def statuses_now(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus]:
         for name, said in statuses(sites).items():
             if isinstance(said, SiteError):
                 raise said
+            # On the clock of this broker, which stands at 0.
             found[name] = replace(said, at=0.0)
     for site in sites:
         if site.kind == "local":
@@ -230,6 +231,7 @@ def _of_slots(site: SiteFacts) -> SiteStatus:
 
 def _explained(broker: ResourceBroker, task: Task) -> MatchExplanation:
     try:
+        # Any number will do: nothing is sent, and jobs are told apart by nothing else.
         return broker.explain(broker_job(0, task))
     except InputError as error:
         raise error.within(f'task "{task.id}"') from None

@@ -55,6 +55,7 @@ class PlanNeeds:
 
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
         """Return time and budget of a plan whose workers start late and whose tasks take longer."""
+        # Options are compared many times while a plan is chosen, and a guard's course takes long.
         key = id(option)
         if key not in self._found:
             seconds, late, slower = self._seconds(option, len(self._tasks))
@@ -78,6 +79,7 @@ class PlanNeeds:
         assert option.makespan is not None
         used = [self._sites[purchase.slot.site] for purchase in option.purchases]
         late = max((start_up(site) for site in used), default=0.0)
+        # Simulated sites: their workers take no time to start.
         if not late:
             return span_above(option.makespan), 0.0, 0.0
         # Each processor hands over once per task that it runs, one after the other.

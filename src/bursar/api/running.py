@@ -193,6 +193,7 @@ def run(
         if _is_dearer(planned, allowed.goal.budget):
             planned = _planned(allowed, free, processors, dynamic=dynamic)
         if planned.chosen is None and not anyway:
+            # Before a folder is made: nothing of a run that was never begun stays behind.
             raise GoalOutOfReach(planned)
         proposal, chosen = planned, planned.chosen or planned.nearest()
         if provisioning == "dynamic":
@@ -273,6 +274,7 @@ def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) ->
     from bursar.api.replanning import replanner
     from bursar.runs.campaign_run import execute_campaign
 
+    # The sites as they were when the run was made: a sites file may have changed since.
     facts = tuple(folder.read_info().sites)
     replan = replanner(campaign, lambda: facts)
     summary = run_outside_loop(

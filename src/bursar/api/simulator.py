@@ -144,6 +144,8 @@ class Simulator:
             return None
         tasks = self.campaign.workflow.tasks
         plan = _plan_of(records, tasks, self.grid.sites)
+        # Reserved all at once, starts may no longer be possible that queues gave one after the
+        # other.
         return plan if self.grid.holds(plan_pilots(plan, tasks)) else None
 
     def carry_out(
@@ -245,6 +247,7 @@ class Simulator:
             records = read_run(folder).journal.records
         summary["provisioning"] = self._kind_of(plan)
         summary["simulated"] = True
+        # Only against a log are there other users whose waits could have changed.
         others = grid.others(sites, summary["makespan_s"] or 0.0) if arrivals == "log" else {}
         summary["others"] = {
             site: {

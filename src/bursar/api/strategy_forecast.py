@@ -244,6 +244,8 @@ def _offers(
 
     offers = []
     for offer in outlook.counter_offers:
+        # A time and an amount are tried until they hold; how many jobs can be done within given
+        # limits is simulated once.
         if offer.kind != "share":
             # Live sites only: workers of simulated ones start at once, and tasks take what was
             # said.

@@ -105,7 +105,6 @@ class StagedDataMover:
         if brought is None or brought.work is None:
             return
         if not brought.work.done():
-            # The next attempt may be at another site, where these files are of no use.
             brought.work.cancel()
         elif brought.paths:
             release = partial(self._stager.release, brought.job, brought.site)
@@ -122,7 +121,8 @@ class StagedDataMover:
             for brought in self._brought.values():
                 if brought.work is not None:
                     brought.work.cancel()
-            # Cancelled copies still remove what they have written in part.
+            # Copies run in threads, which are still to notice the cancellation: the stores close
+            # after them.
             await self._background.wait()
             self.close()
         if self._failures:

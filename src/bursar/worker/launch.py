@@ -167,7 +167,7 @@ class ChildStarter:
             env={**os.environ, **marks},
         )
         assert process.stdin is not None
-        # By standard input, as command lines and environments can be read below /proc.
+        # By standard input: every user of the machine can read command lines.
         process.stdin.write(msgspec.json.encode(settings))
         process.stdin.close()
         return ChildProcess(process)
