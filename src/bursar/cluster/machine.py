@@ -202,8 +202,7 @@ class Machine:
             self.jobs.count,
             np.array([*ends, math.inf]),
         )
-        # A run to the end stops the clock at the last event, so that jobs may still be submitted
-        # after it.
+        # A run to the end stops the clock at the last event: jobs may be submitted later.
         self.now = max(self.now, last) if math.isinf(until) else until
         profile_kernels.trim(self._k, self._times, self._free, self.now)
         self._forget_past_reservations()
@@ -270,9 +269,8 @@ class Machine:
             raise InputError(f"processors must be at least 1, got {processors}")
         end = start + duration
         self._ensure(0)
-        # EASY keeps its promise to the first job outside of the profile: it is put in while
-        # looking. The moment is handed over when it is taken out, since a search would then find
-        # another one.
+        # EASY's promise to the first job is not in the profile: it is put in while looking. A
+        # search after that would find another moment, so the same one is handed over.
         head = self._hold_for_head(-1)
         least = profile_kernels.least_free(self._k, self._times, self._free, start, end)
         if head is not None:
@@ -484,8 +482,7 @@ class Machine:
     def _ensure(self, more: int) -> None:
         """Make room for more jobs, and for the profile of all there are."""
         needed = self.jobs.count + more + len(self._reservations) + 2
-        # Doubling, so that a live machine that grows job by job copies each array a few times
-        # only.
+        # Doubling, so that growth job by job seldom copies the arrays.
         if needed > self._capacity:
             self._allocate(max(2 * self._capacity, needed))
 
@@ -539,8 +536,7 @@ class Machine:
                 self._k, self.now, self.jobs.width, self.jobs.estimate, self._queue, self._reserved,
                 self._times, self._free,
             )  # fmt: skip
-        # Nothing ends or is submitted now that would wake the policy, so it is told to look once
-        # more.
+        # No event of this moment wakes the policy, so it is told to look again.
         self._k[K_AGAIN] = 1
         self.advance(self.now)
 

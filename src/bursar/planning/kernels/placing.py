@@ -119,8 +119,7 @@ def new_draft(tasks: TaskArrays, slots: SlotArrays, caps: IntArray) -> ScheduleD
     holdings = 0
     wide = 0
     for task in range(n_tasks):
-        # A task takes from each slot at least one processor, and from one site only: so many
-        # holdings at most, and the arrays need never grow.
+        # From each slot at least one processor, all of one site: the arrays need never grow.
         holdings += min(tasks.widths[task], most)
         wide += tasks.widths[task] > 1 and most > 1
     open_sites = np.zeros(n_sites, dtype=np.int64)
@@ -172,8 +171,7 @@ def earliest_in(
     if start + duration > give_up:
         return np.inf
     end = board.base[slot] + board.steps[slot]
-    # Steps before the first with something free cannot hold the task, and a full slot may have
-    # many of them.
+    # Earlier steps have nothing free, and a full slot may have many of them.
     low = board.base[slot] + board.open_step[slot]
     return earliest_start(board.times, board.free, low, end, start, duration, width, give_up)
 
@@ -254,8 +252,7 @@ def price_in(
         return float(price + unit * (peak * (until - slots.start[slot]) - before))
     if slots.divisible[slot]:
         return float(price + unit * width * (finish - start))
-    # The first task pays for the whole slot; later ones only for an extension beyond what is
-    # paid.
+    # The first task pays for the whole slot; later ones only for an extension.
     paid = slots.start[slot] if fresh else max(slots.end[slot], board.until[slot])
     end = max(slots.end[slot], finish)
     return float(price + unit * slots.processors[slot] * max(0.0, end - paid))
