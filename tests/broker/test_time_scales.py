@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from bursar.api.loops import run_outside_loop
-from bursar.api.simulator import Simulator
+from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.broker.strategies import Strategy
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
@@ -52,7 +52,7 @@ def share_done(strategy: Strategy, seconds: float, deadline: float, budget: floa
         SimulatedGrid(sites),
         ExecutionUncertainty(),
         strategy=strategy,
-        work=dict.fromkeys(range(JOBS), seconds),
+        recorded=RecordedConditions(work=dict.fromkeys(range(JOBS), seconds)),
     )
     summary = run_outside_loop(lambda: simulator.carry_out(None, {}))
     return float(summary["succeeded"] / JOBS)

@@ -18,7 +18,7 @@ import pytest
 from bursar.model.errors import InputError, SiteError
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, ResourceManager
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds within which a real scheduler does what it was asked; far more than it takes."""
 
 
