@@ -1,4 +1,4 @@
-"""A booked job, as a run's journal keeps it."""
+"""Journal record of a booked job."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Why each site gets the jobs that it gets, kept where that has changed."""
+"""Reasons for the share of each site, kept where a reason has changed."""
 
 import math
 
@@ -33,7 +33,7 @@ class DecisionReasons:
         Parameters
         ----------
         situation
-            What was advised on.
+            Snapshot on which the advice rests.
         left
             Number of jobs that have not been sent.
         """

@@ -36,11 +36,11 @@ class GridExplorer:
         return self._sites.get(name)
 
     def is_usable(self, name: str) -> bool:
-        """Whether it gives processors, and jobs do not all fail there alone."""
+        """Whether a site gives processors and is not the only one at which all jobs fail."""
         return self._faults.get(name, 0) < PATIENCE and not self._estimates.is_broken(name)
 
     def failed(self, name: str) -> bool:
-        """A site gave no processor; whether it is left out from now on."""
+        """Note that a site gave no processor; return whether it is left out from now on."""
         self._faults[name] = self._faults.get(name, 0) + 1
         return self._faults[name] == PATIENCE
 

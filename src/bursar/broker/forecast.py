@@ -38,7 +38,7 @@ class Forecast:
         self._ended = bytearray(len(tasks))
 
     def learn(self, outcome: Outcome, final: bool) -> None:
-        """An attempt has ended; when it is the last of a failed task, what follows is skipped."""
+        """Take in the end of an attempt; after a task's last failure its successors are skipped."""
         if not final:
             return
         self._drop(outcome.task)

@@ -28,7 +28,7 @@ class Pilot:
     processors
         Number of processors.
     own
-        How many of these it pays for; pilots of slots that are paid whole do for the others.
+        Number of processors that the pilot pays for; pilots of slots paid whole pay the others.
     start
         Seconds on the plan's clock; None: when the site's queue lets it.
     duration
@@ -80,7 +80,7 @@ class Pilot:
 
 def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilot]:
     """
-    Pilots that a plan requests of its sites, by start.
+    Return the pilots that a plan requests of its sites, by start.
 
     A leased slot, or one paid whole, is one pilot, and its tasks run there as they come.
     Of a divisible slot only what tasks use is paid (HPDC'07 section 2): each chain of
@@ -90,7 +90,7 @@ def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilo
     Parameters
     ----------
     tasks
-        That the placements number.
+        Tasks, by the numbers used in the placements.
     before
         Pilots there were before: names go on from there.
 
@@ -168,7 +168,7 @@ def _site_pilots(
 
 
 def _is_block(purchase: Purchase) -> bool:
-    """Whether all that it spans is paid, used or not."""
+    """Whether a purchase is paid as a whole, used or not."""
     return purchase.slot.leased or not purchase.slot.divisible
 
 

@@ -122,7 +122,7 @@ class CampaignTrader:
         Parameters
         ----------
         seconds
-            For how long the processor is wanted.
+            Time for which the processor is wanted.
         now
             Seconds since the begin of the campaign.
         ahead
@@ -179,7 +179,7 @@ class CampaignTrader:
         now
             Seconds since the begin of the campaign.
         seconds
-            That a job takes there.
+            Time of a job at the site.
         """
         pricing = site.pricing
         steps = () if pricing is None else lead_times(pricing)
@@ -216,7 +216,7 @@ class CampaignTrader:
         Parameters
         ----------
         seconds
-            For how long.
+            Time for which the processor is wanted.
         now
             Seconds since the begin of the campaign.
         ahead

@@ -28,9 +28,9 @@ class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     latest
         End at the latest, seconds since the epoch; None for no deadline.
     customer
-        Who buys; empty: whoever is awarded it.
+        Name of the buyer; empty: whoever is awarded the deal.
     currency
-        Of every price in the conversation.
+        Currency of every price in the conversation.
     price
         Offered for all of it, micro-units; None for no offer yet.
 
@@ -84,7 +84,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fixed_price
         Currency units charged once. Not negative.
     currency
-        Of both prices.
+        Currency of both prices.
 
     Raises
     ------
@@ -147,9 +147,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id
         Unique at its owner.
     owner, customer
-        Who sells, who buys.
+        Names of seller and buyer.
     terms
-        What, when and for how much.
+        Processors, times and prices.
     signed_at
         Seconds since the epoch.
     """

@@ -292,7 +292,7 @@ class BudgetGuard:
         lease
             Id of a lease passed to :meth:`end` or :meth:`restore`.
         held
-            From when to when its processors were held, seconds since the epoch; None: never, and
+            Begin and end of the time held, seconds since the epoch; None: never held, and
             nothing is owed.
         now
             Moment of the movements of money.

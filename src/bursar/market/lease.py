@@ -16,7 +16,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     Records processors that one site holds for the campaign, at a price agreed once.
 
-    It is a record: written when it opens and again when it ends, it is enough,
+    The record is written when a lease opens and again when it ends; it is enough,
     with the ledger's rows, to resume a run and to write its bill.
 
     Parameters
@@ -32,7 +32,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fixed_price
         Currency units charged once; None when unknown.
     currency
-        Of both prices.
+        Currency of both prices.
     start
         When the lease began, or will begin, seconds since the epoch.
     until
@@ -46,7 +46,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Seconds for which its provider may hold, and charge, the processors after the last
         moment at which anybody could end them: 0 where they end with the run.
     settled_by
-        Whose word its begin and end are; empty: the run's own clock.
+        Source of begin and end; empty: the run's own clock.
     """
 
     id: str

@@ -36,7 +36,7 @@ class StatementLine:
     amount
         Micro-units; negative where it was paid.
     balance
-        What the account has afterwards, what is held included.
+        Balance of the account afterwards, including holds.
     """
 
     row: LedgerRow
@@ -56,15 +56,15 @@ class Statement:
     Parameters
     ----------
     account, kind
-        Whose; ``"user"`` or ``"provider"``.
+        Name of the account, and ``"user"`` or ``"provider"``.
     currency
         Of every amount.
     begin, end
         The period, seconds since the epoch; infinite where it has no end.
     opening, closing
-        What the account had before and after, micro-units.
+        Balances before and after the period, micro-units.
     held
-        Of ``closing``, what was set aside.
+        Part of ``closing`` that was set aside.
     lines
         In the order made.
     """
@@ -108,9 +108,9 @@ class InvoiceItem:
     processor_seconds
         Delivered, as metered in the period; None when nothing was metered.
     jobs
-        How many were metered.
+        Number of metered jobs.
     memos
-        What was said at the payments and refunds.
+        Memos of the payments and refunds.
     """
 
     agreement: str
@@ -143,7 +143,7 @@ class Invoice:
     begin, end
         The period, seconds since the epoch.
     items
-        By agreement, in the order first paid.
+        Items by agreement, in the order first paid.
     """
 
     provider: str
@@ -184,7 +184,7 @@ class LedgerDifference:
     key, agreement
         Which.
     user, provider
-        What the two say was paid, micro-units, negative for a refund; None: nothing of it.
+        Payments by each book, micro-units, negative for a refund; None: no such payment.
     """
 
     key: str
@@ -262,7 +262,7 @@ def make_invoice(
     Parameters
     ----------
     usage
-        What was metered; records of others are passed over.
+        Metered usage; records of other parties are ignored.
     list_prices
         Micro-units that what an agreement was paid for in the period would have come
         to without a discount; without it, and never less than, what was paid.

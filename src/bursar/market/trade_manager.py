@@ -160,8 +160,8 @@ class TradeManager:
 
         Returns
         -------
-        tuple of Message
-            What to send, each to whom it says.
+        tuple of TradeMessage
+            Messages to send, each to the party it names.
         """
         if message.to != self.name:
             return reject_stray(message, self.name, f"is for {message.to}")

@@ -254,8 +254,8 @@ class TradeServer:
 
         Returns
         -------
-        tuple of Message
-            What to send, each to whom it says.
+        tuple of TradeMessage
+            Messages to send, each to the party it names.
         """
         self._pass(now)
         if message.to != self.name:

@@ -29,7 +29,7 @@ def sizes(
     acquisition
         Any policy that does not look at the schedule: all but ``"adaptive"``.
     processors
-        How many are wanted in all; a multiple of the unit.
+        Number wanted in all; a multiple of the unit.
     free
         How many the scheduler says are free, which only ``"optimal"`` asks; None: it does not
         say, and then everything is taken to be.
@@ -39,8 +39,8 @@ def sizes(
     Returns
     -------
     tuple of int
-        They sum to the processors; of ``"optimal"`` to what is free of them, which may be none.
-        Of ``"array"`` all are one submission.
+        Sizes that sum to the processors; with ``"optimal"``, to the free ones of these, perhaps
+        none. With ``"array"``, all are one submission.
 
     Raises
     ------

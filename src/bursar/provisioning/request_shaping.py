@@ -98,7 +98,7 @@ def shape_requests(
     site
         Site, with backfill windows or free processors where known.
     processors
-        How many, a multiple of the unit.
+        Number of processors, a multiple of the unit.
     unit
         Processors that are of use only together.
     least, wanted
@@ -292,7 +292,7 @@ def whole_tasks(seconds: float, task: float) -> float:
 def _classes(
     open_now: Iterable[tuple[float, int]], least: float, wanted: float, task: float
 ) -> list[tuple[float, int]]:
-    """Holes of about the same length as one, the longest first; those too short are left out."""
+    """Merge windows of about one length, the longest first, leaving out windows too short."""
     classes: dict[int, tuple[float, int]] = {}
     for window, count in open_now:
         seconds = _shape_in_window(window, least, wanted, task)

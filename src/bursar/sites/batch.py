@@ -240,7 +240,7 @@ class BatchSite:
         return self._queue.status(seconds)
 
     def view(self) -> PoolSite:
-        """The site as an acquiring pool sees it; see the Site protocol."""
+        """Return the site as an acquiring pool sees it; see the Site protocol."""
         return self._queue.view(self.unwatched)
 
     def _held_processors(self) -> int:
@@ -288,7 +288,7 @@ class BatchSite:
 
     @property
     def unwatched(self) -> float:
-        """Seconds for which a pilot may go on after its run was killed; see Settles."""
+        """Seconds for which a pilot may go on after its run was killed; see MeteringSite."""
         return 0.0 if self._lasts else self._facts.unwatched
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:

@@ -242,7 +242,7 @@ class OwnersBook:
         """
         Open a sale with an owner, exclusive of other runs.
 
-        What the context leaves in the sale's state is kept, all of it or nothing.
+        The sale's state at the end of the block is kept, all of it or nothing.
         """
         with self._writing() as db:
             before = self._state(db, site)

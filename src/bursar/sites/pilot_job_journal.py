@@ -86,7 +86,7 @@ class HoldingInterval:
 @dataclass(slots=True)
 class RecoveredJobs:
     """
-    What an earlier process of the run may have left at the scheduler.
+    Jobs, requests and reservations that an earlier process may have left at the scheduler.
 
     Parameters
     ----------

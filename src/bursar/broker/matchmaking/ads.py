@@ -126,7 +126,7 @@ def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
     job
         Job as the broker sees it.
     attributes
-        Of all jobs of the broker, as who owns them; the job's own come before these.
+        Attributes of all jobs of the broker, such as the owner; a job's own take precedence.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
 
 
 def _named(values: Mapping[str, Fact | None]) -> Attributes:
-    """Each value that is known, by all its names."""
+    """Return each known value under all of its names."""
     return {
         key: value for plain, value in values.items() if value is not None for key in _KEYS[plain]
     }

@@ -18,7 +18,7 @@ Seconds = Sequence[float] | NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerJob:
     """
-    A job as the broker sees it.
+    A job in the broker's view.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class BrokerJob:
 
 
 def broker_job(number: int, task: Task) -> BrokerJob:
-    """A task as the broker sees it."""
+    """Return a task in the broker's view."""
     return BrokerJob(
         number=number,
         matching=task.matching,
@@ -61,17 +61,17 @@ class IndexReader(Protocol):
 
     @property
     def version(self) -> int:
-        """Changes whenever anything in it does."""
+        """Counter of changes of the index's content."""
 
     def read(self) -> Mapping[str, StatusReading]:
-        """Readings by site, without those that have expired."""
+        """Return the readings by site, without expired ones."""
 
 
 class DirectSiteQuery(Protocol):
     """Asks a site itself for its status."""
 
     def status(self, site: str) -> SiteStatus | None:
-        """Present status of a site; None when it does not answer, or not sensibly."""
+        """Return the present status of a site; None when the site gives no sensible answer."""
 
 
 class FileTimes(Protocol):

@@ -100,7 +100,7 @@ class MatchExplanation:
     refusal: Refusal | None
 
     def of_named(self, refused: Refusal | None) -> "MatchExplanation":
-        """The same of a job that names its site, which is taken without regard to the others."""
+        """Return the explanation for a job that names a site, chosen without comparison."""
         certain = tuple(
             replace(one, probability=float(one.site == self.named)) for one in self.candidates
         )
@@ -217,7 +217,7 @@ def _reasons(
 
 
 def _seen(clause: Expression, my: Ad, site: Ad) -> str:
-    """What a clause came to at a site, and the values that it saw there."""
+    """Return the value of a clause at a site, with the attribute values it read there."""
     read = references(clause, my) - {EVERYTHING, REQUIREMENTS}
     spelt = {lower(word): word for word in re.findall(r"\w+", str(clause))}
     names = [spelt.get(name, name) for name in sorted(read)]

@@ -47,7 +47,7 @@ class LinkedFileTimes:
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
         """
-        For each site, seconds until what it lacks has been brought there.
+        Return for each site the seconds until the missing files have been brought there.
 
         Infinite where a file has no copy.
         """
@@ -64,7 +64,7 @@ class LinkedFileTimes:
         return total
 
     def access_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
-        """For each site, seconds that reading the files takes, once they are there."""
+        """Return for each site the seconds to read the files once they are there."""
         size = sum(
             next((copy.size for copy in self._copies(name) if copy.size is not None), 0)
             for name in data
@@ -73,7 +73,7 @@ class LinkedFileTimes:
         return np.array([0.0 if rate is None else size / rate for rate in rates])
 
     def _link(self, source: str, target: str) -> Link | None:
-        """The way from one site to another; None where they share their files."""
+        """Return the link from one site to another; None where both share files."""
         holder = self._sites.get(source)
         if holder is None:
             return self._outside

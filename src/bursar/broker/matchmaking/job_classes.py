@@ -57,7 +57,7 @@ class JobClass:
 
 
 class _SignificantAttributes:
-    """What some jobs ask, and which of their own attributes matter for it."""
+    """Expressions of a kind of job, and the job attributes that matter to these."""
 
     __slots__ = ("kinds", "rank", "requirements", "significant")
 
@@ -138,7 +138,7 @@ class JobClassCache:
 
 
 def _complete(matching: Matching) -> BrokerJob:
-    """A job that has every attribute that one can have by itself."""
+    """Return a job with every attribute that a job can have by itself."""
     return BrokerJob(number=0, matching=matching, runtime=1.0, memory=1, data=("a",))
 
 

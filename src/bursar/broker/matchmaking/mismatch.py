@@ -50,7 +50,7 @@ def mismatch_reasons(maker: Matchmaker, job: BrokerJob, kind: JobClass) -> Itera
     maker
         Knows the sites.
     job, kind
-        Whose requirements they are held against.
+        Job whose requirements are tested.
     """
     registry, statuses = maker.registry, maker.statuses
     narrow = registry.processors < job.processors

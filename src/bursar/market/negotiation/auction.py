@@ -38,7 +38,7 @@ class Auctioneer(NegotiationSide):
     me, deal, bidders
         The parties and their conversation.
     lot
-        What is sold, from its earliest start on; in reverse, what is wanted.
+        Processors sold, from the earliest start on; in reverse, processors wanted.
     reserve
         The least it is sold for, or in reverse the most that is paid; micro-units.
     closes

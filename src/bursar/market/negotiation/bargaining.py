@@ -84,7 +84,7 @@ class BargainingOwner(OwnerSide):
     Parameters
     ----------
     concession
-        From the terms by the owner's pricing to how it concedes; downwards.
+        Returns the owner's concession, downwards, from the terms by the owner's pricing.
     patience
         Seconds from the first offer after which it bargains no more.
     """

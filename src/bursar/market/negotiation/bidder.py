@@ -34,7 +34,7 @@ class Bidder(NegotiationSide):
     value
         Highest bid, in reverse the lowest; micro-units.
     currency
-        Of the value.
+        Currency of the value.
     seller
         In reverse: the owner on whose behalf it bids.
     terms
@@ -43,7 +43,7 @@ class Bidder(NegotiationSide):
     Attributes
     ----------
     won
-        What the auctioneer told, once it did.
+        Outcome, once the auctioneer has announced it.
     agreement
         Once there is one.
     """

@@ -124,7 +124,7 @@ class DoubleAuctioneer(NegotiationSide):
     buyers, owners
         Parties that may bid, and parties that may ask.
     lot
-        What is traded: its time; each party says how many processors.
+        Times of the traded processors; each party states its number of processors.
     closes
         Orders are taken before it, seconds since the epoch.
     k

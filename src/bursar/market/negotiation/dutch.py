@@ -22,7 +22,7 @@ class DutchAuctioneer(Auctioneer):
     first
         Price at which it opens, micro-units.
     step
-        By which it falls, micro-units. Positive.
+        Step by which the price falls, micro-units. Positive.
     every
         Seconds between steps. Positive.
     opened

@@ -20,7 +20,7 @@ class EnglishAuctioneer(Auctioneer):
     Parameters
     ----------
     increment
-        From a bid to what is asked next, micro-units. Positive.
+        Step from a bid to the next price asked, micro-units. Positive.
     quiet
         Seconds without a bid after which it ends. Positive.
     opened

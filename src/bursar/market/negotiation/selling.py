@@ -91,7 +91,7 @@ class BuyerSide(NegotiationSide, ABC):
     owners
         Names of the others.
     template
-        What is wanted.
+        Processors and times that are wanted.
 
     Attributes
     ----------

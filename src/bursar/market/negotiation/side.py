@@ -64,8 +64,8 @@ class NegotiationSide(ABC):
 
         Returns
         -------
-        tuple of Message
-            What to send.
+        tuple of TradeMessage
+            Messages to send.
         """
         # Before the protocol sees it: transports lose, repeat and reorder, and no protocol below
         # has to know.

@@ -18,7 +18,7 @@ class KnownComplaint:
     words
         Pattern of the message; case does not matter.
     hint
-        What the user should change; empty: nothing helps but waiting.
+        Hint on what the user should change; empty: only waiting helps.
     transient
         Whether the same command may succeed later.
     """
@@ -39,7 +39,7 @@ def command_error(doing: str, answer: CommandResult, known: Iterable[KnownCompla
     doing
         Program, or what was tried.
     answer
-        What it said.
+        Result of the command.
     known
         The first that is found counts.
     """

@@ -77,7 +77,7 @@ class CommandRunner:
     scheduler
         Name of the scheduler, for hints.
     most_at_once
-        How many run at a time; others wait for their turn.
+        Most commands at a time; others wait for their turn.
     timeout
         Seconds after which a command is stopped, unless the call says otherwise.
 

@@ -40,11 +40,11 @@ def job_script(
     mark
         Prefix by which the scheduler knows a directive, such as ``#PBS``.
     directives
-        Those of the site last: where two are at odds, the later one wins.
+        Directives, those of the site last: of two that conflict, the later one wins.
     setup
         Lines of shell that come first.
     request
-        What is to be run.
+        Request whose script is run.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def job_script(
 
 def element(variable: str, first: int) -> str:
     """
-    Line that tells a job its number among those that are alike, from 0 on.
+    Return the line that tells a job its number among equal jobs, from 0 on.
 
     Parameters
     ----------
@@ -96,5 +96,5 @@ def plain_folder(request: JobRequest) -> str:
 
 
 def plain_name(request: JobRequest) -> str:
-    """A name that begins with a letter, as most schedulers want it."""
+    """Return a request's name with a letter in front, as most schedulers require."""
     return request.name if request.name[:1].isalpha() else f"j{request.name}"

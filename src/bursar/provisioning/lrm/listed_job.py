@@ -19,13 +19,13 @@ class ListedJob:
     Parameters
     ----------
     state, how, reason
-        As :class:`~bursar.provisioning.lrm.resource_manager.JobReport` has them.
+        See :class:`~bursar.provisioning.lrm.resource_manager.JobReport`.
     name, owner, queue
         Name, owner and queue of the job; empty where not said.
     submitted, began, ended, expected
         Seconds since the epoch; None: not yet, or not said.
     limit
-        Its wall-clock limit, seconds; None: without one, or not said.
+        Wall-clock limit, seconds; None: no limit, or unknown.
     processors
         Number that it has or asks for; None: not said.
     nodes
@@ -52,7 +52,7 @@ class ListedJob:
 
     @property
     def report(self) -> JobReport:
-        """Report of the job for those who wait for it."""
+        """Return the report of the job for its listener."""
         running = self.state == "running"
         over = self.began is not None and self.limit is not None and running
         return JobReport(
@@ -69,7 +69,7 @@ class ListedJob:
         )
 
     def queued(self, user: str) -> QueuedJob | None:
-        """Entry of the job in a queue; None when it has ended or its state is unknown."""
+        """Return the job's entry in the queue; None for an ended job or an unknown state."""
         if self.state in ("ended", "unknown") or self.processors is None:
             return None
         running = self.state == "running"
@@ -86,7 +86,7 @@ class ListedJob:
         )
 
     def usage(self, now: float) -> JobUsage | None:
-        """Usage of the job until now; None when it never began or that is unknown."""
+        """Return the job's usage until now; None for a job not known to have begun."""
         if self.processors is None or self.state not in ("running", "ended"):
             return None
         spent = self.spent

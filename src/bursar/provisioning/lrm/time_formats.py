@@ -12,7 +12,7 @@ _ENDLESS = re.compile(r"(infinity|inf|unlimited|none|undefined|-+)?", re.IGNOREC
 
 def parse_moment(text: str, *formats: str) -> float | None:
     """
-    Seconds since the epoch of a time in UTC; None when it fits none of the formats.
+    Parse a time in UTC to seconds since the epoch; None when no format fits.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
     """
     The files that a job reads.
 
-    What one of its steps copies may be missing: that is the step's affair.
+    A file that a step copies may be missing, which is for the step to judge.
 
     Raises
     ------

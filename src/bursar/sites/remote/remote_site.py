@@ -33,7 +33,7 @@ class RemoteSite:
     """
     Provides processors of another Bursar service.
 
-    It is to be open while it is used.
+    The site must be open while it is used.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class RemoteSite:
             settling=InvoiceReconciler(folder / f"{plain}{USAGE}", facts.currency, self._notify),
         )
 
-    # What it says of itself.
+    # What the site says of itself.
 
     @property
     def facts(self) -> SiteFacts:
@@ -127,7 +127,7 @@ class RemoteSite:
         return self._contact.open()
 
     async def _keep_fresh(self) -> None:
-        """Asks it now and then, and soon when something of ours has changed there."""
+        """Ask the service now and then, and soon after something of ours has changed there."""
         changed = self._leases.changed
         while True:
             with contextlib.suppress(TimeoutError):

@@ -127,7 +127,7 @@ class RemoteSiteStatus:
         )
 
     def view(self, held: int) -> PoolSite:
-        """The site as a pool sees it that holds some processors; see the Site protocol."""
+        """Return the site as a pool sees it that holds some processors; see the Site protocol."""
         facts = self.facts()
         return PoolSite(
             name=facts.name,

@@ -172,7 +172,7 @@ class Flux(MinimalManager):
         )
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Usage of jobs by the scheduler's record."""
+        """Return usage of jobs by the scheduler's record."""
         now = time.time()
         found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
         return {id: usage for id, usage in found.items() if usage is not None}
@@ -232,7 +232,7 @@ class Flux(MinimalManager):
 
 
 def _size(request: JobRequest) -> list[str]:
-    """Slots of one core each that lie together, or anywhere; of a range of nodes the least."""
+    """Return options for slots of one core, together or anywhere; least of a range of nodes."""
     each = request.processors
     if request.nodes is not None:
         nodes = request.nodes[0]

@@ -66,7 +66,7 @@ def job_number(text: str) -> str | None:
 
 def parse_jobs(text: str) -> tuple[list[Entry], list[str]] | None:
     """
-    Jobs, and those that cannot be read; None when it is no listing of jobs.
+    Parse jobs and unreadable blocks; None when the text is no listing of jobs.
 
     Asked for one job it prints that alone, without a list around it.
     """

@@ -59,7 +59,7 @@ def slots(request: JobRequest) -> str:
 
 def choose(environments: Sequence[ParallelEnvironment], request: JobRequest) -> ParallelEnvironment:
     """
-    The environment that gives a request its slots as it wants them.
+    Choose the environment that spreads a request's slots as requested.
 
     Raises
     ------

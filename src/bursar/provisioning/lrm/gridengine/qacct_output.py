@@ -103,7 +103,7 @@ class QacctRecord:
 
 def parse_records(text: str) -> list[QacctRecord]:
     """
-    Records in their order; those that cannot be read are left out.
+    Parse records in order, leaving out unreadable ones.
 
     A job that was rescheduled has several, the last one last.
     """

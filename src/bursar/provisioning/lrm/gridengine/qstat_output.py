@@ -125,17 +125,17 @@ class QueueInstance:
 
 
 def is_listing(text: str) -> bool:
-    """Whether it is what ``qstat -xml`` prints; jobs of one that was cut off are just missing."""
+    """Whether a text is the output of ``qstat -xml``, though it may be cut off."""
     return "<job_info" in text
 
 
 def parse_jobs(text: str) -> list[QstatJob]:
-    """Jobs in their order, whatever they lie in."""
+    """Parse all jobs of a listing in order, at any depth."""
     return [_job(block) for block in _JOB.findall(text)]
 
 
 def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
-    """Queues on hosts, and what could not be read."""
+    """Parse queue instances; return unreadable blocks as messages."""
     instances, odd = [], []
     for block in _QUEUE.findall(text):
         head = block.partition("<job_list")[0]
@@ -166,7 +166,7 @@ def waiting_jobs(text: str, queue: str | None) -> list[QstatJob]:
 
 def nodes_of(instances: list[QueueInstance], queue: str | None) -> list[ClusterNode]:
     """
-    Hosts of a queue, or of all.
+    Return the hosts of a queue, or of all queues.
 
     Where a host's slots are limited (a consumable of the host), all its queues share them: what
     it has is what is free plus what all of them use.
@@ -202,8 +202,7 @@ def nodes_of(instances: list[QueueInstance], queue: str | None) -> list[ClusterN
 
 def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJob]:
     """
-    Jobs that run in a queue, or in all; one on several hosts is listed on each, with its slots
-    there.
+    Return the running jobs of a queue, or of all; a job's slots are summed over its hosts.
     """
     whole: dict[tuple[str, tuple[tuple[int, int, int], ...]], QstatJob] = {}
     for instance in instances:
@@ -220,7 +219,7 @@ def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJ
 
 def queued(job: QstatJob, user: str, most: int) -> Iterator[QueuedJob]:
     """
-    Entries of a job, of any user, in the queue.
+    Yield a job's entries in the queue, one for each task.
 
     Parameters
     ----------
@@ -249,7 +248,7 @@ def queued(job: QstatJob, user: str, most: int) -> Iterator[QueuedJob]:
 
 
 def longest_of(instances: list[QueueInstance]) -> float | None:
-    """Most seconds that any of the queues allows; None: no limit, or unknown."""
+    """Return the longest time that any of the queues allows; None: no limit, or unknown."""
     limits = []
     for instance in instances:
         try:
@@ -264,7 +263,7 @@ def longest_of(instances: list[QueueInstance]) -> float | None:
 
 def state_of(job: QstatJob) -> JobState:
     """
-    State of a job by its letters (qstat(1)).
+    Return the state of a job by the letters of qstat(1).
 
     A suspended job, or one that is being deleted, holds its slots yet. One in error is not
     started again until somebody clears it: held.
@@ -282,7 +281,7 @@ def state_of(job: QstatJob) -> JobState:
 
 
 def reason_of(job: QstatJob) -> str:
-    """Why it waits or stands still, as far as its letters say."""
+    """Return why a job waits or stands still, as far as the letters tell."""
     if job.odd:
         return job.odd
     letters = job.state
@@ -302,7 +301,7 @@ def reason_of(job: QstatJob) -> str:
 
 def parse_reservations(text: str) -> dict[str, QueueReservation]:
     """
-    Advance reservations by their numbers; those that cannot be read are left out.
+    Parse advance reservations by number, leaving out unreadable ones.
 
     Whether one is ours is not looked at, and the slots are known only where the listing is a
     detailed one.
@@ -327,7 +326,7 @@ def parse_reservations(text: str) -> dict[str, QueueReservation]:
 
 
 def owned(window: QueueReservation, own: bool) -> QueueReservation:
-    """The same, said whose it is."""
+    """Return a reservation with its owner noted."""
     return replace(window, own=own)
 
 

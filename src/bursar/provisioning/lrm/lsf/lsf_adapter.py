@@ -105,7 +105,7 @@ class LSF(MinimalManager):
         return ManagerCapabilities(arrays=True, node_ranges=True, begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> JobIds:
-        """Hands in jobs, or one array of them."""
+        """Submit jobs, or one array of them."""
         check(request)
         script = await self._script(request)
 
@@ -182,6 +182,7 @@ class LSF(MinimalManager):
         for block in odd:
             if (id := lsf_output.id_in(block)) is not None:
                 listed[id] = unknown_report(id, "bjobs said of it what cannot be read")
+        # bjobs forgets ended jobs after CLEAN_PERIOD, an hour by default.
         if gone := [id for id in ids if id not in listed]:
             answer = await self._run(["bacct", "-l", *gone])
             for id, (how, why) in lsf_output.parse_accounting(answer.stdout).items():
@@ -196,6 +197,7 @@ class LSF(MinimalManager):
             f'-J "{name}{array}"',
             f"-cwd {folder}",
             f"-o {folder}/{name}.%J.%I.out",
+            # Not rerun: a pilot that is started twice would come with the same credential.
             "-rn",
             f"-W {max(1, math.ceil(request.seconds / 60))}",
             *_size(request),
@@ -217,6 +219,7 @@ class LSF(MinimalManager):
         Format a time as ``year:month:day:hour:minute`` in the submitting machine's zone, rounded up
         to the minute.
         """
+        # bsub takes minutes in the submitting machine's zone, which only that machine knows.
         whole = math.ceil(moment / 60) * 60
         answer = await self._shell.run(["date", "-d", f"@{whole}", "+%Y:%m:%d:%H:%M"])
         if answer.status != 0:
@@ -225,7 +228,7 @@ class LSF(MinimalManager):
 
     async def named(self, name: str) -> JobIds:
         """
-        Ids of this user's jobs of a name, such as have ended lately included.
+        Return ids of this user's jobs with a name, including jobs that ended lately.
 
         Raises
         ------

@@ -68,7 +68,7 @@ _INDEX = re.compile(r'"JOBINDEX"\s*:\s*"(\d+)"')
 
 
 def parse_records(text: str) -> tuple[list[Entry], list[str]] | None:
-    """Records, and those that cannot be read; None when it is no list of records."""
+    """Parse records and unreadable blocks; None when the text is no list of records."""
     start = text.find("{")  # warnings such as "Cannot connect to LSF. Please wait" may come first
     if start < 0 or '"RECORDS"' not in text:
         return None

@@ -96,7 +96,7 @@ class PBS(MinimalManager):
         return ManagerCapabilities(arrays=True, begin=True, accounting=self._torque is not True)
 
     async def submit(self, request: JobRequest) -> JobIds:
-        """Hands in jobs, or one array of them."""
+        """Submit jobs, or one array of them."""
         check(request)
         torque = await self._is_torque()
         script = self._script(request, torque)
@@ -163,7 +163,7 @@ class PBS(MinimalManager):
         )
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Usage of jobs by the scheduler's record."""
+        """Return usage of jobs by the scheduler's record."""
         now = time.time()
         found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
         return {id: usage for id, usage in found.items() if usage is not None}
@@ -173,6 +173,7 @@ class PBS(MinimalManager):
             return {}
         torque = await self._is_torque()
         answer = await self._run([*self._status(torque, history=True), *ids])
+        # Sites may switch the history off; asked once, then only listed jobs are looked up.
         if _NO_HISTORY in answer.stderr:
             self._history = False
             answer = await self._run([*self._status(torque, history=True), *ids])
@@ -197,6 +198,7 @@ class PBS(MinimalManager):
             f"-N {plain_name(request)}",
             f"-o {folder}/" + ("$PBS_JOBID.out" if torque else ""),
             "-j oe",
+            # A pilot that is started twice would come with the same credential.
             "-r n",
             f"-l walltime={format_walltime(request.seconds)}",
             *self._size(request, torque),
@@ -272,7 +274,7 @@ class PBS(MinimalManager):
 
 
 def _elements(text: str, copies: int) -> JobIds:
-    """``7.server`` as it is; ``7[].server`` as ``7[0].server`` and so on."""
+    """Return the ids of a submission: ``7.server``, or ``7[0].server`` and so on for an array."""
     found = _GIVEN.findall(text)
     if not found:
         raise unreadable_output_error("qsub", text)
@@ -283,5 +285,5 @@ def _elements(text: str, copies: int) -> JobIds:
 
 
 def _short(id: str) -> str:
-    """Without the server, whose name may be shortened."""
+    """Return an id without the server, whose name commands may print shortened."""
     return id.partition(".")[0]

@@ -65,7 +65,7 @@ _FULL = frozenset({"job-exclusive", "job-busy", "resv-exclusive", "reserve"})
 
 def parse_entries(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]] | None:
     """
-    Entries by their names, and of those that cannot be read, why.
+    Parse entries by name; for unreadable entries, return the reason by name.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def parse_entries(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str
     Returns
     -------
     tuple or None
-        None when it is neither, and so says nothing of anything.
+        None when the text is neither JSON nor a table, and so says nothing of any entry.
     """
     if text.lstrip().startswith("{"):
         return _parse_json(text, kind)
@@ -98,6 +98,8 @@ def _parse_json(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]]
         return None
     entries: dict[str, Entry] = {}
     odd = {}
+    # One job with an odd name or variable makes the whole document invalid: the others are still
+    # read.
     for name, block in _blocks(text.partition(f'"{kind}"')[2]):
         try:
             entry = json.loads(block, strict=False)
@@ -109,7 +111,7 @@ def _parse_json(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]]
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Entries of a table that is no valid JSON, by how far they are indented."""
+    """Split a table that is no valid JSON into entries, by indentation."""
     first = re.search(r'^([ \t]*)"[^"\n]+"\s*:\s*\{', text, re.MULTILINE)
     if first is None:
         return
@@ -146,7 +148,7 @@ def read_job(id: str, entry: Entry) -> ListedJob:
     """
     Parse one job.
 
-    A state without a name here, or a value that is none, makes it unknown, and it alone.
+    A state or value that cannot be read makes this job unknown, and no other.
     """
     try:
         return _read_job(id, entry)
@@ -174,6 +176,7 @@ def _read_job(id: str, entry: Entry) -> ListedJob:
         reason = ", ".join(word for word in (_WORDS.get(letter), comment) if word)
     began = _time(entry.get("stime") or entry.get("start_time"))
     ended = _time(entry.get("comp_time") or entry.get("obittime"))
+    # Where no end is listed, begin plus the used walltime comes closest.
     if state == "ended" and ended is None and began is not None and spent is not None:
         ended = began + spent
     return ListedJob(
@@ -196,7 +199,7 @@ def _read_job(id: str, entry: Entry) -> ListedJob:
 
 
 def _end_of(entry: Entry, limit: float | None, spent: float | None) -> tuple[JobEnding, str]:
-    """How it ended, and why, unless its comment says so."""
+    """Return how a job ended and why; an empty reason where the comment says it."""
     substate = str(entry.get("substate", ""))
     status = entry.get("Exit_status", entry.get("exit_status"))
     torque = "comp_time" in entry or entry.get("job_state") == "C"
@@ -227,7 +230,7 @@ def read_node(name: str, entry: Entry) -> ClusterNode:
     Raises
     ------
     ValueError
-        When it cannot be read.
+        When the entry cannot be read.
     """
     state = str(entry.get("state", ""))
     words = {word.strip() for word in state.split(",")}
@@ -237,6 +240,7 @@ def read_node(name: str, entry: Entry) -> ClusterNode:
         allocated = sum(_slots(part) for part in _taken(str(entry.get("jobs", ""))))
     else:
         allocated = int(taken.get("ncpus", 0))
+    # A reserved or exclusive node lists free processors that no job of ours can have.
     if words & _FULL:
         allocated = processors
     status = dict(
