@@ -70,10 +70,12 @@ def shortest_path_tree(arcs: Arcs, source: str, *, least: float = 0.0) -> dict[s
             if arc.bandwidth < least:
                 continue
             far = (ticks + round(arc.latency * _TICKS), hops + 1, byte + 1 / arc.bandwidth)
+            # Strictly better only: of equal ways the one whose wires stand first stays.
             if arc.target not in best or far < best[arc.target]:
                 best[arc.target] = far
                 last[arc.target] = arc
                 pushed += 1
+                # By number before name, so that ties go by the order of the wires.
                 heapq.heappush(left, (far, pushed, arc.target))
     return last
 

@@ -172,6 +172,7 @@ class LinearProgramme:
             steps.append((self.solve, TREES))
         for solve, rounds in steps:
             for _ in range(rounds):
+                # Between solutions, too: the solver's own limit holds for one call only.
                 left = until - time.monotonic()
                 if left <= 0:
                     return bound

@@ -200,6 +200,7 @@ def pareto(options: Iterable[PlanOption]) -> list[PlanOption]:
         ((_objectives(o, unpriced), o) for o in options),
         key=lambda pair: (pair[0], pair[1].processors, pair[1].recipe.caps),
     ):
+        # Sorted by makespan first: an option can only be beaten by one that came before.
         if not any(all(map(float.__le__, kept, values)) for kept, _ in front):
             front.append((values, option))
     return [option for _, option in front]

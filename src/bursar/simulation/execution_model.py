@@ -130,8 +130,13 @@ class ExecutionModel:
             return seconds, True
         if chance.spread:  # of the task: cut short, it takes as long the next time
             stretch = float(np.random.default_rng([chance.seed, task]).standard_normal())
+            # So chosen that the mean of the log-normal factor is 1 and its standard deviation the
+            # spread.
             variance = math.log1p(chance.spread**2)
             seconds *= math.exp(math.sqrt(variance) * stretch - variance / 2)
+        # From seed, task and attempt alone, never from a stream: an attempt goes the same way
+        # whichever strategy runs it, and whenever, so that strategies are compared on the same
+        # luck.
         draw, part = np.random.default_rng([chance.seed, task, number]).random(2).tolist()
         return (seconds * part, False) if draw < chance.failures else (seconds, True)
 

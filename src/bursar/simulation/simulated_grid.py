@@ -121,6 +121,7 @@ class SimulatedGrid:
         """Whether the clusters would reserve these pilots at the begin."""
         for name, cluster in self._clusters.items():
             asked = pilot_windows(pilot for pilot in pilots if pilot.site == name)
+            # Tried on a copy: asking must change nothing.
             if isinstance(cluster.copy().reserve(asked), Refusal):
                 return False
         return True

@@ -64,6 +64,7 @@ class SimulatedSite:
         span = self._spans.pop(lease.id, None)
         if span is None:
             return MeteredTime(seconds=None)
+        # No more than agreed: the stop of a worker may take longer than its lease.
         agreed = math.inf if lease.until is None else lease.until - lease.start
         return MeteredTime(seconds=min(span[1] - span[0], agreed))
 
@@ -127,6 +128,8 @@ class SimulatedSite:
                 traversal_time=0.0 if free else None,
             )
         machine = cluster.machine
+        # Reserved processors are no longer free on the machine; what pilots hold beyond them the
+        # machine does not know.
         kept = sum(r.processors for r in machine.reservations if r.start <= machine.now)
         free = max(0, machine.free - max(0, self._bought - kept))
         is_known = free or machine.free == 0

@@ -122,6 +122,7 @@ def poisson_slots(
             for name, processors in sites.items()
             for start, duration, width in _slots(rng, processors, until, mean_duration, mean_gap)
         ]
+        # Drawn again as a whole, so that the set is one that the process really gives.
         if count is None or len(slots) == count:
             return sorted(slots, key=lambda slot: (slot.start, slot.site))
     raise InputError(f"{count} slots are too far from what these sites offer in {until:g} s")

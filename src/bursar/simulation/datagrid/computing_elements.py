@@ -191,6 +191,8 @@ class BatchElement:
         )
 
     def _advance(self) -> None:
+        # Rounding of the offset may put the loop a hair behind the cluster, whose clock does not
+        # go back.
         self._cluster.advance(max(self._cluster.now, self._loop.time() + self._offset))
 
     def _go_on(self) -> None:
