@@ -269,8 +269,7 @@ class Machine:
             raise InputError(f"processors must be at least 1, got {processors}")
         end = start + duration
         self._ensure(0)
-        # EASY's promise to the first job is not in the profile: it is put in while looking. A
-        # search after that would find another moment, so the same one is handed over.
+        # EASY's promise is put into the profile only while looking: keep the moment found then.
         head = self._hold_for_head(-1)
         least = profile_kernels.least_free(self._k, self._times, self._free, start, end)
         if head is not None:
@@ -553,8 +552,7 @@ class Machine:
         Each will run as long as estimated, and nobody submits any more.
         """
         running, waiting = self.running, self.waiting
-        # Events of one moment happen in the order in which they were added: jobs that end
-        # together do so in the order of their starts, as on the machine itself.
+        # Events of one moment keep the order of insertion: jobs that end together, by their starts.
         running = running[np.argsort(self.jobs.start[running], kind="stable")]
         jobs = np.concatenate((running, waiting))
         count, first = len(jobs), len(running)

@@ -48,7 +48,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Connections at a time, in all and from one subnet.
     rate, burst
         Requests per second of one user, and requests at once.
-    stranger_rate, stranger_burst
+    unauthenticated_rate, unauthenticated_burst
         Unauthenticated requests per second of one address, and at once.
     failure_rate, failure_burst
         Failed authentications per second of one address, and at once.

@@ -199,9 +199,8 @@ def earliest_together(
     row_end = base[row] + steps[row]
     start = ready
     while True:
-        # The site's row is necessary, not sufficient: a processor that becomes free in one slot
-        # when another slot's is taken counts in the sum, but a task cannot move between them. So
-        # the slots are counted one by one at the moment found.
+        # Necessary, not sufficient: processors freed in one slot while another's are taken count in
+        # the sum, but a task cannot move between slots. So slots are counted one by one.
         start = earliest_start(times, free, base[row], row_end, start, duration, width, give_up)
         if start + duration >= give_up:
             return np.inf
@@ -244,8 +243,7 @@ def price_in(
     price = slots.fixed_price[slot] if fresh else 0.0
     if slots.leased[slot]:
         least = least_in(board, slot, start, finish)
-        # A lease is paid as one rectangle from the slot's start: a wider peak or a later end pays
-        # for all the time before as well, less what is paid already.
+        # A lease is one rectangle: a wider peak or later end pays from the slot's start, less the paid.
         peak = max(board.peak[slot], board.caps[slot] - least + width)
         until = max(board.until[slot], finish)
         before = board.peak[slot] * (board.until[slot] - slots.start[slot])
@@ -346,8 +344,7 @@ def soonest(
             slot = by_last[k]
             from_ = max(ready, open_from[slot])
             finish = from_ + duration
-            # From `open_from` on is the earliest there could be; most slots are ruled out by it
-            # without a look at their steps.
+            # Most slots are ruled out by `open_from`, the earliest, without a look at their steps.
             if finish > ends or caps[slot] < width or last[slot] < finish:
                 continue
             used = uses[slot] > 0
