@@ -588,7 +588,7 @@ class Dispatcher:
         # Listeners first: a worker that joined later would not be seen off.
         await self._stop_listening()
         await self._write_out()
-        # Connections after that: their outcomes are part of what was just written.
+        # After that: an order to leave may have been withheld behind a transaction.
         await self._hang_up()
         if self._server is not None:
             await self._server.wait_closed()

@@ -402,7 +402,6 @@ class PilotProvisioner:
                 lost = self._tasks.start(lifecycle.held.lost(), on_failure=heard_by_waiter)
                 # Ends the wait below, which looks at the pilot's end only.
                 lost.add_done_callback(lambda _: lifecycle.finish())
-                # Told with the time that is paid from, not with the present.
                 self._watch.began(lifecycle.pilot, since)
             lifecycle.more = EXTENSION * lifecycle.pilot.duration
             self._ends_at(lifecycle, since + lifecycle.pilot.duration)
