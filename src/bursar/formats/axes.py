@@ -460,7 +460,7 @@ def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _cell(text: str) -> Value:
-    """Return a number where writing it again gives the same text, so that "007" stays text."""
+    """Return a number if formatting gives back the same text, so that "007" stays text."""
     text = text.strip()
     if re.fullmatch(r"-?[0-9]{1,18}", text) and str(int(text)) == text:
         return int(text)

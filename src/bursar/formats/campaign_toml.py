@@ -74,7 +74,7 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
 
 
 def _task_sets(file: CampaignFile, name: str) -> list[TaskSet]:
-    """Return the sets in the order of the file; settings of [task] fill in what they lack."""
+    """Return the sets in the order of the file; settings of [task] are the defaults."""
     common = file.task if isinstance(file.task, TaskTable) else TaskTable()
     listed = file.task if isinstance(file.task, list) else []
     named = file.tasks

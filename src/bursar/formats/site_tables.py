@@ -408,7 +408,7 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
         return {"slots": tuple(slots), "processors": processors}, tuple(currencies)
 
     def _offers(self, folder: Path) -> Iterator[tuple[str, str, SlotTable]]:
-        """Yield the slots, each with where it stands, and that place in short."""
+        """Yield the slots, each with the place, and the place in short."""
         if self.slots is None:
             for i, table in enumerate(self.slot or ()):
                 yield joined("slot", i), f"slot[{i}]", table

@@ -112,7 +112,7 @@ class SitesFile(TomlTable, frozen=True):
 
 def read_sites(path: Path) -> tuple[SiteFacts, ...]:
     """
-    Read the sites in a TOML file, in its order.
+    Read the sites in a TOML file, in the order of the file.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
 def _tables(
     sites: dict[str, AnySiteTable] | list[AnySiteTable],
 ) -> Iterator[tuple[str, str | None, SiteTable]]:
-    """Yield the tables, each with its path and the name that its heading gives it."""
+    """Yield the tables, each with the path and the name in the heading."""
     if isinstance(sites, dict):
         yield from ((joined("site", name), name, table) for name, table in sites.items())
     else:
@@ -202,7 +202,7 @@ def _tables(
 
 
 def _links(tables: tuple[LinkTable, ...], names: list[str]) -> dict[str, dict[str, Link]]:
-    """Return the links of each site, by the names of the sites they lead to."""
+    """Return the links of each site, by the names of the target sites."""
     links: dict[str, dict[str, Link]] = {name: {} for name in names}
     for i, table in enumerate(tables):
         place = joined("link", i)

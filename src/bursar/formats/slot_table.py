@@ -1,4 +1,4 @@
-"""Slots as files write them: tables of a sites file, or rows of a CSV table."""
+"""Slots in files: tables of a sites file, or rows of a CSV table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ class SlotTable(TomlTable, frozen=True):
 
     def slot(self, site: str, prices: SlotPrices) -> tuple[Slot, tuple[str, ...]]:
         """
-        Return the slot, and the currencies that its prices name.
+        Return the slot, and the currencies named in the prices.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ _TRUTH = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0"
 
 def read_slots(path: Path) -> list[tuple[int, SlotTable]]:
     """
-    Read the rows of a CSV table of slots, each with its line.
+    Read the rows of a CSV table of slots, each with the line number.
 
     The heading names the columns, in any order: ``start``, ``duration`` and ``processors``, and
     those of ``unit_price``, ``fixed_price``, ``divisible``, ``extensible`` and ``leased`` that are

@@ -88,7 +88,7 @@ class InputSource:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTaskSet:
-    """A task set with every text split at its places for values."""
+    """A task set with every text parsed into a template."""
 
     source: TaskSet
     id: Template | None
@@ -111,7 +111,7 @@ class CompiledTaskSet:
         return {name for _, template in self.templates() for name in template.names}
 
     def templates(self) -> list[tuple[str, Template]]:
-        """Return all templates, each with its place."""
+        """Return all templates, each with the place."""
         at = self.source.at
         found: list[tuple[str, Template | None]] = [("id", self.id), ("command", self.line)]
         found = [(at(key), template) for key, template in found]
@@ -155,7 +155,7 @@ class CompiledTaskSet:
 
 def compile_set(source: TaskSet) -> CompiledTaskSet:
     """
-    Split the texts of a set at their places for values, and parse its plain values.
+    Parse the texts of a set into templates, and parse the plain values.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class _Placeholder:
 @dataclass(frozen=True, slots=True)
 class Template:
     """
-    A text split at its places for values.
+    A text split at the places for values.
 
     Parameters
     ----------

@@ -132,7 +132,7 @@ def _read(document: dict[str, Any]) -> Topology:
 def _topology(
     wires: list[tuple[str, NetworkLink]], routers: dict[str, bool], routing: Routing, whole: str
 ) -> Topology:
-    """Make one network of the wires and their places; nodes in the order in which they come."""
+    """Make one network of the wires; nodes are numbered in the order of appearance."""
     joins: set[tuple[str, str]] = set()
     for place, wire in wires:
         both = [(wire.source, wire.target), (wire.target, wire.source)]

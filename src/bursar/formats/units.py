@@ -1,5 +1,5 @@
 """
-Quantities as people write them: times, sizes, amounts of money, shares, prices, periods.
+Quantities in people's notation: times, sizes, amounts of money, shares, prices, periods.
 
 Each parser takes text or a plain number and returns the unit the model uses
 (seconds, bytes, currency units). Sums are done in decimal, so that what

@@ -7,7 +7,7 @@ UNKNOWN = "unknown"
 
 def span(seconds: float | None) -> str:
     """
-    A length of time.
+    Format a length of time.
 
     >>> span(0.00123), span(36.3), span(75.2), span(7265)
     ('1.23 ms', '36.3 s', '1 min 15 s', '2 h 1 min')
@@ -35,7 +35,7 @@ def amount(cost: float | None, currency: str) -> str:
 
 def span_above(seconds: float) -> float:
     """
-    Return the shortest time not below ``seconds`` that :func:`span` prints with all its digits.
+    Return the shortest time not below ``seconds`` that :func:`span` prints exactly.
 
     >>> span_above(8.001), span(span_above(8.001)), span_above(75.2)
     (8.01, '8.01 s', 76)
@@ -55,7 +55,7 @@ def span_above(seconds: float) -> float:
 
 def amount_above(cost: float) -> float:
     """
-    Return the least amount not below ``cost`` that :func:`amount` prints with all its digits.
+    Return the least amount not below ``cost`` that :func:`amount` prints exactly.
 
     >>> amount_above(0.00444441), amount(amount_above(0.00444441), "SU")
     (0.004445, '0.004445 SU')
@@ -66,6 +66,7 @@ def amount_above(cost: float) -> float:
 def _rounded_up(value: float, digits: int) -> float:
     """Round up to significant digits; what floats lose does not count as more."""
     unit = digits - 1 - math.floor(math.log10(value))
+    # Through text, as multiplying by a power of ten would bring back digits that were rounded away.
     return float(f"{math.ceil(round(value * 10.0**unit, 9) - _EXACT)}e{-unit}")
 
 
@@ -73,7 +74,7 @@ _EXACT = 1e-9
 
 
 def share(value: float | None) -> str:
-    """A part of a whole, in per cent."""
+    """Format a part of a whole in per cent."""
     return UNKNOWN if value is None else f"{value:.0%}"
 
 

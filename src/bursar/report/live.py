@@ -1,4 +1,4 @@
-"""How something stands, on stderr: a panel on a terminal, sparse lines elsewhere."""
+"""Shows a changing state on stderr: a panel on a terminal, sparse lines elsewhere."""
 
 import sys
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class LiveDisplay:
     first
         When the first line comes, on the clock of :meth:`show`.
     console
-        To write to; None: stderr.
+        Console for panel and lines; None: stderr.
     enabled
         Whether a panel may be drawn.
     """
@@ -46,7 +46,12 @@ class LiveDisplay:
 
             self._console = self._console or Console(stderr=True)
             self._live = Live(
-                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+                # Drawn with each update only; a thread that redraws would take time from the run.
+                # Standard output stays untouched, for data.
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
             )
             self._live.start()
         return self
@@ -65,6 +70,7 @@ class LiveDisplay:
         if self._live is not None:
             self._live.update(panel(), refresh=True)
         elif now >= self._next_line:
+            # Ever fewer lines: a log of a run of days should not be full of them.
             self._wait = min(LONGEST, self._wait * 2)
             self._next_line = now + self._wait
             self.notify(line())

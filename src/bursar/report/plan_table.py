@@ -55,7 +55,7 @@ def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> 
 
 
 def option_to_dict(option: PlanOption) -> dict[str, Any]:
-    """A point of the curve as JSON: seconds and currency units; None is unknown."""
+    """Return a point of the curve as JSON: seconds and currency units; None is unknown."""
     return {
         "makespan_s": option.makespan,
         "cost": option.cost,
@@ -96,7 +96,7 @@ def _bounds_to_dict(bounds: PlanBounds) -> dict[str, Any]:
 
 
 def offer_to_dict(offer: GoalCounterOffer) -> dict[str, Any]:
-    """A counter-offer as JSON: seconds and currency units."""
+    """Return a counter-offer as JSON: seconds and currency units."""
     return {
         "kind": offer.kind,
         "makespan_s": offer.makespan,
@@ -111,7 +111,7 @@ def offer_to_dict(offer: GoalCounterOffer) -> dict[str, Any]:
 def print_plan(
     campaign: Campaign, front: ParetoFront, choice: PlanChoice, console: "Console | None" = None
 ) -> None:
-    """The curve, the bounds, and what the goal picks and why; unknowns say so."""
+    """Print the curve, the bounds, and the chosen option with the reason."""
     from rich.console import Console
     from rich.table import Table
 
@@ -168,7 +168,7 @@ def print_choice(
     note: str = "",
 ) -> None:
     """
-    Why it is so, and what could be had instead of a goal out of reach.
+    Print the reason of a choice, and counter-offers for a goal out of reach.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def print_choice(
 
 
 def describe(offer: GoalCounterOffer, currency: str) -> str:
-    """A counter-offer in words."""
+    """Describe a counter-offer in words."""
     what = f"{span(offer.makespan)} for {amount(offer.cost, currency)}"
     match offer.kind:
         case "time":
@@ -222,6 +222,7 @@ def _shown(front: ParetoFront, choice: PlanChoice) -> list[PlanOption]:
     options = front.options
     if len(options) <= ROWS:
         return list(options)
+    # Evenly many, both ends included: the fastest and the cheapest are always shown.
     step = (len(options) - 1) / (ROWS - 1)
     kept = {round(i * step) for i in range(ROWS)}
     return [o for i, o in enumerate(options) if i in kept or o is choice.option]

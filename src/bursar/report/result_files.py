@@ -44,14 +44,14 @@ def write_results(
     log_files: LogFiles,
 ) -> None:
     """
-    Writes one line for each task, by task, into both files; each whole or not at all.
+    Write a line for each task into both files; each file whole or not at all.
 
     Parameters
     ----------
     jsonl, table
-        Where to.
+        Paths of the JSON Lines and the CSV file.
     tasks
-        Of the campaign.
+        Tasks of the campaign.
     records
         Every attempt, by task and attempt.
     skipped
@@ -67,6 +67,7 @@ def write_results(
     last: dict[int, tuple[AttemptRecord, int]] = {}
     for record in records:
         number = record.outcome.task
+        # Only the last attempt of each task is written, with the number of attempts.
         last[number] = (record, last[number][1] + 1 if number in last else 1)
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -129,6 +130,7 @@ def _write_lines(file: TextIO, rows: Iterator[dict[str, Any]]) -> None:
 
 def _write_table(file: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for task in tasks for name in task.parameters))
+    # A parameter may be called as a column is.
     titles = [f"parameter_{name}" if name in COLUMNS else name for name in names]
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*COLUMNS, *titles])
@@ -140,6 +142,8 @@ def _write_table(file: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, A
 
 
 def _write(path: Path, write: Callable[[TextIO], None]) -> None:
+    # In the same folder, as a rename is atomic within one file system only; with the process
+    # number, as two commands may write at once.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(fresh, "w", encoding="utf-8", newline="") as file:

@@ -22,6 +22,7 @@ def rates_between(before: Overview, now: Overview) -> dict[str, float] | None:
     None when no time has passed, or the service was started anew.
     """
     seconds = now.at - before.at
+    # Counts of two incarnations of the service cannot be compared.
     if seconds <= 0 or now.since != before.since:
         return None
     return {name: (getattr(now, name) - getattr(before, name)) / seconds for name in _RATES}
@@ -98,11 +99,11 @@ class _FittedTables:
     Parameters
     ----------
     height
-        Of the screen, lines; None: there is none.
+        Height of the screen, lines; None: no limit.
     head
-        The lines.
+        Lines above the tables.
     tables
-        How many rows each has, and what makes it with so many at the most.
+        Number of rows of each table, and the function that makes a table of at most n rows.
     """
 
     def __init__(
@@ -130,13 +131,14 @@ def _shares(room: int, wanted: Sequence[int]) -> list[int]:
     shares = [0] * len(wanted)
     smallest_first = sorted(range(len(wanted)), key=wanted.__getitem__)
     for done, i in enumerate(smallest_first):
+        # The smallest first: what they leave of their share goes to the larger ones.
         fair = (room - sum(shares)) // (len(wanted) - done)
         shares[i] = max(1, min(wanted[i], fair))
     return shares
 
 
 def print_instances(instances: Sequence[InstanceInfo]) -> None:
-    """All of them, with their whole ids."""
+    """Print all instances, with whole ids."""
     from rich.console import Console
     from rich.table import Table
 
@@ -172,12 +174,12 @@ def _counts(info: InstanceInfo) -> list[str]:
 
 
 def _age(info: InstanceInfo) -> tuple[float, str]:
-    """By which they are listed: rows stay where they are."""
+    """Return the sorting key of instances, by which rows keep their places."""
     return info.created, info.id
 
 
 def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, shown: int) -> Any:
-    """The oldest first, of those with most to do; ``owners`` None: all are one's own."""
+    """Return a table of the busiest instances, the oldest first; ``owners`` None: one user's."""
     from rich.table import Table
 
     whose = ["user"] if owners is not None else []
@@ -188,6 +190,7 @@ def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, 
     table.columns[0].no_wrap = True
     rows = list(zip(instances, owners or [""] * len(instances), strict=True))
     rows.sort(key=lambda row: (-row[0].counts.waiting - row[0].counts.running, _age(row[0])))
+    # Chosen by work, listed by age: rows would otherwise change places with every update.
     for info, owner in sorted(rows[:shown], key=lambda row: _age(row[0])):
         user = [_line(owner)] if owners is not None else []
         cells = (_text(info.id[:12]), *user, _line(info.label))
@@ -196,7 +199,7 @@ def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, 
 
 
 def _workers(workers: Sequence[WorkerInfo], shown: int) -> Any:
-    """By host and name, of those with most to do."""
+    """Return a table of the busiest workers, by host and name."""
     from rich.table import Table
 
     table = Table("worker", "host", "pool", "busy", "", box=None, pad_edge=False)
@@ -221,14 +224,14 @@ def _with_rest(table: Any, rest: int) -> Any:
 
 
 def _text(text: str) -> Any:
-    """Without markup: what it holds was written by others."""
+    """Return foreign text without markup."""
     from rich.text import Text
 
     return Text(plain(text))
 
 
 def _line(text: str) -> Any:
-    """The same, cut where there is no room: a row is one line."""
+    """Return foreign text without markup, cut to one line."""
     from rich.text import Text
 
     return Text(plain(text), no_wrap=True, overflow="ellipsis")

@@ -91,7 +91,7 @@ class ForkManager:
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """Arrays, begins, estimates, and a memory of jobs while it lasts."""
+        """Capabilities: arrays, begin times, estimates, and accounting while the manager lives."""
         return ManagerCapabilities(arrays=True, start_estimates=True, begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> list[str]:

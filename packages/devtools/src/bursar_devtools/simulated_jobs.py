@@ -63,7 +63,7 @@ class SchedulerLatency:
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedJob:
     """
-    Describes a job and its state.
+    Describes a job with the present state.
 
     Parameters
     ----------

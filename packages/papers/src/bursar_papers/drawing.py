@@ -24,7 +24,7 @@ def curves(
     spread: Callable[[Summary], float] = lambda sample: sample.deviation,
 ) -> "altair.TopLevelMixin":
     """
-    The mean of ``y`` against ``x``, a line for each ``by``, with its spread as bars.
+    Draw the mean of ``y`` against ``x``, a line for each ``by``, with the spread as bars.
 
     Parameters
     ----------

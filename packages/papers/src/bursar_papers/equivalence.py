@@ -101,6 +101,7 @@ def compare_with_bounds(
     """
     if isinstance(ours, Summary):
         low, high = ours.mean - ours.half_width, ours.mean + ours.half_width
+        # An infinite interval leaves the comparison open.
         if math.isnan(ours.mean):  # nothing was measured
             low, high = -math.inf, math.inf
         mean = ours.mean
@@ -119,6 +120,7 @@ def compare_with_stated(
 
 def compare_per_cent(ours: Summary | float, stated: float, *, name: str = "") -> Comparison:
     """Compare percentages: within :data:`POINTS`, or within :data:`EFFECT` if that is less."""
+    # Five points of a stated 4 % would let "no effect" agree.
     margin = min(POINTS, EFFECT * abs(stated))
     return compare_with_bounds(ours, stated - margin, stated + margin, name=name)
 

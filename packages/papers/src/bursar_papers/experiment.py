@@ -66,7 +66,7 @@ class PaperFinding:
         return combine_judgements(each.judgement for each in self.comparisons)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the fields for JSON."""
         return {
             "what": self.what,
             "paper": self.paper,

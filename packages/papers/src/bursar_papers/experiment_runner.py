@@ -30,7 +30,7 @@ def run_experiment(
     on_progress: OnProgress | None = None,
 ) -> ExperimentResult:
     """
-    Measures all cells that are not kept already.
+    Measure all cells that are not stored already.
 
     Parameters
     ----------
@@ -54,6 +54,8 @@ def run_experiment(
             entry = {"key": keys[i], "cell": dict(cells[i]), "rows": rows, "seconds": seconds}
             before[keys[i]] = entry
             file.write(json.dumps(entry, allow_nan=False) + "\n")
+            # A cell may take minutes: what a crash or Ctrl-C interrupts later must not be measured
+            # again.
             file.flush()
             done += 1
             if on_progress is not None:
@@ -72,7 +74,8 @@ def run_experiment(
 
 
 def key_of(experiment: Experiment, cell: Cell) -> str:
-    """What a kept cell is found by: it changes with the cell and with any of our code."""
+    """Return the key of a stored cell, which changes with the cell and with any of our code."""
+    # With the code's digest: a figure must never mix cells of two versions of the code.
     said = json.dumps([experiment.paper, experiment.figure, dict(cell), code_stamp()])
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -89,7 +92,7 @@ def code_stamp() -> str:
 
 
 def read_kept(path: Path) -> dict[str, dict[str, Any]]:
-    """Cells measured before, by key; a line cut short by a crash is passed over."""
+    """Return the cells measured before, by key; a line cut short by a crash is skipped."""
     if not path.exists():
         return {}
     found = {}
@@ -106,6 +109,8 @@ def read_kept(path: Path) -> dict[str, dict[str, Any]]:
 def _appending(path: Path) -> Iterator[IO[str]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # The last line of a crashed run has no end; the next entry would be joined to it and lost
+        # as well.
         cut_short = path.exists() and not path.read_bytes().endswith(b"\n")
         with path.open("a") as file:
             if cut_short and path.stat().st_size:
@@ -128,6 +133,8 @@ def _measured(
         for i in missing:
             yield (i, *_measure_timed(measure, cells[i], data))
         return
+    # In the order of completion, so that each cell is stored at once, however long an earlier one
+    # takes.
     waiting = {pool.submit(_measure_timed, measure, dict(cells[i]), data): i for i in missing}
     while waiting:
         ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
@@ -138,9 +145,9 @@ def _measured(
 @contextmanager
 def worker_processes(jobs: int) -> Iterator[Executor | None]:
     """
-    So many processes to measure cells on; one is this one (None).
+    Provide a pool of ``jobs`` processes that measure cells; None for one: this process.
 
-    They are there from the first use on; on an error what has not begun is dropped.
+    Processes start with the first use; on an error, cells that have not begun are dropped.
     """
     if jobs == 1:
         yield None

@@ -62,7 +62,11 @@ def _search(
 ) -> PlanSearch:
     """MOGA with the paper's accounting: a slot of the plan is paid though nothing runs in it."""
     evaluator = PurchaseEvaluator(
-        problem, PlacementPolicy(scheduler=scheduler), whole=True, threads=1
+        # One thread: cells are measured side by side in processes already.
+        problem,
+        PlacementPolicy(scheduler=scheduler),
+        whole=True,
+        threads=1,
     )
     search = PlanSearch(evaluator, SearchLimits(population=50, generations=generations, seed=seed))
     moga(search)
@@ -154,6 +158,7 @@ def _draw_choice(rows: Sequence[Row]) -> Charts:
 def _measure_schedulers(cell: Cell, data: Path) -> list[Row]:
     problem = slots_and_tasks(cell["seed"])
     fronts = [_search(problem, cell["seed"], name, 20).archive.points for name in SCHEDULERS]
+    # Dominance over the common front: a plan counts for the scheduler that found it.
     owners = np.repeat(SCHEDULERS, [len(front) for front in fronts])
     kept = owners[nondominated(np.concatenate(fronts))]
     return [

@@ -17,7 +17,7 @@ DAY = 86_400
 FIRST, LAST = 20 * DAY, 260 * DAY
 """Workflows are submitted between these moments of the log, which lasts 339 days."""
 COPY_SEED = 1
-"""Of which jobs of the second copy are kept: one log for each load."""
+"""Seed that chooses the jobs of the second copy: one log for each load."""
 
 
 LOGS = {
@@ -27,7 +27,7 @@ LOGS = {
     "HPC2N": ("HPC2N-2002-first-3170.swf.xz", 240),
     "Lublin": ("lublin_256.swf.xz", 256),
 }
-"""Name to file and processors."""
+"""File and number of processors of each log, by name."""
 
 
 @lru_cache(maxsize=2)
@@ -39,6 +39,7 @@ def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCl
     """Return the machine of one of ``LOGS`` at a time in the log's middle three fifths."""
     trace = read_ctc_log(data, name)
     share = np.random.default_rng([seed, 5]).uniform(0.2, 0.8)
+    # Whole seconds, as in the log.
     at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
     return LoadedCluster(trace, LOGS[name][1], at=at, policy=policy)
 
@@ -46,12 +47,12 @@ def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCl
 @lru_cache(maxsize=4)
 def ctc_at_load(data: Path, utilisation: float | None) -> Trace:
     """
-    The log, or with a second copy a week later such that the load is what is wanted.
+    Return the log, with a part of a second copy a week later that raises the load if wanted.
 
     Parameters
     ----------
     utilisation
-        Share of the processors; None: as it is, 65.7 % of 430.
+        Load as a share of the processors; None: of the log alone, 65.7 % of 430.
     """
     trace = read_ctc_log(data, "CTC")
     if utilisation is None:
@@ -62,7 +63,7 @@ def ctc_at_load(data: Path, utilisation: float | None) -> Trace:
 
 
 def submission_moment(seed: int) -> float:
-    """When a workflow is submitted, whole seconds of the log's clock."""
+    """Return the time at which a workflow is submitted, whole seconds of the log's clock."""
     return float(np.random.default_rng([seed, 430]).integers(FIRST, LAST))
 
 
@@ -101,4 +102,6 @@ def cluster_at(
 
     See :class:`bursar.simulation.loaded_cluster.LoadedCluster`.
     """
+    # Warming the machine up takes far longer than a copy, and the plans of one moment are compared
+    # on equal copies.
     return _warm(data, utilisation, at, policy, early, looseness, processors).copy()

@@ -74,16 +74,16 @@ STATED: dict[tuple[str, int, int], tuple[int, int, int]] = {
 
 def cost_range(jobs: int, seconds: float) -> tuple[float, float]:
     """
-    Return the least and the most that so many jobs can cost.
+    Return the least and the greatest possible cost of a number of jobs.
 
-    Every queue does at most as many jobs as fit into the time one after the other.
+    Every queue does at most as many jobs as fit into the time in sequence.
 
     Parameters
     ----------
     jobs
-        That were completed.
+        Number of completed jobs.
     seconds
-        Within which they were.
+        Time within which the jobs were completed.
     """
     each = int(seconds // SECONDS)
 
@@ -94,11 +94,12 @@ def cost_range(jobs: int, seconds: float) -> tuple[float, float]:
             total, left = total + here * price * SECONDS, left - here
         return math.inf if left else total
 
+    # Filled from the cheapest queue, and from the dearest.
     return cost(PRICES), cost(PRICES[::-1])
 
 
 def is_possible(jobs: int, seconds: float, cost: float) -> bool:
-    """Whether a row of table 2 can come about on these queues, whatever the rule."""
+    """Return whether a row of table 2 is possible on these queues under any rule."""
     least, most = cost_range(jobs, seconds)
     return least <= cost <= most
 
@@ -119,7 +120,7 @@ def campaign(deadline: float, budget: float, trade_off: float | None = None) -> 
 
 
 def queues() -> tuple[SiteFacts, ...]:
-    """Each runs its jobs one after the other."""
+    """Return the sites: queues of one processor each, by price."""
     return tuple(
         SiteFacts(name=f"queue-{price}", kind="simulated", processors=1, unit_price=float(price))
         for price in PRICES
@@ -128,7 +129,7 @@ def queues() -> tuple[SiteFacts, ...]:
 
 def optimum(strategy: str, deadline: float, budget: float) -> float | None:
     """
-    The least cost, or the least time, at which all jobs are done within both limits.
+    Return the least cost, or the least time, of all jobs within both limits.
 
     By an integer programme: jobs for each queue, and of how many the longest queue is; of a
     strategy that minimises neither, the least cost. None where no schedule does all jobs.
@@ -138,6 +139,7 @@ def optimum(strategy: str, deadline: float, budget: float) -> float | None:
     cost = np.array([price * SECONDS for price in PRICES])
     n = len(cost)
     least = np.append(np.zeros(n), 1.0) if strategy == "time" else np.append(cost, 0.0)
+    # The last variable is the number of jobs in the longest queue, and so the makespan.
     found = milp(
         least,
         integrality=np.ones(n + 1),

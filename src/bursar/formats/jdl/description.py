@@ -49,11 +49,11 @@ class JdlDescription:
         return InputError(f"{name} {message}", where=self.where(name), hint=hint)
 
     def where(self, name: str) -> str:
-        """Return the place of an attribute, or of the ad where it has none."""
+        """Return the place of an attribute, or of the ad if unknown."""
         return self.places.get(name.lower(), self.place)
 
     def value(self, name: str) -> Any:
-        """Return the value of an attribute within its ad; None when the attribute is not there."""
+        """Return the value of an attribute within the ad; None for a missing attribute."""
         if name not in self.ad:
             return None
         found = evaluate(self.ad.expression(name), self.ad)
@@ -71,7 +71,7 @@ class JdlDescription:
         return found
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of strings, or a single one; empty when it is not there."""
+        """Return a list of strings, or a single one; empty for a missing attribute."""
         found = self.value(name)
         items = [] if found is None else found if isinstance(found, list) else [found]
         for item in items:
@@ -107,7 +107,7 @@ class JdlDescription:
         return bool(found)
 
     def parts(self, name: str) -> list[ExpressionNode]:
-        """Return the items of a list as they are written; a single one counts as a list."""
+        """Return the items of a list as written; a single item counts as a list."""
         root = self.ad.expression(name).root
         return list(root.items) if isinstance(root, ExpressionList) else [root]
 
@@ -132,7 +132,7 @@ def _file(place: str) -> str:
 def inheriting(
     outer: JdlDescription, inner: JdlDescription, leave: Iterable[str]
 ) -> JdlDescription:
-    """Return an ad completed by the ad around it, but for some attributes."""
+    """Return an ad completed by the enclosing ad, except some attributes."""
     left = {name.lower() for name in leave}
     ad = {name: outer.ad[name] for name in outer.ad if name.lower() not in left}
     ad = {name: value for name, value in ad.items() if name not in inner.ad}
@@ -161,7 +161,7 @@ def read_description(path: Path) -> JdlDescription:
 
 
 def name_of(node: ExpressionNode) -> str | None:
-    """Return a name written as it is, or as a string; None for anything else."""
+    """Return a name that is written bare or as a string; None for anything else."""
     if isinstance(node, AttributeReference) and node.of is None:
         return node.name
     if isinstance(node, Literal) and isinstance(node.value, str):

@@ -43,7 +43,7 @@ _KINDS = ("normal", "mpich", "mpi")
 @dataclass(frozen=True, slots=True)
 class JdlNode:
     """
-    A job's place among those of the file.
+    A job's place among the jobs of the file.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def _data(job: JdlDescription) -> tuple[str, ...]:
 
 
 def _logical(job: JdlDescription, name: str, text: str) -> str:
-    """Return a logical name, without the word in front that says it is one."""
+    """Return a logical name without the prefix that marks logical names."""
     kind, colon, rest = text.partition(":")
     if colon and kind.lower() in ("guid", "si-lfn", "si-guid", "query"):
         raise job.error(name, f'holds {shown(text)}, expected a logical name, "lfn:NAME"')

@@ -12,7 +12,7 @@ KEPT = 400
 
 class EventTrace:
     """
-    Collects the trace lines of one simulation and counts its faults.
+    Collects the trace lines of one simulation and counts the faults.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class EventTrace:
         self.faults: Counter[str] = Counter()
 
     def note(self, party: str, event: str) -> None:
-        """Record an event at a party, and add it to the digest."""
+        """Record an event at a party, in trace and digest."""
         self.events += 1
         now = self.now()
         self._lines.append((now, party, event))
@@ -41,7 +41,7 @@ class EventTrace:
         self._lines.append((self.now(), party, line))
 
     def fault(self, kind: str, party: str, event: str) -> None:
-        """Record an injected fault, and count it by kind."""
+        """Record an injected fault, and count the faults by kind."""
         self.faults[kind] += 1
         self.note(party, f"!! {kind}: {event}")
 

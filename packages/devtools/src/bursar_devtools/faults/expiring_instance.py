@@ -1,4 +1,4 @@
-"""Simulates a user whose instance expires a short time after its last result."""
+"""Simulates a user whose instance expires a short time after the last result."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ _SWEPT = SWEEP + 2.0
 
 class ExpiringInstanceUser:
     """
-    Creates an expiring instance and checks when it disappears; is never killed.
+    Creates an expiring instance and checks the time of expiry; is never killed.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class ExpiringInstanceUser:
         self._expires: float | None = None  # by the last answer
 
     async def run(self) -> None:
-        """Create the instance, submit its tasks, and poll it until it is gone."""
+        """Create the instance, submit tasks, and poll until the instance is gone."""
         campaign, client = self._campaign, self._client
         self._earliest = self._server_clock() + self._keep
         try:

@@ -1,5 +1,5 @@
 """
-Draws the faults of one simulation from its seed.
+Draws the faults of one simulation from a seed.
 
 Each seed gets some kinds of faults and not others: with all of them all the time, many failures
 would never be reached, as another comes first [1]_.
@@ -40,7 +40,7 @@ UNIT_PRICE = 0.001
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
     """
-    Holds the kinds and rates of the faults of a simulation, and the size of its load.
+    Holds the kinds and rates of a simulation's faults, and the size of the load.
 
     Parameters
     ----------

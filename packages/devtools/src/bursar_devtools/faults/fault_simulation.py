@@ -503,7 +503,7 @@ class FaultSimulation:
         process.spawn(stale_user.insist())
 
     async def _wear_out(self, user: str) -> None:
-        """Create a short-lived token, which is used until after its expiry."""
+        """Create a short-lived token, which is used until after the expiry."""
         assert self._owner is not None
         await self._some_time()
         chance = seeded_random(self._seed, f"{user} brief token")

@@ -211,7 +211,7 @@ class FaultyCluster:
         self._process.spawn(self._scheduler.submit(request))
 
     def kill_job(self) -> None:
-        """End a running job by the loss of its node."""
+        """End a running job as by the loss of a node."""
         running = [job for job in self.jobs if job.state == "running"]
         if running:
             job = self._chance.choice(running)
@@ -226,7 +226,7 @@ class FaultyCluster:
     # Requests to the controller.
 
     async def ask(self, work: Callable[[], Coroutine[Any, Any, Result]], what: str) -> Result:
-        """Carry out a request as the scheduler's own step; it may fail before or after that."""
+        """Carry out a request as the scheduler's own step, with failures before or after."""
         matters = what in ("submit", "cancel")
         if matters:
             self._asked()

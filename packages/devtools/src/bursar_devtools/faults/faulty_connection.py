@@ -47,11 +47,11 @@ class FaultyListener:
         self._listener: tuple[SimulatedProcess, ProtocolFactory] | None = None
 
     def listen(self, process: SimulatedProcess, factory: ProtocolFactory) -> None:
-        """Let a process accept connections until it ends."""
+        """Let a process accept connections until the process ends."""
         self._listener = (process, factory)
 
     def deserts(self) -> bool:
-        """Draw whether an end loses its connection before its last bytes have arrived."""
+        """Draw whether an end loses a connection before the last bytes have arrived."""
         return self._network.happens(self._network.conditions.stalls)
 
     def connect(self, process: SimulatedProcess, protocol: asyncio.Protocol) -> None:
@@ -145,7 +145,7 @@ class FaultyTransport(asyncio.Transport):
         self._other = peer._process.party
 
     def speak(self, protocol: asyncio.Protocol) -> None:
-        """Attach a protocol, and notify it of the connection."""
+        """Attach a protocol, and report the connection to the protocol."""
         self._protocol = protocol
         protocol.connection_made(self)
 

@@ -59,7 +59,7 @@ class SimulatedEndpoint:
         self._serving: tuple[SimulatedProcess, Application] | None = None
 
     def serve(self, process: SimulatedProcess, application: Application) -> None:
-        """Route requests to an application until its process ends."""
+        """Route requests to an application until the serving process ends."""
         self._serving = (process, application)
 
     @property
@@ -147,7 +147,7 @@ class FaultyHttpTransport:
 
 class _HttpExchange:
     """
-    Runs one request at the service and returns its answer; without a client, the answer is lost.
+    Runs one request at the service; the answer goes to the client, if there is one.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class _HttpExchange:
 
 
 class _FaultyBody:
-    """Yields the answer's bytes as they arrive."""
+    """Yields the answer's bytes on arrival."""
 
     def __init__(self, exchange: _HttpExchange) -> None:
         self._exchange = exchange

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConditions:
     """
-    Holds the delay of a network and the probabilities of its faults.
+    Holds the delay of a network and the probabilities of faults.
 
     Parameters
     ----------

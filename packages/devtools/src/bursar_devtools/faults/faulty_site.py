@@ -1,4 +1,4 @@
-"""Simulates the machine that gives the service its processors; its workers outlive the service."""
+"""Simulates the service's machine, whose workers outlive the service."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence

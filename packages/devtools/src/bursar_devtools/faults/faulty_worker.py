@@ -258,7 +258,7 @@ class FaultyWorker:
         )
 
     def wake(self) -> None:
-        """Wake the worker after an event at its connection."""
+        """Wake the worker after an event at the connection."""
         self._changed.set()
 
     # Messages from the service.
@@ -528,7 +528,7 @@ class _WorkerProtocol(asyncio.Protocol):
         self.say(hello)
 
     def data_received(self, data: bytes) -> None:
-        """Decode messages and pass them to the worker."""
+        """Pass decoded messages to the worker."""
         if not self.is_lost:
             for body in self._frames.feed(data):
                 self._worker.take(_DECODER.decode(body))

@@ -107,7 +107,7 @@ class TearingFilesystem:
         self._names.append((here, name, before, ""))
 
     def cut(self) -> None:
-        """Undo each change of a name that was not synced, or leave it, at random."""
+        """Undo a random choice of the unsynced changes of names."""
         for here, name, before, source in reversed(self._names):
             if self._chance.random() < 0.5:
                 continue

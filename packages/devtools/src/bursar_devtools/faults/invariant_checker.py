@@ -108,7 +108,7 @@ class InvariantChecker:
             self.failed.set_result(f"{party}: {what}")
 
     def wants(self, campaign: ClientCampaign) -> None:
-        """Register a campaign before its user begins it."""
+        """Register a campaign before the user begins."""
         self.campaigns[campaign.name] = campaign
         for pieces in campaign.pieces.values():
             self._owner.update((piece.name, campaign) for piece in pieces)
@@ -189,7 +189,7 @@ class InvariantChecker:
             self._due[campaign.name] = self._due.get(campaign.name, 0.0) + used
 
     def lost(self, worker: str, piece: SimulatedTask) -> None:
-        """Record that an attempt ended with its worker."""
+        """Record that an attempt ended together with the worker."""
         self._busy[worker] -= piece.processors
 
     def _look_at_wishes(self, worker: str, piece: SimulatedTask, in_touch_since: float) -> None:
@@ -234,7 +234,7 @@ class InvariantChecker:
                 self._unwanted.setdefault(piece.name, self._now())
 
     def destroyed(self, campaign: ClientCampaign) -> None:
-        """Record that an instance's destruction was acknowledged, which cancels all its tasks."""
+        """Record that an instance's destruction was acknowledged, which cancels all tasks."""
         for pieces in campaign.pieces.values():
             for piece in pieces:
                 self._unwanted.setdefault(piece.name, self._now())
@@ -265,7 +265,7 @@ class InvariantChecker:
             self.wrong(campaign.user, f"task {result.task} of {campaign.name} has two results")
 
     def _compare(self, campaign: ClientCampaign, result: api.Result) -> None:
-        """Compare a result with its submission and with the attempts of workers."""
+        """Compare a result with the submission and with the attempts of workers."""
         who = campaign.user
         if result.state not in _FINAL:
             self.wrong(who, f"task {result.task} has a result but is {result.state}")

@@ -1,4 +1,4 @@
-"""Simulates the service's machine, which restarts the service from its disk after every end."""
+"""Simulates the service's machine, which restarts the service from disk after every end."""
 
 import math
 import random
@@ -121,7 +121,7 @@ class RestartingService:
         process.spawn(self._live(process, random.Random(f"{self._seed} entropy {self.lives}")))
 
     async def drain(self) -> None:
-        """Drain and close the service, as a step of its own process."""
+        """Drain and close the service, as a step of the service's process."""
         if self.service is not None and self.process is not None:
             self._trace.fault("drain", PARTY, "is told to end")
             try:

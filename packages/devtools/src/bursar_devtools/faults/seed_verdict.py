@@ -43,7 +43,7 @@ class SeedVerdict:
 
 def simulate(seed: int, plan: FaultPlan | None = None, *, keep_all: bool = False) -> SeedVerdict:
     """
-    Simulate a seed until its end or the first violation.
+    Simulate a seed until the end or the first violation.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ class StaleTokenUser:
         self._revoked = self._now()
 
     async def listen(self, handle: Callable[[], str]) -> None:
-        """Follow an instance's events from its creation until the service refuses."""
+        """Follow an instance's events from the creation until the service refuses."""
         while not handle():
             await asyncio.sleep(1.0)
         try:
@@ -186,7 +186,7 @@ class StaleTokenUser:
 
     async def wear_out(self, expires: float) -> None:
         """
-        Use a token until it has expired, and for some time after.
+        Use a token until the expiry, and for some time after.
 
         Parameters
         ----------

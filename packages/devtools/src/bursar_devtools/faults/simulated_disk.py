@@ -40,7 +40,7 @@ class StoredBytes:
 
 class SimulatedStorage:
     """
-    Holds a disk's content, which outlives processes, and its faults.
+    Holds a disk's content, which outlives processes, and the disk's faults.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class SimulatedStorage:
         self.deadly = 0.0
 
     def begin_change(self, name: str, before: StoredBytes | None) -> None:
-        """Record a change of a file's name that a power cut may undo until it is settled."""
+        """Record a change of a file's name that a power cut may undo until :meth:`settle`."""
         self.on_segment()
         self._before[name] = before
 
@@ -91,7 +91,7 @@ class SimulatedStorage:
         self._before.pop(name, None)
 
     def settle_all(self) -> None:
-        """Make all names durable as they are."""
+        """Make the present state of all names durable."""
         self._before.clear()
 
     def cut_power(self) -> None:
@@ -121,7 +121,7 @@ class SimulatedStorage:
             self.trace.fault("torn write", "disk", f"{name}: {kept} of {loose} bytes kept{torn}")
 
     def _tear(self, stored: StoredBytes) -> str:
-        """Fill the last unsynced sector with zeros or garbage, or leave it."""
+        """Fill the last unsynced sector with zeros or garbage, or leave the bytes."""
         size = len(stored.data)
         # A sector is written as a whole, but durable bytes in it were there before and stay.
         begin = max(stored.synced, (size - 1) // SECTOR * SECTOR)
@@ -183,7 +183,7 @@ class SimulatedDisk:
         return SimulatedFile(self, name, files[name])
 
     async def remove(self, name: str) -> None:
-        """Remove a file durably; do nothing when it does not exist."""
+        """Remove a file durably; a missing one is no error."""
         await self.work(_WRITE)
         self.storage.begin_change(name, self.storage.files.pop(name, None))
         await self.work(_SYNC)
@@ -201,7 +201,7 @@ class SimulatedDisk:
         self.storage.settle(name)
 
     async def load(self, name: str) -> bytes | None:
-        """Return a small file's content; None when it does not exist."""
+        """Return a small file's content; None for a missing file."""
         await self.work(_WRITE)
         stored = self.storage.files.get(name)
         return None if stored is None else bytes(stored.data)
@@ -212,7 +212,7 @@ class SimulatedDisk:
         return max(0, self.storage.capacity - self.storage.used)
 
     async def reserve(self, size: int) -> bool:
-        """Reserve bytes in place of those reserved before; False when they do not fit."""
+        """Replace the reservation by another size; False when there is no room."""
         await self.work(_WRITE)
         storage = self.storage
         if storage.used - storage.reserved + size > storage.capacity:
@@ -242,7 +242,7 @@ class SimulatedFile:
         self._stored = stored
 
     async def append(self, data: bytes) -> None:
-        """Append bytes in two writes, so that a crash may come between them."""
+        """Append bytes in two writes, between which a crash may come."""
         storage = self._disk.storage
         await self._disk.work(_WRITE)
         half = storage.chance.randint(0, len(data))

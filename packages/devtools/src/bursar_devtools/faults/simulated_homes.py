@@ -32,5 +32,5 @@ class SimulatedInstanceHomes(InstanceHomes):
         """Do nothing: simulated tasks write no logs."""
 
     def restore(self, users: Mapping[str, str], dying: Collection[str]) -> None:
-        """Add the missing folders of live instances, and remove those of unknown ones."""
+        """Add the missing folders of live instances, and remove folders of unknown ones."""
         self.names = set(users) | (self.names & set(dying))

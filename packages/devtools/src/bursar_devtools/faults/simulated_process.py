@@ -35,7 +35,7 @@ class ProcessKilled(Exception):
 
 class SimulatedProcess:
     """
-    Runs the callbacks of a party from one start until its end or kill.
+    Runs the callbacks of a party from one start to the next end or kill.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class ProcessLoop(VirtualLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """Schedule a callback as a step of the process in its context."""
+        """Schedule a callback as a step of the context's process."""
         process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         if process is None:
             return super().call_soon(callback, *args, context=context)
@@ -144,7 +144,7 @@ class ProcessLoop(VirtualLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        """Schedule a callback at a virtual time, as a step of the process in its context."""
+        """Schedule a callback at a virtual time, as a step of the context's process."""
         process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
@@ -153,7 +153,7 @@ class ProcessLoop(VirtualLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: Any = None, context: Any = None
     ) -> "asyncio.Task[Any]":
-        """Create a task that belongs to the process in its context."""
+        """Create a task that belongs to the process that the context names."""
         process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         task = super().create_task(coro, name=name, context=context)
         if process is not None:
@@ -171,7 +171,7 @@ class ProcessLoop(VirtualLoop):
 
 
 def run_processes(narrative: Callable[[ProcessLoop], Coroutine[Any, Any, Result]]) -> Result:
-    """Run a simulation on a loop of its own, and end all processes after it."""
+    """Run a simulation on a new loop, and end all processes afterwards."""
     loop = ProcessLoop()
     try:
         return loop.run_until_complete(narrative(loop))

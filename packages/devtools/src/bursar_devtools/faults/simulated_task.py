@@ -17,7 +17,7 @@ _NONCE = 16  # bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTask:
     """
-    Describes a task and its outcome.
+    Describes a task and the expected outcome.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class SimulatedTask:
 
     @property
     def sealed_result(self) -> bytes:
-        """Sealed output, as a worker returns it."""
+        """Sealed output, in the form that a worker returns."""
         return _obscured(f"result {self.name}", self.name.encode())
 
 

@@ -103,7 +103,7 @@ class UnauthenticatedClients:
 
 
 class _UnauthenticatedProtocol(asyncio.Protocol):
-    """Handles one unauthenticated connection, and checks that the service ends it."""
+    """Handles one unauthenticated connection, which the service must end."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Several throwaway clusters side by side, and the sites file that has them."""
+"""Several throwaway clusters side by side, and the sites file that lists the clusters."""
 
 import os
 import pwd
@@ -84,7 +84,7 @@ class ClusterStatus:
 
 class LocalTestGrid:
     """
-    The test grid of a folder; whatever is known of it is read from there.
+    The test grid in a folder, from which all state is read.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class LocalTestGrid:
     @classmethod
     def at(cls, folder: Path | None = None) -> "LocalTestGrid":
         """
-        The test grid of a folder, whether it runs or not.
+        Return the test grid of a folder, running or not.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class LocalTestGrid:
 
     @property
     def clusters(self) -> tuple[SlurmCluster, ...]:
-        """Those that were started, or were about to be."""
+        """Clusters that were started, or were about to be."""
         found = (SlurmCluster.at(mark.parent) for mark in self.folder.glob(f"*/{slurm.MARK}"))
         return tuple(sorted(found, key=lambda cluster: cluster.settings.port))
 

@@ -124,7 +124,7 @@ def completions(folder: Path) -> Path:
 
 def job_submit_lua(latency: int) -> str:
     """
-    The script that lets each job wait, as pending, for so many seconds after its submission.
+    Return the script that holds each job pending for some seconds after the submission.
 
     A job that has to wait longer anyway waits no longer for it: the delay is the scheduler's,
     not the nodes', and holds no processors.

@@ -65,22 +65,22 @@ class GridAssumptions:
     Parameters
     ----------
     copies
-        Of each file, in all; None: every site has one of the two files.
+        Copies of each file, in all; None: every site has one of the two files.
     keeps
-        Whether files that were brought stay where they were brought.
+        Whether transferred files stay at the site.
     refresh
         Seconds between two refreshes of the index; None: the mean time between submissions,
         as the paper states of figure 5.
     direct
-        Whether the broker asks the sites themselves for what it ranks them by.
+        Whether the broker asks the sites themselves for the values in ranks.
     processors
-        Of each element.
+        Processors of each computing element.
     alike
         Whether all storages are read at the middle rate.
     overhead
         See :data:`OVERHEAD`.
     widening
-        How much wider all links are.
+        Factor on the bandwidth of all links.
     """
 
     copies: int | None = None
@@ -116,6 +116,7 @@ def policy(name: str, alpha: float, beta: float, *, direct: bool = False) -> Bro
     """
     if name == "current":
         return replace(CURRENT, direct=direct)
+    # The paper's name for taking the best rank.
     choice = {"deterministic": "best"}.get(name, name)
     return BrokerPolicy(
         choice=choice, weights=RankWeights(alpha=alpha, beta=beta), direct=direct, as_published=True
@@ -126,7 +127,7 @@ def services(
     gap: float, *, slow: float = 1.0, variant: GridAssumptions | None = None
 ) -> GridServices:
     """
-    The services at a load.
+    Return the grid services at a load.
 
     Parameters
     ----------
@@ -168,6 +169,7 @@ def light(
     rng = np.random.default_rng([seed, 1])
     network = _network(data, variant.widening)
     powers = [power for power in POWERS for _ in range(ELEMENTS[power])]
+    # A generator of its own for the deal: variants of one seed differ in the variant alone.
     names = _dealt(rng, network.sites)[: len(powers)]
     rates = [RATES[1]] * len(names) if variant.alike else _dealt(rng, _in_turn(RATES, len(names)))
     sites = [

@@ -1,5 +1,5 @@
 """
-A network like GARR-B, that of Italian research, with sixteen sections of INFN on it.
+A network like GARR-B of Italian research, which connects sixteen sections of INFN.
 
 What public text states of it is in a table: "Il punto su GARR-B" (P. Tentoni, Bollettino del
 CILEA 66, February 1999) has the four points of presence of the backbone, joined each to each

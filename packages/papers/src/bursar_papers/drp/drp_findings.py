@@ -218,7 +218,7 @@ def _find_latency(rows: Sequence[Row]) -> list[PaperFinding]:
 
 
 def find_curves(rows: Sequence[Row], *, live: bool = False) -> list[PaperFinding]:
-    """Hold the curves against the text; where they end is in :func:`find_table`."""
+    """Compare the curves with the text; the end points are in :func:`find_table`."""
     ends = [row for row in rows if row["time"] == HORIZON]
     waiting = []
     for policy, stated in zip(BLIND, (1, 3, 17, 48), strict=True):

@@ -43,10 +43,10 @@ LATENCY = round(FIRST * SCALE)
 QUICK = 6.0
 """Seconds of a run without that latency, which shows how soon workers can be there."""
 LOOK = 0.2
-"""Seconds between two looks at the queue."""
+"""Seconds between two polls of the queue."""
 WORK = TaskBacklog(wanted=WANTED, tasks=WANTED * 10, seconds=60.0)
 LONGEST = 600.0
-"""Seconds of one allocation."""
+"""Duration limit of one allocation, seconds."""
 
 WORKERS = """\
 ready={folder}/{name}.$BURSAR_ELEMENT
@@ -68,18 +68,18 @@ exec sleep 900
 
 @dataclass(slots=True)
 class LiveAcquisition:
-    """One policy on a cluster that has its other jobs already."""
+    """One policy on a cluster where other jobs run already."""
 
     manager: Slurm
     acquirer: Acquirer
     folder: Path
-    """Where jobs report."""
+    """Folder where workers report by files."""
     began: float = field(default_factory=time.time)
     """Seconds since the epoch."""
     jobs: dict[str, str] = field(default_factory=dict)
-    """Allocation to job."""
+    """Job id by allocation."""
     reports: dict[str, str] = field(default_factory=dict)
-    """Allocation to what the names of its workers' files begin with."""
+    """Prefix of the workers' files, by allocation."""
     requests: int = 0
 
     @property
@@ -138,7 +138,7 @@ class LiveAcquisition:
                 del self.jobs[name]
 
     async def _act(self) -> None:
-        """Submits and cancels what is decided."""
+        """Carry out the decisions: submit and cancel jobs."""
         free: int | None = None
         holes: tuple[BackfillWindow, ...] = ()
         waiting = 0
@@ -149,9 +149,12 @@ class LiveAcquisition:
             await self.manager.cancel([self.jobs.pop(name) for name in back])
             for name in back:
                 self.acquirer.on_ended(name, self.now)
+        # Requests of one bundle become one job array: one submission, as the paper counts them.
         for bundle, group in groupby(asks, key=lambda named: named[1].bundle or named[0]):
             named = list(group)
             request = self._request(bundle, named[0][1], len(named))
+            # The name of a request is in the names of its workers' files, so that each worker can
+            # be told from others' without asking Slurm.
             ids = await self.manager.submit(request)
             for element, ((name, _), job) in enumerate(zip(named, ids, strict=True)):
                 self.jobs[name] = job
@@ -160,10 +163,10 @@ class LiveAcquisition:
 
     async def poll(self) -> tuple[int, tuple[BackfillWindow, ...], int]:
         """
-        What is free now, what is free when, and how many jobs of others wait.
+        Return the free processors, the backfill windows, and the number of others' waiting jobs.
 
-        A site does so before its pool decides anything; the first time in a process it takes
-        longer, as compiled code is loaded.
+        A site polls before the pool decides anything; the first poll of a process takes longer, as
+        compiled code is loaded.
         """
         state = await self.manager.queue()
         waiting = sum(not job.running and not job.own for job in state.jobs)
@@ -189,11 +192,11 @@ class LiveAcquisition:
         )
 
     def moments(self) -> list[float]:
-        """When each worker was there, seconds from the begin, ascending."""
+        """Return the times of the workers' registrations, seconds from the begin, ascending."""
         return sorted(at for times in self._reported().values() for at in times)
 
     def _reported(self) -> dict[str, list[float]]:
-        """The same by what their files' names begin with."""
+        """Return the times of registrations by the prefix of the workers' files."""
         found: dict[str, list[float]] = {}
         for file in self.folder.iterdir():
             of, _, worker = file.name.rpartition(".")
@@ -206,7 +209,7 @@ def measured(
     policy: Acquisition, scenario: Scenario, latency: int, until: float
 ) -> tuple[list[float], int]:
     """
-    When each worker was there on a cluster of its own, seconds; and how many requests.
+    Run a policy on a fresh cluster; return the times of registrations, and the requests.
 
     Parameters
     ----------
@@ -232,6 +235,7 @@ def measured(
             ready.mkdir()
             run = LiveAcquisition(manager_of(cluster), _acquirer(policy), ready)
             release = _occupy(cluster, scenario)
+            # Once before the clock starts: the first look loads compiled code.
             asyncio.run(run.poll())
             # Slurm counts whole seconds: where in one a run begins is not to tell policies apart.
             time.sleep(1.0 - time.time() % 1.0)
@@ -343,7 +347,7 @@ def _find_curves(rows: Sequence[Row]) -> list[PaperFinding]:
 
 
 def _find_soonest(rows: Sequence[Row]) -> list[PaperFinding]:
-    """Real seconds until all workers were there, on the idle cluster as quick as it is."""
+    """Report the real seconds until all workers were there, on the idle cluster without delays."""
     return [
         PaperFinding(
             what=f"idle, without latency: {row['policy']}, real seconds to the first and to all",

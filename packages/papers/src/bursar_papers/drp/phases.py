@@ -76,7 +76,7 @@ async def measure_phases(
     service: MeasuredService, spec: TaskSpec, count: int, *, piece: int = PIECE
 ) -> PhaseTimes:
     """
-    Submits a task so many times, while results are fetched, in an instance of its own.
+    Submit many copies of a task to a new instance, while results are fetched.
 
     Raises
     ------

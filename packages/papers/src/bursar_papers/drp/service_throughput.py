@@ -73,6 +73,7 @@ def _measure_throughput(cell: Cell, data: Path) -> list[Row]:
     rows: list[Row] = []
     for level in SHOWN:  # one after the other: each wants all of the machine
         with measured_service(level, cell["workers"]) as service:
+            # Not measured: workers start and code is loaded with the first tasks.
             asyncio.run(measure_phases(service, ECHO, WARM))
             phases = asyncio.run(measure_phases(service, ECHO, cell["tasks"], piece=PIECE))
             single = asyncio.run(_one_by_one(service, cell["single"]))
@@ -101,7 +102,7 @@ def _rates(level: Level, phases: PhaseTimes) -> list[Row]:
 
 
 async def _one_by_one(service: MeasuredService, count: int) -> list[float]:
-    """Seconds of each task from its submission to its result, its workers waiting."""
+    """Return the seconds from submission to result of single tasks on idle workers."""
     seconds = []
     async with AsyncServiceClient(service.access) as client, client.session() as session:
         for number in range(count):
@@ -138,7 +139,7 @@ def _find_throughput(rows: Sequence[Row]) -> list[PaperFinding]:
 
 
 def _told(what: str, paper: str, ours: str, remark: str = "") -> PaperFinding:
-    """The paper's machines are others: there is nothing that could agree."""
+    """Return a finding without a comparison, as the paper measured on other machines."""
     return PaperFinding(what=what, paper=paper, ours=ours, remark=remark)
 
 
@@ -181,7 +182,7 @@ def _measure_security(cell: Cell, data: Path) -> list[Row]:
 async def _sleep_on_all(
     services: Sequence[MeasuredService], tasks: int, each: float
 ) -> list[float]:
-    """Seconds that each takes, side by side: who sleeps is in nobody's way."""
+    """Return the seconds of each service; all run at once, as sleeping tasks need no processor."""
     for service in services:
         await measure_phases(service, TaskSpec(command=("/bin/true",)), 1)
     sleep = TaskSpec(command=("/bin/sleep", f"{each:g}"))

@@ -37,15 +37,15 @@ class MeasuredService:
     Parameters
     ----------
     level
-        Of security.
+        Level of security.
     access
-        How the user reaches it.
+        Address and credentials of the user.
     pid
-        Of its process.
+        Process number of the service.
     run
-        Identity by which its workers are recognised.
+        Identity by which the service's workers are recognised.
     folder
-        With its certificates and all that it keeps.
+        Folder of the certificates and of the service's state.
     """
 
     level: Level
@@ -55,7 +55,7 @@ class MeasuredService:
     folder: Path
 
     def sealer(self) -> "TaskSealer | None":
-        """A new one of the user's; None where tasks are in clear."""
+        """Return a new sealer of the user; None where tasks are in clear."""
         if self.level not in ("conversation", "message"):
             return None
         from bursar.sealing.sealer import read_sealer
@@ -72,19 +72,19 @@ class MeasuredService:
 @contextmanager
 def measured_service(level: Level, processors: int, more: str = "") -> Iterator[MeasuredService]:
     """
-    A service of its own for the length of a context, in a process of its own.
+    Run a service in a separate process for the length of a context.
 
     Parameters
     ----------
     processors
-        A worker for each, of one processor.
+        Number of workers, of one processor each.
     more
-        Of the service file, at its end.
+        Text that is appended to the service file.
 
     Raises
     ------
     BursarError
-        When it does not start.
+        When the service does not start.
     """
     with tempfile.TemporaryDirectory(prefix="bursar-service-") as name:
         folder = Path(name)
@@ -113,6 +113,7 @@ def measured_service(level: Level, processors: int, more: str = "") -> Iterator[
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+            # Workers outlive their service; a measurement must leave none behind for the next one.
             if run:
                 kill_leftovers(run)
 
@@ -146,6 +147,7 @@ def _service_file(folder: Path, level: Level, processors: int) -> str:
 def _url_told(process: "subprocess.Popen[str]", log: Path) -> str:
     assert process.stdout is not None
     said = ""
+    # The service prints one JSON object, over several lines, once it takes requests.
     while "\n}" not in said:
         line = process.stdout.readline()
         if not line:

@@ -20,7 +20,7 @@ CLOSES = 5.0
 
 
 def posted(place: MarketSimulation, start: float, now: float) -> None:
-    """Each job goes where its quote is cheapest, if that is within its limit."""
+    """Buy each job at the cheapest quote within the job's limit."""
     for moment, customer, job in place.visits(start):
         place.at(moment, partial(_take_quote, place, customer, job, start))
 

@@ -1,4 +1,4 @@
-"""Where a party's orders for a double auction stand, beside its other deals."""
+"""The state of a party's orders in a double auction, beside other deals."""
 
 from collections.abc import Iterable
 

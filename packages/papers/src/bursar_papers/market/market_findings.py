@@ -37,7 +37,7 @@ def find_protocols(rows: Sequence[Row]) -> list[PaperFinding]:
 
 
 def _of_auctions(rows: Sequence[Row]) -> list[PaperFinding]:
-    """Theory is of one sale, as the first period is; after it, budgets link the sales."""
+    """Compare the first period with theory, which is of one sale; later, budgets link the sales."""
     found = []
     lots = len(PRICES)
     for first, second, expected in (

@@ -46,7 +46,7 @@ FIRST_GROUP = "physics"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketScenario:
     """
-    Describes the parties of a market and what they trade.
+    Describes the parties of a market and the traded goods.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class MarketScenario:
 
 @dataclass(frozen=True, slots=True)
 class JobAgreement:
-    """An agreement with the jobs that run under it."""
+    """An agreement and the jobs that run under the agreement."""
 
     agreement: Agreement
     customer: MarketCustomer

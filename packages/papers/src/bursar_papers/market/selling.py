@@ -47,7 +47,7 @@ def first_price(place: MarketSimulation, start: float, now: float) -> None:
 
 
 def vickrey(place: MarketSimulation, start: float, now: float) -> None:
-    """Sealed; customers bid what a job is worth to them."""
+    """Sell by sealed bids at the second price; customers bid a job's value."""
     _auctions(place, start, now, partial(_sealed, second_price=True), truthful=True)
 
 

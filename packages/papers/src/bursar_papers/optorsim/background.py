@@ -25,14 +25,14 @@ NONE = "-"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredBandwidth:
     """
-    What was measured on a link, half-hour by half-hour from midnight, as shares of it.
+    Measured shares of a link's bandwidth, for each half-hour from midnight.
 
     Parameters
     ----------
     mean
-        Of what was left.
+        Mean share of the bandwidth that was left, for each half-hour.
     deviation
-        Its standard deviation.
+        Standard deviation of the share.
     """
 
     mean: tuple[float, ...]
@@ -61,7 +61,7 @@ class BackgroundTraffic:
         days: int = 1,
     ) -> dict[tuple[int, int], BandwidthProfile]:
         """
-        The share of each link over time, to be given to :meth:`OptorSimGrid.topology`.
+        Return the share of each link over time, for :meth:`OptorSimGrid.topology`.
 
         Parameters
         ----------
@@ -85,6 +85,7 @@ class BackgroundTraffic:
         found: dict[tuple[int, int], BandwidthProfile] = {}
         for pair, measured in self.measured.items():
             first = int(half_hours) + 2 * self.zone[pair]
+            # Each node's traffic follows its own time of day.
             order = [(first + k) % STEPS for k in range(STEPS)]
             mean = [measured.mean[k] for k in order]
             if rng is not None:
@@ -99,6 +100,7 @@ def _drawn(mean: list[float], deviation: list[float], rng: "np.random.Generator"
 
     means, deviations = np.array(mean), np.array(deviation)
     shares = rng.normal(means, deviations)
+    # Drawn again, not cut off: cut values would pile up at 0, where a transfer never ends.
     while (outside := (shares <= 0) | (shares > 1)).any():
         shares[outside] = rng.normal(means[outside], deviations[outside])
     return [float(share) for share in shares]
@@ -106,7 +108,7 @@ def _drawn(mean: list[float], deviation: list[float], rng: "np.random.Generator"
 
 def read_measured(path: Path) -> MeasuredBandwidth:
     """
-    A file of measurements: ``hour,mean,deviation`` for each half-hour of a day, in order.
+    Read a file of measurements: ``hour,mean,deviation`` for each half-hour of a day, in order.
 
     As in OptorSim the half-hour is that of the line, whatever hour it says: two of the files
     for the EDG testbed have whole hours first and some half-hours after them.
@@ -142,15 +144,15 @@ def _share(word: str) -> float:
 
 def read_background(path: Path, *, folder: Path, default: str) -> BackgroundTraffic:
     """
-    A bandwidth configuration file and the measurements that it names.
+    Read a bandwidth configuration file and the measurements named there.
 
-    A line for each node with a word for each node, ``file,zone``: what was measured on the
-    link between them, or ``-``, and how many hours the row's node is ahead.
+    The file has a line for each node with a word for each node, ``file,zone``: the measurements
+    of the link between both, or ``-``, and the hours by which the row's node is ahead.
 
     Parameters
     ----------
     folder
-        Of the measurements.
+        Folder of the measurements.
     default
         File of the measurements that are taken where there are none.
 

@@ -39,7 +39,7 @@ class OptorSimJobKind:
     fraction: float
 
     def work(self, size: float) -> float:
-        """What a job takes that reads so many bytes, kSI2000-seconds."""
+        """Return the work of a job that reads ``size`` bytes, kSI2000-seconds."""
         return self.latency + self.linear * size / MEGABYTE
 
 
@@ -49,14 +49,13 @@ class OptorSimJobs:
     Parameters
     ----------
     sizes
-        Of each file by its logical name, bytes.
+        Size of each file, bytes, by logical name.
     indices
-        Of each file, as the file table has them; access patterns go by them.
+        Index of each file in the file table, which access patterns use.
     kinds
-        In the order of the job table.
+        Kinds of jobs, in the order of the job table.
     accepts
-        Names of the kinds that each site runs, by its number; a site that is not named
-        runs none.
+        Names of the kinds that each site runs, by the site's number; a missing site runs none.
     """
 
     sizes: Mapping[str, int]
@@ -81,7 +80,7 @@ _FACTORS = ("kSI2000-seconds", "kSI2000-seconds for each MB")
 
 def read_jobs(path: Path) -> OptorSimJobs:
     r"""
-    A job configuration file: tables from ``\begin{name}`` to ``\end``.
+    Read a job configuration file: tables from ``\begin{name}`` to ``\end``.
 
     Without the tables ``jobexecutiontime`` and ``filesetfraction``, jobs take no time and
     read all their files.
@@ -162,7 +161,7 @@ def _accepts(path: Path, rows: _Rows, jobs: Mapping[str, object]) -> dict[int, t
 def _numbers(
     path: Path, rows: _Rows, jobs: Mapping[str, object], what: tuple[str, ...], most: float
 ) -> dict[str, tuple[float, ...]]:
-    """A table with a job and its numbers in each row."""
+    """Read a table with a job and numbers in each row."""
     found: dict[str, tuple[float, ...]] = {}
     for line, words in rows:
         with at(path, line):

@@ -41,7 +41,7 @@ _EVEN, _UNIFORM = "1", "2"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptorSimScenario:
     """
-    What a file of parameters describes, ready to be simulated.
+    The simulation that a file of parameters describes.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _file_holders(
 
 
 def _accepts_attribute(kind: int) -> str:
-    """Attribute of a site that says that it runs a kind of job."""
+    """Return the name of the attribute by which a site accepts a kind of job."""
     return f"RunsKind{kind}"
 
 
