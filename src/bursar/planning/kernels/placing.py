@@ -243,7 +243,7 @@ def price_in(
     price = slots.fixed_price[slot] if fresh else 0.0
     if slots.leased[slot]:
         least = least_in(board, slot, start, finish)
-        # A lease is one rectangle: a wider peak or later end pays from the slot's start, less the paid.
+        # A lease is one rectangle: a wider peak or a later end pays from the slot's start on.
         peak = max(board.peak[slot], board.caps[slot] - least + width)
         until = max(board.until[slot], finish)
         before = board.peak[slot] * (board.until[slot] - slots.start[slot])
