@@ -29,6 +29,7 @@ class Backlog:
         self._size, self._within = classes.size, classes.within
         self._class = np.zeros(len(sizes), dtype=np.int64)
         order = np.argsort(-np.asarray(sizes, dtype=np.float64), kind="stable")
+        # Ranks by size, ties by number: the classes of JobSizeClasses in the jobs' own order.
         self._class[order] = np.repeat(np.arange(len(classes.size)), classes.count)
         self._count = np.zeros(len(classes.size), dtype=np.int64)
         self._heaps: list[list[int]] = [[] for _ in (self._size if by_size else (0,))]
@@ -72,7 +73,7 @@ class Backlog:
         return bool(self._heaps[size_class])
 
     def next_class(self, given: list[int]) -> int | None:
-        """Return the first class of which a site is to get jobs, those gone struck from it."""
+        """Return the first class of which a site gets jobs; set classes without jobs to 0."""
         for k, count in enumerate(given):
             if count > 0:
                 if self.has(k):

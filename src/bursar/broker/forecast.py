@@ -60,7 +60,7 @@ class Forecast:
             self._actual += seconds
 
     def _drop(self, number: int) -> None:
-        """A task will not run any more."""
+        """Take a task that will not run any more out of what is left."""
         if self._ended[number]:
             return
         self._ended[number] = True
@@ -86,12 +86,13 @@ class Forecast:
         if self._left_unknown > 0:
             if not self._unknown_width:
                 return None
+            # Tasks without an estimate are taken to last as long as such tasks did so far.
             left += self._left_unknown * self._unknown_actual / self._unknown_width
         return left
 
     def finish(self, elapsed: float, held: int = 0) -> float | None:
         """
-        Seconds from the begin at which the last task will end; None when unknown.
+        Return when the last task will end, seconds from the begin; None when unknown.
 
         Parameters
         ----------

@@ -114,10 +114,10 @@ def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilo
 
 def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
     """
-    Start, duration and processors of what pilots with an end hold, summed.
+    Return start, duration and processors of the time that pilots with an end hold, summed up.
 
-    Rectangles that follow one another, between the moments at which the sum changes;
-    what is paid whole stands by itself.
+    The rectangles follow one another between changes of the sum; pilots that are paid whole
+    stand by themselves.
     """
     made = []
     steps: dict[float, int] = defaultdict(int)
@@ -143,13 +143,15 @@ def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
 def _site_pilots(
     purchases: Sequence[Purchase], placements: Sequence[Placement], tasks: Sequence[Task]
 ) -> list[Pilot]:
-    """Pilots of one site, without their names."""
+    """Return the pilots of one site, without names."""
     offsets = [0, *accumulate(purchase.slot.processors for purchase in purchases)]
     draws = []
     for placement in placements:
         if placement.processors and placement.processors[-1] >= offsets[-1]:
             raise ValueError(f"task {placement.task} holds processors that were not bought")
         draws.append(Counter(bisect_right(offsets, n) - 1 for n in placement.processors))
+    # A block that a task shares with another slot gets no workers of its own: the task's chain
+    # works on both.
     spanned = {i for drawn in draws if len(drawn) > 1 for i in drawn}
     own: dict[int, list[int]] = defaultdict(list)
     chained: list[tuple[Placement, Counter[int]]] = []
@@ -194,7 +196,7 @@ def _chains(
     placed: Sequence[tuple[Placement, Counter[int]]],
     tasks: Sequence[Task],
 ) -> list[Pilot]:
-    """Tasks that follow one another at once, on as many processors at the same price."""
+    """Join tasks that follow each other at once, at one width and price, to one pilot each."""
     made: list[Pilot] = []
     open_at: dict[tuple[int, int, float | None], list[int]] = defaultdict(list)
     charged: set[int] = set()
@@ -208,6 +210,7 @@ def _chains(
         charged.update(used)
         chains = open_at[width, own, price]
         last = next((i for i in chains if abs(made[i].end - start) <= ROUNDING), None)
+        # A fixed price that is due begins a pilot of its own, so that it is charged exactly once.
         if last is not None and not fixed and placement.finish > start:
             chain = made[last]
             made[last] = replace(
@@ -216,6 +219,7 @@ def _chains(
                 tasks=(*chain.tasks, placement.task),
             )
             continue
+        # Chains that ended before can never be prolonged: drop them, or the search grows quadratic.
         chains[:] = [i for i in chains if made[i].end > start - ROUNDING]
         chains.append(len(made))
         made.append(
@@ -235,7 +239,7 @@ def _chains(
 
 
 def _sum(parts: Iterable[tuple[float | None, float]]) -> float | None:
-    """Sum of prices times amounts; None when a price is unknown."""
+    """Return the sum of prices times amounts; None when a price is unknown."""
     total = 0.0
     for price, amount in parts:
         if price is None:

@@ -224,6 +224,7 @@ def _split(
     """
     sizes = halves(shape.processors, unit) if in_halves else [shape.processors]
     if len(sizes) > most:
+        # Too few requests for all halves: the last one takes the remainder.
         sizes = [*sizes[: most - 1], sum(sizes[most - 1 :])]
     made: list[RequestShape] = []
     for i, size in enumerate(sizes):
@@ -270,7 +271,7 @@ def evenly(processors: int, unit: int, pieces: int) -> list[int]:
 
 
 def fitting(window: float, wanted: float) -> float:
-    """Seconds to ask for in a hole that is so long; a request may start late and is rounded up."""
+    """Return the seconds to request in a window, less slack and rounded down to minutes."""
     rounded = math.ceil(wanted / MINUTE) * MINUTE if math.isfinite(wanted) else wanted
     if window >= rounded + SLACK:
         return wanted
@@ -300,12 +301,13 @@ def _classes(
             continue
         step = 0 if seconds >= wanted else 1 + int(math.log2(wanted / seconds) * 2)
         shortest, total = classes.get(min(step, CLASSES), (seconds, 0))
+        # The shortest of its class, so that one request fits into every window of the class.
         classes[min(step, CLASSES)] = (min(shortest, seconds), total + count)
     return [classes[step] for step in sorted(classes)]
 
 
 def _shape_in_window(window: float, least: float, wanted: float, task: float) -> float:
-    """Seconds to ask for in a hole."""
+    """Return the seconds to request in a window."""
     seconds = fitting(window, wanted)
     return seconds if seconds >= wanted else max(whole_tasks(seconds, task), min(seconds, least))
 
@@ -321,11 +323,12 @@ def _waiting(
     choose: WalltimeChooser,
 ) -> list[RequestShape]:
     """
-    Requests for what does not start at once: as processors become free, else evenly, small first.
+    Shape requests that have to wait: as processors become free, else evenly, small first.
     """
     made: list[RequestShape] = []
     for window in _coming(site.backfill_windows, least):
         size = min(processors, window.processors) // unit * unit
+        # One request is kept for what no window is in sight for.
         if not size or len(made) + 1 >= most:
             continue
         for piece in evenly(size, unit, min(SPLIT, most - len(made) - 1)):
@@ -352,7 +355,7 @@ def _blind(
     most: int,
     choose: WalltimeChooser,
 ) -> list[RequestShape]:
-    """Requests where free processors are unknown: in halves, the largest first, split by nodes."""
+    """Shape requests without knowing free processors: in halves, largest first, by nodes."""
     shape = _shape(site, processors, wanted, least)
     lengths = _lengths(least, wanted)
     return [

@@ -28,11 +28,11 @@ class LinkedFileTimes:
     Parameters
     ----------
     sites
-        With their links, and the rate at which their storages are read.
+        Sites, with links and the read rates of storages.
     copies
-        Where a logical file is, by its name.
+        Returns the copies of a logical file, by its name.
     outside
-        How a copy comes that is at none of the sites.
+        Link over which copies outside all sites come.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class LinkedFileTimes:
                     link = self._link(replica.site, site)
                     seconds = 0.0 if link is None else link.latency + size / link.bandwidth
                     soonest[place] = min(soonest[place], seconds)
+            # One after the other: files of one job share the same way into the site.
             total += soonest
         return total
 

@@ -116,7 +116,7 @@ class InFlightJobs:
         self._crowding.sent(now, processors * seconds, self._length / self._mean_speed)
 
     def arrive(self, number: int, now: float) -> None:
-        """A job is in the queue of its site. Of a job that is not ours nothing is noted."""
+        """Note that a job has reached the queue of its site; ignore jobs not sent from here."""
         job = self._jobs.get(number)
         if job is not None and job.place is not None:
             arrived = self._columns.arrived

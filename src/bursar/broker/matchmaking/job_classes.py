@@ -64,6 +64,8 @@ class _SignificantAttributes:
     def __init__(
         self, matching: Matching, attributes: Mapping[str, Fact], registry: SiteRegistry
     ) -> None:
+        # With every attribute present, so that whatever an expression may read of any such job is
+        # found.
         my = job_ad(_complete(matching), attributes)
         self.requirements = _parsed(matching.requirements, "requirements")
         self.rank = _parsed(matching.rank, "rank")
@@ -99,7 +101,7 @@ class JobClassCache:
 
     def of(self, job: BrokerJob) -> JobClass:
         """
-        The kind of a job.
+        Return the class of a job.
 
         Raises
         ------
@@ -119,6 +121,8 @@ class JobClassCache:
                 matching, self._attributes, self._registry
             )
         key: tuple[object, ...] = self._registry.size_class(job.processors, job.memory)
+        # Only attributes that some expression reads: jobs that differ in others share all
+        # evaluations.
         if asked.significant:
             key += tuple(_ITSELF[name](job) for name in asked.significant)
         kind = asked.kinds.get(key)
@@ -129,6 +133,8 @@ class JobClassCache:
 
     def _make(self, job: BrokerJob, asked: _SignificantAttributes) -> JobClass:
         self._made += 1
+        # All at once rather than the oldest: jobs with ever new values fill the cache, and few
+        # others refill it.
         if self._made > MOST_KINDS:
             self._asked.clear()
             self._made = 0

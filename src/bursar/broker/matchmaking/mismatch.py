@@ -43,14 +43,14 @@ class MismatchReason:
 
 def mismatch_reasons(maker: Matchmaker, job: BrokerJob, kind: JobClass) -> Iterator[MismatchReason]:
     """
-    All that is against sites by their facts and what the index knows.
+    Yield the reasons against sites, by the sites' facts and by the index.
 
     Parameters
     ----------
     maker
-        Knows the sites.
+        Matchmaker that knows the sites.
     job, kind
-        Job whose requirements are tested.
+        Job, and its class, whose requirements are tested.
     """
     registry, statuses = maker.registry, maker.statuses
     narrow = registry.processors < job.processors
@@ -87,9 +87,9 @@ def mismatch_reasons(maker: Matchmaker, job: BrokerJob, kind: JobClass) -> Itera
 
 def refusal(maker: Matchmaker, job: BrokerJob, matched: MatchedSites) -> Refusal:
     """
-    The answer to a job that no site matches, in one line.
+    Return the answer to a job that no site matches, in one line.
 
-    It is final where what does not change at the sites is against it.
+    A refusal is final where every site has a lasting reason against the job.
     """
     registry = maker.registry
     if not len(registry):
@@ -103,6 +103,7 @@ def refusal(maker: Matchmaker, job: BrokerJob, matched: MatchedSites) -> Refusal
     left = np.flatnonzero(~_any(found, len(registry)))
     if len(left):
         return Refusal(_unreached(maker, job, left.tolist()), final=False)
+    # Final only if each site has a lasting reason of its own: another site may become able.
     permanent = _any([fault for fault in found if fault.lasts], len(registry))
     return Refusal(_sentence(found, len(registry)), final=bool(permanent.all()))
 
@@ -123,7 +124,7 @@ def _unreached(maker: Matchmaker, job: BrokerJob, sites: list[int]) -> str:
 
 
 def _sentence(found: list[MismatchReason], sites: int) -> str:
-    """The clause that all sites fail; or all that is against sites, and how many each is."""
+    """Name the clause that all sites fail, or else each reason with its number of sites."""
     counts = [int(np.count_nonzero(fault.sites)) for fault in found]
     for fault, count in zip(found, counts, strict=True):
         if count == sites and fault.clause is not None:

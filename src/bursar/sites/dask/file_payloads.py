@@ -17,7 +17,7 @@ MOST = 64 * 1024 * 1024
 """Bytes of files that may travel with one job, each way."""
 
 FileIdentities = Mapping[str, tuple[int, int, int]]
-"""Identity, size and time of change of files that were there before, by name."""
+"""Inode, size and modification time of files that were there before, by name."""
 
 
 class FilePayload(msgspec.Struct, frozen=True, array_like=True):
@@ -39,14 +39,14 @@ class FilePayload(msgspec.Struct, frozen=True, array_like=True):
 
 def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
     """
-    The files that a job reads.
+    Pack the files that a job reads.
 
     A file that a step copies may be missing, which is for the step to judge.
 
     Raises
     ------
     StagingError
-        When an input is missing or lies elsewhere, or they are too large.
+        When an input is missing or lies outside, or the files are too large.
     OSError
         When one cannot be read.
     """
@@ -78,7 +78,7 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
 
 def unpack(payloads: Iterable[FilePayload], folder: str) -> FileIdentities:
     """
-    Lays out files in a folder.
+    Write files into a folder; return their identities.
 
     Raises
     ------
@@ -93,12 +93,12 @@ def unpack(payloads: Iterable[FilePayload], folder: str) -> FileIdentities:
 
 def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
     """
-    The files of a folder that are new or changed; links do not travel.
+    Pack the new and changed files of a folder; links do not travel.
 
     Raises
     ------
     StagingError
-        When they are too large.
+        When the files are too large.
     OSError
         When one cannot be read.
     """
@@ -117,7 +117,7 @@ def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
 
 def deliver(payloads: Iterable[FilePayload], folder: str) -> None:
     """
-    Puts files in their places, each whole or not at all.
+    Write files to their places, each whole or not at all.
 
     Raises
     ------
@@ -132,6 +132,7 @@ def deliver(payloads: Iterable[FilePayload], folder: str) -> None:
         fresh = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
         with open(fresh, "wb") as file:
             file.write(payload.content)
+            # Without setuid and setgid bits: a worker elsewhere must not hand such programs over.
             os.fchmod(file.fileno(), payload.mode & 0o777)
         os.replace(fresh, path)
 
@@ -143,6 +144,7 @@ def _plain_below(folder: str) -> list[tuple[str, str]]:
         folders.sort()
         for file in sorted(files):
             path = os.path.join(parent, file)
+            # lstat: a link could lead to any file that this user may read.
             if stat.S_ISREG(os.lstat(path).st_mode):
                 found.append((os.path.relpath(path, folder), path))
     return found

@@ -84,7 +84,7 @@ class RemoteSite:
         return self._status.status(self._leases.pilots, self._leases.processors)
 
     def view(self) -> PoolSite:
-        """The site as a pool sees it; see the Site protocol."""
+        """Return the site as a pool sees it; see the Site protocol."""
         return self._status.view(self._leases.processors)
 
     async def refresh(self) -> SiteInfo:
@@ -148,7 +148,7 @@ class RemoteSite:
     # Processors.
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
-        """Buys what is not bought yet, and gives back what is not wanted; see the protocol."""
+        """Buy missing agreements and end unwanted ones; see :class:`bursar.sites.protocol.Site`."""
         await self._leases.reserve(pilots)
         return 0.0
 
@@ -161,17 +161,17 @@ class RemoteSite:
         begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> HeldInstance:
-        """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
+        """Buy processors or take shared ones; see :class:`bursar.sites.protocol.Site`."""
         self._leases.on_event = on_event
         return await self._leases.acquire(pilot, endpoint, begin)
 
     @property
     def unwatched(self) -> float:
-        """Nothing: an agreement has an end, up to which its money is set aside; see Settles."""
+        """Zero seconds, since money is set aside up to an agreement's end; see MeteringSite."""
         return 0.0
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime | None:
-        """How long a lease's processors were held, by what the service charges; see Settles."""
+        """Return how long a lease's processors were held, by the service's charge."""
         return await self._leases.meter(lease)
 
     def _notify(self, message: str) -> None:

@@ -20,7 +20,7 @@ PARTING = 5.0
 
 class RemoteSiteClient:
     """
-    Connects to a service; requests can be made while it is open.
+    Connection to a service, over which requests can be made while :meth:`open` lasts.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ class RemoteSiteClient:
         patience = self._patience
         timeout = min(TIMEOUT, max(1.0, patience))
         self._client = AsyncServiceClient(self._access, timeout=timeout, patience=patience)
+        # Giving back must not wait a service's full patience: what fails here is repeated by
+        # clear_up.
         self._quick_client = AsyncServiceClient(
             self._access, timeout=min(timeout, PARTING), patience=min(patience, PARTING)
         )
@@ -72,12 +74,12 @@ class RemoteSiteClient:
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """
-        Await a request; its failure becomes a SiteError.
+        Await a request; turn a failure into a SiteError.
 
         Raises
         ------
         SiteError
-            Also when it refuses: that is a failure of the site's.
+            When the service fails or refuses; a refusal counts as the site's failure.
         """
         try:
             return await work
@@ -85,18 +87,18 @@ class RemoteSiteClient:
             raise SiteError(str(problem), transient=problem.transient) from problem
 
     def plain(self, error: Exception) -> str:
-        """Message of an error without the site's name before it."""
+        """Return an error's message without the leading name of the site."""
         return str(error).removeprefix(f"{self.name}: ")
 
 
 def access_of(name: str, remote: RemoteEndpoint) -> Access:
     """
-    How a service is reached.
+    Return the address and credentials by which a service is reached.
 
     Raises
     ------
     InputError
-        When the token cannot be read, or something of it is wrong.
+        When the token cannot be read, or a credential is wrong.
     """
 
     def file(path: str) -> Path | None:

@@ -46,15 +46,15 @@ def copied(job: WireJob) -> list[tuple[str, str]]:
 
 def spec_of(job: WireJob, trust: Trust = "data") -> TaskSpec:
     """
-    Return a job as it is submitted.
+    Return a job in the form in which it is submitted.
 
-    What it copies to the root is kept apart from what others copy there: who comes last there is
-    decided here, when it is brought.
+    Files that jobs copy to the root are kept apart at the service; which of two copies wins is
+    decided here, when the files are fetched.
 
     Parameters
     ----------
     trust
-        In what form its calls are to send their results.
+        Form in which calls send their results: data, or pickles of a trusted service.
     """
     return TaskSpec(
         steps=encode_steps([_translated(step, job, trust) for step in job.steps]),
@@ -77,13 +77,13 @@ def _translated(step: Step, job: WireJob, trust: Trust) -> Step:
 
 def outcome_of(job: WireJob, result: Result, since: float) -> Outcome:
     """
-    Outcome of a job, from the service's result.
+    Translate the service's result to the outcome of a job.
 
     Parameters
     ----------
     since
-        When it was handed over, seconds since the epoch: clocks elsewhere may be wrong, and
-        nothing runs before that, or ends after now.
+        Time of the submission, seconds since the epoch. The service's clock may be wrong, but no
+        job runs before its submission or ends after now.
     """
     status = _STATUS.get(result.state, Status.FAILED)
     if status is Status.FAILED and _is_lost(result):
@@ -115,7 +115,7 @@ def _is_lost(result: Result) -> bool:
 
 
 def without_result(job: WireJob, status: Status, reason: str) -> Outcome:
-    """Outcome of a job that has not run, or of which nothing is known."""
+    """Return the outcome of a job that has not run, or of which nothing is known."""
     now = time.time()
     return Outcome(
         task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason
@@ -123,7 +123,7 @@ def without_result(job: WireJob, status: Status, reason: str) -> Outcome:
 
 
 def long_streams(outcome: Outcome) -> list[str]:
-    """Streams that the result did not hold."""
+    """List the streams that the result did not hold."""
     sizes = {"stdout": outcome.stdout_size, "stderr": outcome.stderr_size}
     held = {"stdout": outcome.stdout, "stderr": outcome.stderr}
     return [name for name, size in sizes.items() if size and not held[name]]
@@ -132,5 +132,6 @@ def long_streams(outcome: Outcome) -> list[str]:
 def _within(start: float, end: float, since: float, now: float) -> tuple[float, float]:
     if since <= start <= end <= now:
         return start, end
+    # A clock that is wrong still measures durations: the time is kept and moved to end now.
     seconds = min(max(0.0, end - start), max(0.0, now - since))
     return now - seconds, now

@@ -98,8 +98,7 @@ def _parse_json(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]]
         return None
     entries: dict[str, Entry] = {}
     odd = {}
-    # One job with an odd name or variable makes the whole document invalid: the others are still
-    # read.
+    # One odd value makes the whole document invalid JSON: the other entries are still read.
     for name, block in _blocks(text.partition(f'"{kind}"')[2]):
         try:
             entry = json.loads(block, strict=False)

@@ -49,7 +49,7 @@ def script(
     request
         The job.
     batch
-        What holds for all jobs of the site. Its directives come first: ours hold against them.
+        Settings of the site. Its directives come first, so that ours override them.
     now
         Seconds since the epoch. A moment before which a job is not to start is given as so many
         seconds from now, since the scheduler's zone is its own.

@@ -159,6 +159,8 @@ def read_status(text: str) -> SqueueStatus:
             id, raw, state, start, end, count, nodes, reason = _fields(line, STATUS_FIELDS)
             ids = list(_elements(id))
         except ValueError:
+            # The id alone may still be readable: then this job is unknown, which is better than not
+            # listed.
             start_of = re.match(rf"{_MARK}\|(\d+(?:_\d+)?)\|", line)
             if start_of:
                 odd = JobReport(
