@@ -131,6 +131,7 @@ class LoyaltyTable(PriceRuleTable, frozen=True, tag="loyalty"):
 
     def rule(self) -> Rule:
         return Loyalty(
+            # In whole micro-units, as the ledger keeps what a customer has paid.
             steps=tuple((to_micros(amount), factor) for (amount, _), factor in self.steps)
         )
 
@@ -200,6 +201,7 @@ def parse_days(value: str) -> frozenset[int]:
         if len(words) > 2:
             raise InputError(expected)
         first, last = _DAYS.index(words[0]), _DAYS.index(words[-1])
+        # Modulo a week, so that "Fri-Mon" goes over its end.
         days.update((first + i) % 7 for i in range((last - first) % 7 + 1))
     return frozenset(days)
 

@@ -287,6 +287,7 @@ def _file(key: str, said: str | None, folder: Path) -> str:
 
 def _check_private(path: str, where: str) -> None:
     mode = stat.S_IMODE(os.stat(path).st_mode)
+    # Whoever can read the token can spend the user's money at the service.
     if mode & 0o077:
         raise InputError(
             f"{path} may be read by others, its mode is {mode:04o}",

@@ -163,6 +163,7 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
             where = joined("attributes", name)
             if not _ATTRIBUTE.fullmatch(name):
                 raise InputError("expected a name of letters, digits and _", where=where)
+            # ClassAds compare names of attributes without case.
             if name.lower() in seen:
                 raise InputError(
                     f'is "{seen[name.lower()]}" already: upper and lower case are one', where=where
@@ -190,6 +191,7 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
         prices = prices_of(self.unit_price, self.fixed_price, SlotPrices())
         own, currencies = self.own_facts(name, prices, folder)
         named = dict.fromkeys(c for c in (self.currency, *prices.currencies, *currencies) if c)
+        # Amounts of one site are added up without exchange rates.
         if len(named) > 1:
             raise InputError(
                 f"names several currencies: {', '.join(named)}; expected one", where="currency"

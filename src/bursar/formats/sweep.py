@@ -80,6 +80,7 @@ class Sweep:
         if tuple(wanted) == self.parameters:
             return self
         at = [self.parameters.index(name) for name in wanted]
+        # A dictionary keeps the order of first occurrence.
         seen = dict.fromkeys(tuple(point[i] for i in at) for point in self.points)
         return Sweep(tuple(wanted), list(seen))
 

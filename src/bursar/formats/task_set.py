@@ -143,8 +143,11 @@ class CompiledTaskSet:
         late = (self.source.at("command"), self.source.at("environment"))
         for place, template in self.templates():
             known = [*parameters, "index"]
+            # An id cannot be made of itself.
             if place != self.source.at("id"):
                 known.append("id")
+            # Inputs and outputs are known only when all sets are expanded, which commands and
+            # environments wait for.
             if place.startswith(late):
                 known += ["inputs", "outputs"]
             try:
@@ -212,6 +215,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
 def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[T]:
     if raw is None:
         return TaskSetting(None, None, parse, place)
+    # A plain value is parsed once here, not again at each point of a sweep.
     if isinstance(raw, str) and ("{" in raw or "}" in raw):
         return TaskSetting(None, template_at(raw, place), parse, place)
     try:

@@ -156,6 +156,7 @@ def find_line(text: str, place: str) -> int | None:
     wanted = _parts(place)
     if not wanted:
         return None
+    # The deepest known part: a missing key has no line, but its table has.
     best, found = 0, None
     for number, path in _lines_of_keys(text):
         if len(path) > best and wanted[: len(path)] == path:

@@ -98,6 +98,7 @@ def subject_of(certificate: x509.Certificate) -> CertificateSubject | None:
         return None
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     ours = [uri for uri in uris if uri.startswith(_SCHEME)]
+    # With two names it would depend on the reader which of them is meant.
     if len(ours) != 1:
         return None
     kind, _, name = ours[0].removeprefix(_SCHEME).partition(":")

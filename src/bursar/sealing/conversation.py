@@ -87,7 +87,7 @@ class Conversation:
         return _decrypt(self._task_key, task.nonce, task.box, self._bound(_TASK, task.about))
 
     def seal_result(self, payload: bytes, task: bytes, about: str) -> bytes:
-        """Return a result's envelope; ``task`` is the digest of its task's envelope."""
+        """Return a result's envelope; ``task`` is the digest of the task's envelope."""
         nonce = os.urandom(_NONCE)
         box = self._key_of(task).encrypt(nonce, payload, self._bound(_RESULT, about, task))
         return encode(ConversationResult(self._grant, self._signature, task, nonce, box))
@@ -179,7 +179,7 @@ def accept_conversation(
 
 def recall_conversation(result: ConversationResult, users: Sequence[Identity]) -> Conversation:
     """
-    Return the conversation of a result, for the user who opened it.
+    Return the conversation of a result, for the user who opened the conversation.
 
     Parameters
     ----------
@@ -198,6 +198,8 @@ def recall_conversation(result: ConversationResult, users: Sequence[Identity]) -
     else:
         raise tampered_error()
     verify(public_key(user.certificate), result.signature, _GRANT, result.grant)
+    # From the copy that the user sealed to their own key: the process that drew the secret may be
+    # gone.
     secret = user.unlock(grant.kept, _info(_KEPT, grant))
     return Conversation(_whole(secret), result.grant, result.signature)
 

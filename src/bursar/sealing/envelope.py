@@ -50,7 +50,7 @@ class ConversationGrant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConversationHeader(msgspec.Struct, frozen=True, array_like=True):
-    """The user's certificate, the grant and its signature, with each task of a conversation."""
+    """The user's certificate, the grant and the grant's signature; part of each sealed task."""
 
     certificate: bytes
     grant: bytes
@@ -67,7 +67,7 @@ class ConversationTask(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class ConversationResult(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A result of a conversation; ``task`` is the digest of its task's envelope."""
+    """A result sealed in a conversation; ``task`` is the digest of the task's envelope."""
 
     grant: bytes
     signature: bytes
@@ -77,7 +77,7 @@ class ConversationResult(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class MessageTask(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A task by itself; ``box`` is encrypted to the workers' key, everything is signed."""
+    """A separately sealed task; ``box`` is encrypted to the workers' key, everything is signed."""
 
     certificate: bytes
     recipient: bytes
@@ -89,7 +89,7 @@ class MessageTask(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class MessageResult(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A result by itself; ``box`` is encrypted to the user's key and signed by the worker."""
+    """A separately sealed result; ``box`` is encrypted to the user's key, signed by the worker."""
 
     certificate: bytes
     task: bytes

@@ -69,6 +69,8 @@ class Identity:
 
     def sign(self, purpose: bytes, data: bytes) -> bytes:
         """Sign bytes for one purpose."""
+        # The purpose is signed with the data, so that a signature of one kind of message is none of
+        # another.
         return self.key.sign(purpose + data, _SIGNING)
 
     def unlock(self, locked: bytes, info: bytes) -> bytes:

@@ -70,7 +70,7 @@ def open_task(task: MessageTask, certificate: x509.Certificate, worker: Identity
 def seal_result(
     worker: Identity, user: x509.Certificate, payload: bytes, task: bytes, about: str
 ) -> bytes:
-    """Return a result's envelope; ``task`` is the digest of its task's envelope."""
+    """Return a result's envelope; ``task`` is the digest of the task's envelope."""
     certificate = worker.certificate.public_bytes(Encoding.DER)
     info = _result_info(certificate, key_name(public_key(user)), task, about)
     box = encrypt_to_key(payload, public_key(user), info)

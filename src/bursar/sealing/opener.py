@@ -59,7 +59,7 @@ class OpenedTask:
 
 @dataclass(frozen=True, slots=True)
 class _AcceptedConversation:
-    """An accepted conversation with its user and its validity."""
+    """An accepted conversation with user and validity, seconds since the epoch."""
 
     conversation: Conversation
     user: str
@@ -139,6 +139,7 @@ class TaskOpener:
                 # certificate.
                 end=min(grant.expires, user.end),
             )
+            # The oldest goes: users begin new conversations and leave old ones.
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
             self._known[encoded] = known

@@ -58,7 +58,7 @@ def _problem(cell: Cell) -> PlanningProblem:
 
 
 def _total(points: np.ndarray, weight: float) -> float | None:
-    """The least total cost, equation 5; None of no plan."""
+    """Return the least total cost, equation 5; None without a plan."""
     if not len(points):
         return None
     return float((weight * points[:, 1] + (1 - weight) * WORTH * points[:, 0]).min())
@@ -85,6 +85,7 @@ def _by_minmin(problem: PlanningProblem, weight: float) -> PlanSearch:
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
     problem = _problem(cell)
+    # As many evaluations as one run of the paper's GA, the first population included.
     limits = SearchLimits(evaluations=POPULATION * (ITERATIONS + 1), seed=cell["seed"])
     ours = PlanSearch(PurchaseEvaluator(problem, PlacementPolicy(worth=WORTH), threads=1), limits)
     elitist(ours)
@@ -93,6 +94,7 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
         found = {
             GA: _by_ga(problem, weight, cell, POPULATION, ITERATIONS).points,
             MINMIN: _by_minmin(problem, weight).points,
+            # One search for all weights: the front it keeps holds a best plan for each.
             OURS: ours.archive.points,
         }
         totals = {kind: _total(points, weight) for kind, points in found.items()}
@@ -146,13 +148,13 @@ def _cells_8(effort: Effort) -> list[Cell]:
 
 
 INCOMPLETE = 30.0
-"""Per cent of Min-Min's schedules in figure 5 that it could not complete."""
+"""Per cent of Min-Min's schedules in figure 5 that are incomplete, as the paper states."""
 
 
 def _findings(
     rows: Sequence[Row], stated: str, comparisons: tuple[Comparison, ...]
 ) -> list[PaperFinding]:
-    """Beside the mean reduction; each seed counts once, as its instances share a background."""
+    """Return the mean reductions; each seed counts once, as instances share a background."""
     return [
         PaperFinding(
             what="total cost of the GA below Min-Min's (%)",
@@ -173,7 +175,7 @@ def _reduced(rows: Sequence[Row]) -> Summary:
 
 
 def _least(rows: Sequence[Row]) -> float:
-    """The reduction of the instance where the GA does worst beside Min-Min, per cent."""
+    """Return the GA's least reduction against Min-Min over all instances, per cent."""
     found = [r["reduction"] for r in selected(rows, kind=GA) if r["reduction"] is not None]
     return min(found, default=math.nan)
 
@@ -187,6 +189,7 @@ def _of_all(
     It is at most the least one met: a sample can show that some are below 0, never that none is.
     """
     least = _least(rows)
+    # Without a measured instance anything is possible, and the comparison stays open.
     high = math.inf if math.isnan(least) else least
     return Comparison(
         name="least", mean=least, low=-math.inf, high=high, at_least=at_least, at_most=at_most
@@ -194,7 +197,7 @@ def _of_all(
 
 
 def _incomplete(rows: Sequence[Row]) -> Summary:
-    """Per cent of Min-Min's schedules that are not complete, seed by seed."""
+    """Return the per cent of Min-Min's schedules that are incomplete, seed by seed."""
     tried = [
         {"seed": row["seed"], "incomplete": 100.0 * (row["total"] is None)}
         for row in selected(rows, kind=MINMIN)

@@ -1,4 +1,4 @@
-"""The four sites of e-Science'06 section 4 and what they have free."""
+"""The four sites of e-Science'06 section 4 with the free processors."""
 
 import itertools
 from dataclasses import replace

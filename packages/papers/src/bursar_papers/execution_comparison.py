@@ -30,16 +30,16 @@ BOUND = "proven bound"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSearchSettings:
     """
-    How the plans are searched.
+    Settings of the searches for plans.
 
     Parameters
     ----------
     population, generations
-        Of the paper's search.
+        Size and number of the populations of the paper's search.
     evaluations
-        Of ours; 0: it is left out.
+        Evaluations of our search; 0: no such search.
     seed
-        Of both.
+        Seed of both searches.
     """
 
     population: int
@@ -55,7 +55,7 @@ def compare(
     settings: PlanSearchSettings,
 ) -> list[Row]:
     """
-    Makespan, hours, cost, SU, and what the others wait, of each way to run the workflow.
+    Return makespan, hours, cost, SU, and others' wait for each way to run the workflow.
 
     The others' wait is the mean, in hours, of the jobs submitted between now and
     the later end of best effort and of the fastest plan; its measure is left out
@@ -67,8 +67,10 @@ def compare(
     if settings.evaluations:
         searches[OURS] = _search(problem, settings, ours=True)
 
+    # Every way starts from a copy of the same moment of the log.
     queue = cluster.copy()
     run = queue.run(workflow)
+    # The same period for all ways, or the mean waits would be of different jobs.
     fastest = max(float(search.archive.points[0, 0]) for search in searches.values())
     until = cluster.now + max(run.makespan, fastest)
 
@@ -85,6 +87,8 @@ def compare(
         for trade_off in trade_offs:
             chosen = at_trade_off(points, trade_off)
             wait = None
+            # One plan only is carried out, that of the middle trade-off: each takes a simulation of
+            # the cluster.
             if kind == MOGA and trade_off == trade_offs[len(trade_offs) // 2]:
                 reserved = cluster.copy()
                 reserved.provision(problem, replay(problem, search.archive[chosen].recipe))

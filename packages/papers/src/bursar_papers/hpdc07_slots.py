@@ -39,7 +39,7 @@ Charts = dict[str, "altair.TopLevelMixin"]
 
 
 def slots_and_tasks(seed: int) -> PlanningProblem:
-    """Section 3: 124 slots of four sites, 100 tasks of 100 s, transfers as long."""
+    """Return the problem of section 3: 124 slots of four sites, 100 tasks of 100 s."""
     rng = np.random.default_rng(seed)
     offered = poisson_slots(rng)
     names = sorted({slot.site for slot in offered})

@@ -45,7 +45,7 @@ RULE, KNOWN, UNKNOWN = "stated rule", "own, run times known", "own, run times un
 
 
 def _cells(effort: Effort) -> list[Cell]:
-    """The scenarios that can be kept, by each rule; in a quick run those of one deadline."""
+    """Return the feasible scenarios for each rule; in a quick run, of one deadline only."""
     return [
         {
             "strategy": strategy,

@@ -115,6 +115,8 @@ def _job(plan: NimrodPlan, space: "_ParameterSpace") -> list[Maker]:
     for block in ("nodestart", "main", "nodefinish"):
         commands = plan.tasks.get(block)
         if commands:
+            # Each block begins as if it were alone: redirections and ignored errors of the block
+            # before do not last.
             makers += _undo(before)
             makers += [_maker(command, space.names, space.why_unknown) for command in commands]
             before = commands

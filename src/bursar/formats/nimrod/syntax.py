@@ -127,6 +127,7 @@ def parse_plan(text: str) -> NimrodPlan:
         ``where`` is ``line:column``; the message says what was found there
         and what was expected.
     """
+    # The grammar ends every statement with a line end, which the last line of a file may lack.
     tree = _parse(text if text.endswith("\n") else text + "\n", "start", 1, 1)
     plan = NimrodPlan()
     seen: dict[str, Any] = {}

@@ -199,6 +199,7 @@ def _sizes(jobs: Iterable[_DaxJob]) -> dict[str, int | None]:
             for name, size in files.items():
                 if size is not None:
                     known[name] = max(size, known.get(name, 0))
+    # A maker's statement goes before those of readers.
     return {**read, **made}
 
 

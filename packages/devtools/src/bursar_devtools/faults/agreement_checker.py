@@ -33,7 +33,7 @@ _LITTLE = 1e-6
 
 class AgreementChecker:
     """
-    Records all agreements and posted prices, and reports violations of them.
+    Records all agreements and posted prices, and reports violations.
 
     Parameters
     ----------
@@ -76,11 +76,11 @@ class AgreementChecker:
             self._binding[deal] = self._wanted[deal]
 
     def agreed(self, agreement: Agreement) -> None:
-        """Record an agreement that its customer was notified of."""
+        """Record an agreement of which the customer was notified."""
         self._bought[agreement.id] = agreement
 
     def agreement(self, name: str) -> Agreement | None:
-        """Return an agreement that its customer was notified of; None for any other id."""
+        """Return an agreement of which the customer was notified; None for any other id."""
         return self._bought.get(name)
 
     def ended(self, user: str, info: api.AgreementInfo) -> None:
@@ -113,12 +113,12 @@ class AgreementChecker:
         return self.prices[-1:] if self._is_posted else tuple(self.prices)
 
     def posted(self, user: str, price: float | None, known: Sequence[float]) -> None:
-        """Check a price shown to a user against those possible when the user asked, and now."""
+        """Check a price shown to a user against the possible prices, at the question and now."""
         if price not in known and price not in self.prices_now():
             self._wrong(user, f"is told the price {price}, expected {known[-1]}")
 
     def quoted(self, user: str, quote: Quote, known: Sequence[float]) -> None:
-        """Check the unit price of a quote against those possible when the user asked, and now."""
+        """Check the unit price of a quote against the possible prices, at the question and now."""
         self.posted(user, quote.terms.unit_price, known)
 
     # The final audit.
@@ -175,7 +175,7 @@ class AgreementChecker:
                 )
 
     def _look_at_charge(self, user: str, info: api.AgreementInfo) -> None:
-        """Check that neither a cancelled agreement nor time after its end was charged."""
+        """Check that no cancelled agreement, and no time after an end, was charged."""
         end = info.start + info.seconds if info.ended is None else info.ended
         use = info.unit_price * info.processors * max(0.0, end - info.start)
         most = 0 if info.state == "cancelled" else to_micros(use) + 1 + to_micros(info.fixed_price)

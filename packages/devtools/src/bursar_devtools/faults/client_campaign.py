@@ -1,5 +1,5 @@
 """
-Describes what a simulated customer does with one instance, and its state, which outlives crashes.
+Describes a simulated customer's plan for one instance, with a state that outlives crashes.
 """
 
 import random
@@ -17,7 +17,7 @@ NegotiationWay = Literal["posted", "bargaining", "tender", "auction"]
 @dataclass(slots=True, kw_only=True)
 class ClientCampaign:
     """
-    Holds the plan for one instance and the progress of its user.
+    Holds the plan for one instance and the user's progress.
 
     Parameters
     ----------

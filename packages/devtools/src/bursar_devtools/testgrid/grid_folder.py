@@ -60,6 +60,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def need_own(folder: Path) -> None:
     """
+    Check that a folder, if there is one, is a real folder of this user's.
+
     Raises
     ------
     InputError
@@ -103,6 +105,8 @@ def is_marked(folder: Path, name: str) -> bool:
 
 def need_empty(folder: Path) -> None:
     """
+    Check that a folder is empty.
+
     Raises
     ------
     InputError
