@@ -43,7 +43,7 @@ _Way = tuple[Sequence[PriceInterval], JobPacking, PackingResult]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbingLimits:
     """
-    Limits on jobs that are sent only to learn from them, where the plan would not send them.
+    Limits on probing jobs, which are sent only to learn runtimes and are not part of the plan.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class ProbingLimits:
 
 class AdaptiveScheduleAdviser:
     """
-    Sends jobs where the best way to the goal has them.
+    Advises by the best way to the goal that a small optimisation finds.
 
     Which way is best follows from the goal as for plans (:mod:`bursar.planning.plan_choice`): by
     its trade-off between cost and time; without one, a deadline asks for the cheapest way,

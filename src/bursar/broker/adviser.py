@@ -198,7 +198,7 @@ class ScheduleAdviser(Protocol):
     """Decides where jobs go."""
 
     by_size: bool
-    """Whether it tells jobs of different sizes apart."""
+    """Whether the adviser tells jobs of different sizes apart."""
 
     def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """Divide the jobs that have not been sent among the sites."""
@@ -292,7 +292,7 @@ class NimrodAdviser:
 @dataclass(frozen=True, slots=True)
 class PriceInterval:
     """
-    A site for as long as one of its prices holds.
+    A site and the time for which one price holds there.
 
     Parameters
     ----------

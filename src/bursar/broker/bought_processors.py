@@ -93,7 +93,7 @@ class BoughtProcessors:
         return self._held[name]
 
     def get(self, name: str) -> BoughtProcessor | None:
-        """Return the processor of a lease; None when it is not ours any more."""
+        """Return the processor of a lease; None for a lease that has been dropped."""
         return self._held.get(name)
 
     @property
@@ -115,14 +115,14 @@ class BoughtProcessors:
         self._held[held.name] = self._at[held.site][held.name] = held
 
     def forget(self, name: str) -> BoughtProcessor | None:
-        """Drop a processor that is ours no more; return it, None when it was not ours."""
+        """Drop the processor of a lease; return the processor, or None for an unknown lease."""
         held = self._held.pop(name, None)
         if held is not None:
             del self._at[held.site][name]
         return held
 
     def put(self, task: int, held: BoughtProcessor) -> None:
-        """Note that a job is on a processor, behind those that are there."""
+        """Add a job to a processor's queue."""
         held.tasks.append(task)
         self._where[task] = held.name
 

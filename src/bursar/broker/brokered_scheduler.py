@@ -49,12 +49,12 @@ class FileStaging(Protocol):
         """Keep and register the files that a successful task is to register at its site."""
 
     def release(self, task: int) -> None:
-        """Release a task's files, which it needs no more."""
+        """Release the files of a task that needs none any more."""
 
 
 class BrokeredScheduler:
     """
-    Sends each job to the site that the resource broker matches it with.
+    Sends each job to the site that the resource broker chooses.
 
     A job is matched once those before it have ended; its files then come to the site, and it
     joins the queue there. The processors of a site that is ours alone are held while its queue

@@ -8,7 +8,7 @@ from bursar.broker.decisions import SiteDecision
 
 class DecisionReasons:
     """
-    Keeps the reasons of the last advice until a decision takes them along.
+    Keeps the reasons of the last advice for the next decision.
 
     A campaign of many jobs gets advice more often than its reasons change. They are kept when a
     site is used that was not, or at another price, and otherwise once for each hundredth of
@@ -28,7 +28,7 @@ class DecisionReasons:
 
     def note(self, situation: SchedulingSnapshot, advice: ScheduleAdvice, left: int) -> None:
         """
-        Keep the reasons of an advice, where they have changed.
+        Keep the changed reasons of an advice.
 
         Parameters
         ----------

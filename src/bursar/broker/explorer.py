@@ -6,7 +6,7 @@ from bursar.broker.estimates import RuntimeEstimates
 from bursar.model.site import SiteFacts
 
 PATIENCE = 3
-"""Times that a site may fail to give a processor before nothing more is asked of it."""
+"""Failures to give a processor after which a site is no longer asked."""
 
 
 class GridExplorer:
@@ -32,7 +32,7 @@ class GridExplorer:
         return [site for name, site in self._sites.items() if self.is_usable(name)]
 
     def site(self, name: str) -> SiteFacts | None:
-        """The site of that name, usable or not."""
+        """Return the site of a name, usable or not."""
         return self._sites.get(name)
 
     def is_usable(self, name: str) -> bool:
@@ -42,6 +42,7 @@ class GridExplorer:
     def failed(self, name: str) -> bool:
         """Note that a site gave no processor; return whether it is left out from now on."""
         self._faults[name] = self._faults.get(name, 0) + 1
+        # Equal, not at least: the caller tells of it once.
         return self._faults[name] == PATIENCE
 
     def worked(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Forecast when the campaign will end at its present pace."""
+"""Forecast when the campaign will end at the present pace."""
 
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan

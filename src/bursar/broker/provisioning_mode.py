@@ -1,4 +1,4 @@
-"""The ways in which a campaign gets its processors."""
+"""The ways in which a campaign gets processors."""
 
 from typing import Literal
 

@@ -27,7 +27,7 @@ Policy = Literal["planned", Named]
 POLICIES: tuple[Policy, ...] = ("planned", *get_args(Named))
 
 OutOfReach = Literal["fit", "refuse"]
-"""What happens once not all jobs can be done: as many as fit, or none more."""
+"""Policy once not all jobs can be done: as many as fit, or no more at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

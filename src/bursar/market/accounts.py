@@ -56,7 +56,7 @@ _END_OF_TIME = 253402300800.0  # the year 10000: no date names what comes then
 
 class Accounts:
     """
-    Keeps balances and the rows from which they follow.
+    Keeps rows, and the balances that follow from the rows.
 
     Every operation returns the row it posted, or a :class:`Refusal` when it
     moved nothing: ``final`` unless more allocation, quota or time may help.

@@ -165,7 +165,7 @@ class Book(Accounts):
     @contextlib.contextmanager
     def together(self) -> Iterator["Book"]:
         """
-        Commit all operations within the context together when it is left.
+        Commit all operations of a block together at the end of the block.
 
         An exception takes the whole batch back; a refusal within is an answer and takes
         nothing else back. A batch within a batch belongs to the outer one.

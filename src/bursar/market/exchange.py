@@ -10,7 +10,7 @@ from typing import Protocol
 from bursar.market.trade_messages import TradeMessage, decode, encode
 
 DisturbMessages = Callable[[list[TradeMessage]], list[TradeMessage]]
-"""From the messages about to be delivered to those that are, in that order."""
+"""Takes the messages about to be delivered, and returns the messages to deliver, in order."""
 
 MOST_ROUNDS = 100_000
 

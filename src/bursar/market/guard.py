@@ -140,7 +140,7 @@ class BudgetGuard:
 
     def open(self, lease: Lease, now: float | None = None) -> Refusal | None:
         """
-        Open a lease that begins now, or at its start if that is later.
+        Open a lease that begins now or at a later start.
 
         A lease whose processors have just arrived takes the place of its request.
 
@@ -490,7 +490,7 @@ class BudgetGuard:
         yield from self._unsettled.values()
 
     def _await_settlement(self, entry: _GuardedLease, now: float) -> None:
-        """Hold the most that a lease may cost, as far as there is money for it."""
+        """Hold the most that a lease may cost, as far as the money allows."""
         lease = entry.lease
         self._unsettled[lease.id] = entry
         missing = entry.worst(now) - self.ledger.balance(f"held:{lease.id}")

@@ -8,8 +8,8 @@ import msgspec
 from bursar.model.money import MICROS, Micros, to_micros
 
 SettledBy = Literal["", "record", "bound"]
-"""Whose word settled a lease: the run's own clock; the provider's record; or, where there is no
-record any more, the most that may have been held."""
+"""Source of a settled lease's times: the run's own clock (empty), the provider's record, or an
+upper bound where no record is left."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

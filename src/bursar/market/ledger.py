@@ -41,7 +41,7 @@ def paid_to(site: str) -> str:
 
 class Ledger:
     """
-    Keeps balances and the rows from which they follow.
+    Keeps rows, and the balances that follow from the rows.
 
     Parameters
     ----------

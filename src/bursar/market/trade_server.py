@@ -317,7 +317,7 @@ class TradeServer:
     def terms(
         self, deal: str, customer: str, template: DealTemplate, now: float
     ) -> Terms | Refusal:
-        """Return the terms by its pricing at the earliest start with free processors."""
+        """Return the terms by the owner's pricing at the earliest start with free processors."""
         if template.currency != self.currency:
             return Refusal(f"counts in {template.currency}, expected {self.currency}", final=True)
         if template.customer not in ("", customer):
@@ -408,8 +408,7 @@ class TradeServer:
 
     def restore(self, agreement: Agreement) -> None:
         """
-        Restore an agreement from before a restart; its processors are not checked against the
-        capacity.
+        Restore an agreement from before a restart, without a check that its processors are free.
         """
         self.capacity.restore(
             agreement.id, agreement.processors, agreement.start, agreement.terms.end

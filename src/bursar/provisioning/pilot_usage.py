@@ -3,7 +3,7 @@
 import msgspec
 
 USAGE = ".usage.jsonl"
-"""Ending of the files that hold it, one for each site, a line for each pilot."""
+"""Suffix of the usage files, one for each site, with a line for each pilot."""
 
 
 class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):

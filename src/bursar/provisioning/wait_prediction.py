@@ -41,7 +41,7 @@ FEWEST = 9
 """Waits from which on there is a bound: in 9 of 10 cases the next is no longer than all nine."""
 
 GAIN = 0.03
-"""By how much of the distance between held or not and :data:`QUANTILE` the share moves."""
+"""Step of the share, as a part of the distance between the credit and :data:`QUANTILE`."""
 
 WIDER = 1.25
 """Factor by which a bound grows for each failure once the longest wait is its base."""

@@ -38,7 +38,7 @@ FRESH = 5.0
 """Seconds for which an answer about the queue is used after a job of ours has changed there."""
 
 MOST_LINES = 1_000
-"""Lines of the journal of jobs from which on those that are gone are left out."""
+"""Lines from which on the journal of jobs is rewritten without jobs that are gone."""
 
 
 class BatchSite:

@@ -106,7 +106,7 @@ def user_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _HolderProcess:
-    """A process that holds something, as its row in the book."""
+    """A row of the book: a process that holds something."""
 
     id: str
     host: str
@@ -450,7 +450,7 @@ class OwnersBook:
 
 @dataclass(slots=True)
 class _OwnerStateUpdate:
-    """An owner's stored state during a sale, which may change it."""
+    """An owner's stored state during a sale, which may change the state."""
 
     state: OwnerState
 

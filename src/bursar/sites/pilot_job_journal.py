@@ -116,7 +116,7 @@ class RecoveredJobs:
 
 class PilotJobJournal:
     """
-    Keeps a file of what was requested of a scheduler; a request is on the disk before it is made.
+    Keeps a file of requests to a scheduler, each of which is on disk before the scheduler is asked.
 
     Parameters
     ----------

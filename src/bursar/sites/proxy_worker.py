@@ -114,7 +114,7 @@ class ProxyWorker(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def report(self, outcomes: Sequence[Outcome]) -> None:
-        """Report ended jobs; without a dispatcher do nothing, since it counts them as lost."""
+        """Report ended jobs; do nothing without a dispatcher, to which the jobs count as lost."""
         piece: list[Outcome] = []
         size = 0
         for outcome in outcomes:

@@ -16,12 +16,12 @@ PATIENCE = 10.0
 """Seconds that an answer may take."""
 
 Ask = Callable[[], Awaitable[object] | object]
-"""Asks a site how it is; what is awaited may take its time."""
+"""Asks a site for its status, either at once or as an awaitable."""
 
 
 class StatusPoller:
     """
-    Asks each site for its status at its own intervals, and passes the answers to a directory.
+    Polls each site at regular intervals, and passes the answers to a directory.
 
     A site that is slow holds up nobody else. One that does not answer in time, fails, or says
     what cannot be true keeps its entry in the directory until that expires.

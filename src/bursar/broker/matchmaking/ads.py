@@ -51,13 +51,13 @@ TWINS = (
     ("OpSys", "GlueHostOperatingSystemName"),
     ("Arch", "GlueHostArchitecturePlatformType"),
 )
-"""Names of one thing; a site's own attributes may have either, and then it has both."""
+"""Pairs of names of one fact; a site that states one name has both."""
 
 REQUIREMENTS = "requirements"
-"""The attribute of a site that says which jobs it takes."""
+"""Attribute that says which jobs a site takes."""
 
 JOB_ATTRIBUTES = frozenset({"processors", "cpunumber", "memory", "runtime", "inputdata"})
-"""What a job's ad has by itself, names in lower case."""
+"""Attributes that every job's ad can have by itself, in lower case."""
 
 OF_QUEUE = frozenset(
     lower(name)
@@ -72,10 +72,10 @@ Attributes = dict[str, Any]
 
 def constant_attributes(site: SiteFacts) -> Attributes:
     """
-    Attributes of a site that do not change.
+    Return the attributes of a site that do not change.
 
-    Its own attributes stand in for the other names of its facts, never for their plain ones.
-    Its requirements are left out, since they are an expression.
+    Attributes set by the site stand in for alternative names of facts, never for the plain ones.
+    Requirements are left out, since they are an expression.
     """
     own = {lower(name): value for name, value in site.attributes.items()}
     own.pop(REQUIREMENTS, None)
@@ -119,7 +119,7 @@ def is_wait(wait: object) -> bool:
 
 def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
     """
-    ClassAd of a job.
+    Return the ClassAd of a job.
 
     Parameters
     ----------

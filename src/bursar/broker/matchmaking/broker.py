@@ -293,7 +293,7 @@ class ResourceBroker:
 
 @dataclass(frozen=True, slots=True)
 class _MatchRecord:
-    """Data of a choice as they were, from which its explanation is made on demand."""
+    """Data of a past choice, from which an explanation is made on demand."""
 
     registry: SiteRegistry
     rule: str

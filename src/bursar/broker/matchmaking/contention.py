@@ -1,5 +1,5 @@
 """
-How much of the sites the broker's own jobs take, and what a job costs those to come.
+Estimates the load by the broker's own jobs, and the delay that one job causes to later jobs.
 
 Who takes the site where he is done first waits in a queue that is then longer for all who come
 later. Where a share r of a site is in use, a queue of w seconds lasts for w / (1 - r), since

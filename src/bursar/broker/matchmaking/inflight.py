@@ -28,7 +28,7 @@ class _SentJob:
 
     site: int
     place: int | None
-    """In the columns; None once all that can be read of the site counts it."""
+    """Row in the columns; None once every reading of the site counts the job."""
     began: float | None = None
 
 

@@ -18,7 +18,7 @@ from bursar.model.matching import Matching
 from bursar.model.status import Fact
 
 MOST_KINDS = 4096
-"""That are kept; then all are made anew, so that a long campaign does not fill the memory."""
+"""Most classes kept; then all are dropped, so that a long campaign does not fill the memory."""
 
 
 class JobClass:

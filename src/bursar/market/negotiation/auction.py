@@ -26,7 +26,7 @@ from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
 SellLot = Callable[[str, str, Terms, float], Agreement | Refusal]
-"""From deal, customer, terms and now to the agreement; see ``Seller.sell``."""
+"""Binds the owner, by deal, customer, terms and present time; see ``Seller.sell``."""
 
 
 class Auctioneer(NegotiationSide):
@@ -59,7 +59,7 @@ class Auctioneer(NegotiationSide):
 
     rule: Rule
     open_price: Micros | None = None
-    """Told with the call, where it is no secret."""
+    """Price stated in the call for bids; None where the price is secret."""
 
     def __init__(
         self,

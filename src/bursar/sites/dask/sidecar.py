@@ -55,7 +55,7 @@ _READY = 30.0
 """Seconds in which a worker process must have said hello."""
 
 _MANNERS = 5.0
-"""Seconds in which an unauthenticated connection must show who it is."""
+"""Seconds in which an unauthenticated connection must present its token."""
 
 _FULL = 32 * 1024 * 1024
 """Bytes of files and streams at which ended jobs are reported at once."""

@@ -1,4 +1,4 @@
-"""Agreements with a service are bought at its posted price, and ended."""
+"""Buy agreements with a service at the posted price, and end agreements."""
 
 import math
 import secrets

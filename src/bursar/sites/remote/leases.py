@@ -37,10 +37,10 @@ from bursar.worker.launch import Endpoint
 T = TypeVar("T")
 
 STARTING = 30.0
-"""Seconds that an agreement gets on top of those of a plan, in which its workers start."""
+"""Seconds added to a plan's agreement, in which the workers start."""
 
 KEEP = 3600.0
-"""Seconds beyond a pilot's for which a service keeps its instance if it is not ended."""
+"""Seconds beyond a pilot's time for which a service keeps an instance that nobody ends."""
 
 _READY_POLL_INTERVAL = 0.1
 """Initial seconds between two looks at whether the processors of an agreement are there."""

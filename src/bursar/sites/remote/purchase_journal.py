@@ -45,7 +45,7 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PurchaseJournal:
     """
-    Keeps a file of purchases; a purchase is on the disk before it is made.
+    Keeps a file of purchases, each of which is on disk before the service is asked.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class PurchaseJournal:
         return frozenset(bought.agreement for bought in self._open.values() if bought.agreement)
 
     def of(self, pilot: str) -> PurchaseRecord | None:
-        """Purchase for a pilot, unless it is over."""
+        """Return the purchase for a pilot, unless that purchase is over."""
         return self._open.get(pilot)
 
     def last_of(self, pilot: str) -> PurchaseRecord | None:

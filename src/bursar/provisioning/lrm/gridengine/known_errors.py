@@ -46,4 +46,4 @@ COMPLAINTS = (
         'look at the site\'s "directives"',
     ),
 )
-"""The first that is found counts; the words are those of 8.1.9, as it said them to us."""
+"""Complaints of Son of Grid Engine 8.1.9, in its own words; the first match counts."""

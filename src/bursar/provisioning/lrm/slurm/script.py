@@ -9,7 +9,7 @@ from bursar.provisioning.lrm import jobscript
 from bursar.provisioning.lrm.resource_manager import JobRequest
 
 MOST_ELEMENTS = 1000
-"""Of one array: the highest number of an element is below MaxArraySize, 1001 unless it is set."""
+"""Most elements of one array: numbers stay below MaxArraySize, by default 1001."""
 
 _WORD = re.compile(r"[^\s'\"\\]+")
 

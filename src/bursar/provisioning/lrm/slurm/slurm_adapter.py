@@ -22,7 +22,7 @@ from bursar.provisioning.lrm.slurm.script import MOST_ELEMENTS, check, script
 from bursar.provisioning.lrm.slurm.slurm_records import EPOCH, MOST_LISTED, SlurmRecords
 
 FOUND_AFTER = (0.0, 1.0, 2.0)
-"""Seconds after an unanswered submission at which it is looked for."""
+"""Seconds after an unanswered submission at which the job is looked for."""
 
 _PREFIXES = ("SBATCH_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_")
 _ON_LOGIN_NODES = (

@@ -25,7 +25,7 @@ MOST_NAMES = 100_000
 """Nodes that one expression may stand for."""
 
 _MARK = "job"
-"""Each line begins with it: a line that was broken does not pass for another."""
+"""Mark at the beginning of each line, so that the rest of a broken line passes for no line."""
 
 STATUS = f"--format={_MARK}|%i|%A|%T|%S|%e|%C|%N|%r"
 STATUS_FIELDS = 8
@@ -333,7 +333,7 @@ _UP = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
 _FLAGS = "*~#!%$@^-+"
 """Signs at the end of a node's state (sinfo(1), "NODE STATE CODES")."""
 _NOT_NOW = "*!%$^@"
-"""Of these: does not answer, goes down, is kept for its keepers, or restarts."""
+"""Marks of node states: not responding, going down, in maintenance, or rebooting."""
 
 
 def read_nodes(text: str, queue: str | None) -> SlurmPartition:
