@@ -49,6 +49,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     console.print(table)
     if summary.get("simulated"):
         return
+    # Only where resuming does something: other runs have ended.
     if summary["state"] in ("interrupted", "budget-stopped", "unsettled"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
         console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)

@@ -113,6 +113,7 @@ def comparison_chart(
 
 
 def _curve(name: str, times: "FloatArray", values: "IntArray") -> list[dict[str, float | str]]:
+    # Averages, not samples: a short peak between two points still raises the curve.
     begins, means = averaged(times, values, POINTS)
     return [
         {"policy": name, "day": begin / 86_400.0, "value": round(mean, 3)}

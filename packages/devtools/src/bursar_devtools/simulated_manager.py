@@ -404,6 +404,8 @@ class SimulatedResourceManager:
             left -= job.processors
             job.seconds = min(job.seconds, end - now)
             self._begin(job, now)
+            # The machine knows the reservation only, not the jobs inside: their limits are kept
+            # here.
             asyncio.get_running_loop().call_at(job.until, self._stop, job, "timeout")
 
     def _go_on(self) -> float:
@@ -436,6 +438,7 @@ class SimulatedResourceManager:
         """Give a starting job with a range of nodes the processors that are still free."""
         assert job.request.nodes is not None
         fewest, most = job.request.nodes
+        # As a second job of the machine, which knows no ranges; both end together.
         more = min(most - fewest, self._machine.free // job.request.processors)
         more *= job.request.processors
         if more < 1:
@@ -465,6 +468,7 @@ class SimulatedResourceManager:
         job.state, job.began, job.reason = "running", now, ""
         if self._launch is None:
             return
+        # Real schedulers start a job's script some time after the job counts as running.
         late = self._latency.start
         if self._latency.spread > 0:
             late += float(self._rng.uniform(0.0, self._latency.spread))

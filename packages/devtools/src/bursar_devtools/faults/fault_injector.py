@@ -130,6 +130,7 @@ class FaultInjector:
         """Cut the storage's power, or not, after the service's process has ended."""
         if not self.is_on:
             return
+        # The end of a process alone loses no written bytes; only a power cut does.
         if self.chance.random() < self._plan.power_cuts:
             self._trace.fault("power cut", party, "loses what was not synced")
             self._storage.cut_power()
@@ -138,6 +139,7 @@ class FaultInjector:
 
     async def _strike(self, mean: float, strike: Callable[[], None]) -> None:
         while self.is_on:
+            # Exponential pauses: a fault is as likely right after another one as at any other time.
             await asyncio.sleep(self.chance.expovariate(1 / mean))
             if self.is_on:
                 strike()

@@ -174,6 +174,8 @@ class FaultySiteAllocation:
             if self._worker.has_left:
                 return "ended", "its worker has left"
             await asyncio.sleep(0.1)
+            # A worker that died is replaced, as on a real machine; one that left had been told to,
+            # or had nothing to do.
             if not self._over:
                 self._worker = self._hire()
 

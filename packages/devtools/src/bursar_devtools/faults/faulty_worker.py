@@ -332,6 +332,7 @@ class FaultyWorker:
     def _look_at_waiting(self) -> None:
         """Return all waiting jobs when none has begun for as long as a real worker waits."""
         self._looks = False
+        # Only jobs too wide for what is free wait; another worker may have room for them.
         if not self._in_touch or not self._queue or self._queue[0].processors <= self._free:
             return
         due = self._began + HORIZON
@@ -347,6 +348,7 @@ class FaultyWorker:
             said = self._said.popleft()
             attempt = said.outcome.task, said.outcome.attempt
             del self._pieces[attempt]
+            # Only then has the service known all the while whose attempt it was, and must charge it.
             if attempt in self._given_here:
                 self._checker.recorded(said.piece, said.outcome)
 
@@ -387,6 +389,7 @@ class FaultyWorker:
     def _start(self) -> None:
         queue = self._queue
         while queue and queue[0].processors <= self._free:
+            # An earlier attempt at the same task has to end first.
             if queue[0].task in self._attempts:
                 break
             self._begin(queue.popleft())

@@ -79,6 +79,7 @@ class TearingFilesystem:
         self._count()
         if self._chance.random() < self._fills:
             raise OSError(errno.ENOSPC, "no space left on device")
+        # POSIX lets a write be partial; the store has to go on with the rest.
         part = data[: self._chance.randint(1, len(data))]
         return os.write(file, part)
 
@@ -108,6 +109,8 @@ class TearingFilesystem:
 
     def cut(self) -> None:
         """Undo a random choice of the unsynced changes of names."""
+        # From the last change back, so that of several changes of one name the oldest content is
+        # left.
         for here, name, before, source in reversed(self._names):
             if self._chance.random() < 0.5:
                 continue
@@ -169,6 +172,8 @@ async def _run_changes(root: Path, system: TearingFilesystem, chance: random.Ran
     store.close()
     if wrong:
         return wrong
+    # Contents before names: durable lengths are known by inode, and undoing a change of a name
+    # makes a new file.
     system.tear(root)
     system.cut()
     return await _check_files(root, allowed)
@@ -201,9 +206,11 @@ async def _change_file(
         info = await store.put(root, parts, _each(pieces), executable=False, owner=owner)
     except ServiceError as error:
         allowed[name] = before
+        # A full disk may refuse a change but must leave the file as it was.
         if error.status != _FULL:
             return f"{name}: {error.detail}"
         return await _check_files(root, allowed)
+    # Acknowledged: from here on the old content would be a loss.
     allowed[name] = {content}
     if info.size != len(content):
         return f"{name}: {info.size} bytes of {len(content)} were taken"

@@ -133,6 +133,8 @@ class RestartingService:
             self.process.kill()
 
     def _clock_of_a_life(self) -> Clock:
+        # Drawn for each process: within one life the clock runs smoothly, as the service may
+        # assume.
         jump = self._chance.uniform(-JUMP, JUMP) if self._plan.skew else 0.0
         clock = self._now
         return lambda: clock() + jump
@@ -168,10 +170,12 @@ class RestartingService:
             self._door.listen(process, service.worker_server.protocol)
             self.up_since = self._loop.time()
             self._trace.note(PARTY, "is open")
+            # Waits for as long as the service runs; a kill ends this task with the process.
             reason = await service.failed()
             self._trace.note(PARTY, f"ends by itself: {reason}")
             if not reason.startswith(_DISK):  # a broken disk is not the service's error
                 self._wrong(PARTY, reason)
+        # Faults of the disk may keep a service from starting; the next life tries again.
         except (DiskFull, DiskBroken, ServiceError) as error:
             self._trace.note(PARTY, f"cannot start: {error}")
         except Exception as error:

@@ -155,6 +155,8 @@ class ProcessLoop(VirtualLoop):
     ) -> "asyncio.Task[Any]":
         """Create a task that belongs to the process that the context names."""
         process = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
+        # Remembered by its process, which closes it after a kill: nobody else would run its finally
+        # blocks.
         task = super().create_task(coro, name=name, context=context)
         if process is not None:
             process.has(task)
@@ -166,6 +168,7 @@ class ProcessLoop(VirtualLoop):
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         """Close an abandoned generator when the process that left it is alive."""
         process = _CURRENT_PROCESS.get()
+        # A killed process runs nothing more, not even the finally blocks of a generator.
         if process is not None and process.is_alive and not self.is_closed():
             self.call_soon(self.create_task, agen.aclose())
 
