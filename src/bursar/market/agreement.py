@@ -28,9 +28,9 @@ class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     latest
         End at the latest, seconds since the epoch; None for no deadline.
     customer
-        Name of the buyer; empty: whoever is awarded the deal.
+        Who buys; empty: whoever is awarded it.
     currency
-        Currency of every price in the conversation.
+        Of every price in the conversation.
     price
         Offered for all of it, micro-units; None for no offer yet.
 
@@ -84,7 +84,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fixed_price
         Currency units charged once. Not negative.
     currency
-        Currency of both prices.
+        Of both prices.
 
     Raises
     ------
@@ -147,9 +147,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id
         Unique at its owner.
     owner, customer
-        Names of seller and buyer.
+        Who sells, who buys.
     terms
-        Processors, times and prices.
+        What, when and for how much.
     signed_at
         Seconds since the epoch.
     """

@@ -38,13 +38,13 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     agreement
         Under which it ran.
     provider, customer
-        Names of the party that delivered and of the party that pays.
+        Who delivered, who pays.
     job
         Task, job or lease; unique within the agreement.
     start, end
         Seconds since the epoch.
     processors
-        Number of processors held. Positive.
+        How many it held. Positive.
     cpu_seconds
         Processor time its processes used.
     status
@@ -173,7 +173,7 @@ class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
     previous
         Hash of the one before, in hexadecimal; empty for the first.
     signature
-        Signature of all fields above.
+        Of all the above.
     """
 
     record: UsageRecord
