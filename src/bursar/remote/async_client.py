@@ -158,7 +158,7 @@ class AsyncServiceClient:
         seal: "TaskSealer | None" = None,
     ) -> AsyncGenerator["AsyncSession", None]:
         """
-        Create an instance for the length of a context, which destroys it at the end.
+        Create an instance for the length of a context; destroy the instance at the end.
 
         Not when the service could not be reached any more: then it goes by itself, see ``keep``.
 
@@ -183,7 +183,7 @@ class AsyncServiceClient:
                 await session.destroy()
 
     def attach(self, handle: str, *, seal: "TaskSealer | None" = None) -> "AsyncSession":
-        """Return a session of an existing instance; ``seal`` must be that of its tasks."""
+        """Return a session of an existing instance; ``seal`` must be the one used for the tasks."""
         if seal is None:
             return AsyncSession(self, handle)
         from bursar.remote.sealed_tasks import InstanceSealer  # what it needs takes time to load
@@ -301,7 +301,7 @@ class AsyncServiceClient:
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[api.Result, None]:
         """
-        Yield results as they arrive, each once.
+        Yield results on arrival, each once.
 
         Parameters
         ----------
@@ -322,7 +322,7 @@ class AsyncServiceClient:
     async def batches(
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[list[api.Result], None]:
-        """Yield results in batches of those that have arrived; see :meth:`results`."""
+        """Yield arrived results in batches; see :meth:`results`."""
         clock = asyncio.get_running_loop().time
         taken = forgotten = after
         last = clock()
@@ -396,7 +396,7 @@ class AsyncServiceClient:
         return (await self._connection.call(calls.copy_files(handle, source, names, wait))).files
 
     async def download(self, handle: str, name: str, target: Path) -> int:
-        """Write a file of an instance to this machine, whole or not at all; return its bytes."""
+        """Write a file of an instance to this machine, whole or not at all; return the size."""
         return await transfers.save(self._connection, calls.get_file(handle, name), target)
 
     async def read(self, handle: str, name: str) -> bytes:
@@ -412,7 +412,7 @@ class AsyncServiceClient:
         return await transfers.read(self._connection, calls.get_output(handle, task, stream))
 
     async def save_output(self, handle: str, task: int, stream: Stream, target: Path) -> int:
-        """Write what a task printed to a file; return its bytes."""
+        """Write a task's output to a file; return the size in bytes."""
         return await transfers.save(
             self._connection, calls.get_output(handle, task, stream), target
         )
@@ -458,7 +458,7 @@ class AsyncServiceClient:
         return (await self._connection.call(calls.tokens())).tokens
 
     async def create_token(self, new: NewToken) -> TokenInfo:
-        """Create a token; its secret is in this answer only."""
+        """Create a token; only this answer holds the secret."""
         return await self._connection.call(calls.create_token(new))
 
     async def revoke_token(self, name: str) -> None:
@@ -512,7 +512,7 @@ class AsyncSession:
     async def results(
         self, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[api.Result, None]:
-        """Yield results as they arrive; see :meth:`AsyncServiceClient.results`."""
+        """Yield results on arrival; see :meth:`AsyncServiceClient.results`."""
         batches = self.batches(after, acknowledge=acknowledge, until=until)
         async with aclosing(batches):
             async for batch in batches:
@@ -522,7 +522,7 @@ class AsyncSession:
     async def batches(
         self, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[list[api.Result], None]:
-        """Yield results in batches of those that have arrived; see :meth:`results`."""
+        """Yield arrived results in batches; see :meth:`results`."""
         seals = self._seals
         batches = self.client.batches(self.handle, after, acknowledge=acknowledge, until=until)
         async with aclosing(batches):
@@ -536,7 +536,7 @@ class AsyncSession:
         return await self.client.cancel(self.handle, numbers, grace=grace)
 
     async def destroy(self) -> None:
-        """Kill the instance's tasks and delete its results and files."""
+        """Kill the instance's tasks and delete all results and files."""
         await self.client.destroy(self.handle)
 
     async def files(self) -> list[api.FileInfo]:
@@ -556,7 +556,7 @@ class AsyncSession:
         return await self.client.copy_files(self.handle, source, names, wait=wait)
 
     async def download(self, name: str, target: Path) -> int:
-        """Write a file of the instance to this machine; return its bytes."""
+        """Write a file of the instance to this machine; return the size in bytes."""
         return await self.client.download(self.handle, name, target)
 
     async def read(self, name: str) -> bytes:
@@ -568,5 +568,5 @@ class AsyncSession:
         return await self.client.output(self.handle, task, stream)
 
     async def save_output(self, task: int, stream: Stream, target: Path) -> int:
-        """Write what a task printed to a file; return its bytes."""
+        """Write a task's output to a file; return the size in bytes."""
         return await self.client.save_output(self.handle, task, stream, target)

@@ -29,7 +29,7 @@ class BlockingPortal:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result; an interrupt of the caller cancels it."""
+        """Run a coroutine and return the result; an interrupt of the caller cancels the work."""
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("the client is closed")

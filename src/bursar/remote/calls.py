@@ -140,7 +140,7 @@ def health() -> ApiCall[api.Health]:
 
 
 def ready() -> ApiCall[api.Health]:
-    """Ask whether the service accepts work; the status is 503 when it does not."""
+    """Ask whether the service accepts work; status 503 means no."""
     return ApiCall(method="GET", path=_at("ready"), decode=_reading(api.Health), also=503)
 
 

@@ -42,7 +42,7 @@ def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
 
 
 def uploads_of(campaign: Campaign) -> dict[str, Path]:
-    """Return the files that the tasks read, by the name under which they ask for them."""
+    """Return the files that the tasks read, by the name in the tasks."""
     found: dict[str, Path] = {}
     for file in campaign.workflow.initial_files:
         found[file.name] = campaign.root / file.name

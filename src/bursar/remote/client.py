@@ -96,7 +96,7 @@ class ServiceClient:
         keep: float | None = None,
         seal: "TaskSealer | None" = None,
     ) -> "Iterator[Session]":
-        """Create an instance for the length of a context, which destroys it at the end."""
+        """Create an instance for the length of a context; destroy the instance at the end."""
         context = self._client.session(label=label, agreement=agreement, keep=keep, seal=seal)
         session = self._portal.run(_entered(context))
         with ExitStack() as stack:
@@ -142,7 +142,7 @@ class ServiceClient:
     def results(
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> Iterator[api.Result]:
-        """Yield results as they arrive, each once."""
+        """Yield results on arrival, each once."""
         return self.attach(handle).results(after, acknowledge=acknowledge, until=until)
 
     def page(
@@ -178,7 +178,7 @@ class ServiceClient:
         return self._portal.run(self._client.copy_files(handle, source, names, wait=wait))
 
     def download(self, handle: str, name: str, target: Path) -> int:
-        """Write a file of an instance to this machine, whole or not at all; return its bytes."""
+        """Write a file of an instance to this machine, whole or not at all; return the size."""
         return self._portal.run(self._client.download(handle, name, target))
 
     def read(self, handle: str, name: str) -> bytes:
@@ -194,7 +194,7 @@ class ServiceClient:
         return self._portal.run(self._client.output(handle, task, stream))
 
     def save_output(self, handle: str, task: int, stream: Stream, target: Path) -> int:
-        """Write what a task printed to a file; return its bytes."""
+        """Write a task's output to a file; return the size in bytes."""
         return self._portal.run(self._client.save_output(handle, task, stream, target))
 
     # Money.
@@ -238,7 +238,7 @@ class ServiceClient:
         return self._portal.run(self._client.tokens())
 
     def create_token(self, new: NewToken) -> TokenInfo:
-        """Create a token; its secret is in this answer only."""
+        """Create a token; only this answer holds the secret."""
         return self._portal.run(self._client.create_token(new))
 
     def revoke_token(self, name: str) -> None:
@@ -281,7 +281,7 @@ class Session:
     def results(
         self, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> Iterator[api.Result]:
-        """Yield results as they arrive, each once."""
+        """Yield results on arrival, each once."""
         found = self._session.batches(after, acknowledge=acknowledge, until=until)
         for batch in self._portal.iterate(found):
             yield from batch
@@ -291,7 +291,7 @@ class Session:
         return self._portal.run(self._session.cancel(numbers, grace=grace))
 
     def destroy(self) -> None:
-        """Kill the instance's tasks and delete its results and files."""
+        """Kill the instance's tasks and delete all results and files."""
         self._portal.run(self._session.destroy())
 
     def files(self) -> list[api.FileInfo]:
@@ -309,7 +309,7 @@ class Session:
         return self._portal.run(self._session.copy_files(source, names, wait=wait))
 
     def download(self, name: str, target: Path) -> int:
-        """Write a file of the instance to this machine; return its bytes."""
+        """Write a file of the instance to this machine; return the size in bytes."""
         return self._portal.run(self._session.download(name, target))
 
     def read(self, name: str) -> bytes:
@@ -321,7 +321,7 @@ class Session:
         return self._portal.run(self._session.output(task, stream))
 
     def save_output(self, task: int, stream: Stream, target: Path) -> int:
-        """Write what a task printed to a file; return its bytes."""
+        """Write a task's output to a file; return the size in bytes."""
         return self._portal.run(self._session.save_output(task, stream, target))
 
 

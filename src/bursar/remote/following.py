@@ -75,7 +75,7 @@ async def follow_results(
 async def _stream(
     connection: ServiceConnection, handle: str, after: int
 ) -> AsyncGenerator[list[Result], None]:
-    """Yield the results of one stream until it ends or breaks off."""
+    """Yield the results of one stream until the stream ends or breaks off."""
     cursor = after
     lines = LineDecoder()
     async with aclosing(connection.stream(calls.result_stream(handle, after))) as pieces:

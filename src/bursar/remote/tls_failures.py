@@ -91,7 +91,7 @@ def explain_missing_certificate(access: Access) -> str:
 
 
 def _certificate_of(access: Access) -> str:
-    """Name the client's certificate, with its end if it has expired, and its setting."""
+    """Name the client's certificate with the setting, or with the date of expiry."""
     assert access.certificate is not None
     ended = _end_of(access.certificate)
     if ended is not None and ended <= time.time():

@@ -143,7 +143,7 @@ class Catalogue:
 
     def spare(self, name: str, url: str) -> bool:
         """
-        Remove a copy from the catalogue before its deletion, unless the copy is the last good one.
+        Remove a copy from the catalogue before deletion, unless the copy is the last good one.
 
         Returns
         -------

@@ -67,7 +67,7 @@ def new_digest() -> "hashlib._Hash":
 
 
 def checksum_of(digest: "hashlib._Hash") -> str:
-    """Return a digest as the catalogue writes it, ``"sha256:<hex>"``."""
+    """Return a digest in the catalogue's form, ``"sha256:<hex>"``."""
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -310,7 +310,7 @@ class Stager:
     async def _begin(
         self, store: SiteStorage, name: str, content: LogicalFileContent, *, keep: bool
     ) -> PendingFile | None:
-        """Begin to write a file once no other process writes it."""
+        """Begin to write a file when no other process does."""
         while True:
             work = self._tasks.start(
                 self._transfers.run(store.begin, name, content, self._catalogue.spare, keep=keep)

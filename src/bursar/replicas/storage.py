@@ -264,7 +264,7 @@ class FolderStorage:
 
     def _find_out(self, name: str, path: str) -> None:
         """
-        Make the row of a file match the disk; the file is read if its content is unknown.
+        Make the row of a file match the disk; read a file of unknown content.
 
         A file of unknown origin counts as kept. A file that was being brought had got its name
         before the process was killed; a damaged one counts as what it holds now.
@@ -414,7 +414,7 @@ class PendingFolderFile:
         self._part.close()
 
     def discard(self) -> None:
-        """Stop writing and delete the arrived bytes, unless it was closed before."""
+        """Stop writing and delete the arrived bytes, unless closed before."""
         if self._part.is_closed:
             return
         try:

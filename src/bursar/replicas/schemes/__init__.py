@@ -10,7 +10,7 @@ def open_source(
     url: str, *, offset: int = 0, tag: str = "", patience: float, stop: CancellationToken
 ) -> ReplicaSource:
     """
-    Open a copy to read it from an offset on.
+    Open a copy for reading from an offset on.
 
     Parameters
     ----------

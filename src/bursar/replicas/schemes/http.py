@@ -113,7 +113,7 @@ def _refusal(status: int) -> SourceFailed:
 
 
 def _session(patience: float) -> tuple[Any, Any]:
-    """Return the HTTP session, and the loop that runs it."""
+    """Return the HTTP session and the event loop of the session."""
     system = fsspec.filesystem(
         "http",
         client_kwargs={
@@ -127,7 +127,7 @@ def _session(patience: float) -> tuple[Any, Any]:
 
 
 def _without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Return a URL without credentials, and headers that carry them."""
+    """Return a URL without credentials, and headers that carry the credentials."""
     scheme, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
     # The checksum is that of the stored bytes, not of what a server makes of them.

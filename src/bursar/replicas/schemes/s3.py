@@ -24,7 +24,7 @@ _MOST_BLOCKS = 9_000  # an upload has 10,000 at most
 
 
 class S3Source:
-    """A copy read from an S3 object; size and tag are those at opening."""
+    """A copy read from an S3 object; size and tag are taken at opening."""
 
     chunk = _BLOCK
 
@@ -48,7 +48,7 @@ class S3Source:
 
 
 class S3Upload:
-    """An upload of an S3 object, which becomes visible when it is complete."""
+    """An upload of an S3 object, which becomes visible when complete."""
 
     def __init__(self, url: str, size: int | None, patience: float) -> None:
         with _failing():

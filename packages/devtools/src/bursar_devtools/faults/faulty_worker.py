@@ -348,7 +348,7 @@ class FaultyWorker:
             said = self._said.popleft()
             attempt = said.outcome.task, said.outcome.attempt
             del self._pieces[attempt]
-            # Only then has the service known all the while whose attempt it was, and must charge it.
+            # Only then has the service always known whose attempt it was, and must charge it.
             if attempt in self._given_here:
                 self._checker.recorded(said.piece, said.outcome)
 
