@@ -37,7 +37,7 @@ a probing job."""
 
 
 _Way = tuple[Sequence[PriceInterval], JobPacking, PackingResult]
-"""Price intervals that can be bought, with the packing of jobs into them."""
+"""Price intervals that can be bought, and the packing of jobs into these intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,8 @@ class AdaptiveScheduleAdviser:
 
     def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """
-        Give each site its jobs of the best way to the goal, or first jobs while nothing is known.
+        Assign jobs to sites by the best packing for the goal, or first jobs while runtimes are
+        unknown.
         """
         if not situation.estimates.is_known:
             return self._first(situation)

@@ -369,7 +369,9 @@ def bookable_processors(situation: SchedulingSnapshot) -> int:
 
 
 def _offers(site: SiteSnapshot) -> list[Ahead]:
-    """List the lowest price for each start from now on, and its lead time for booking."""
+    """
+    List the lowest price for each start from now on, with the lead time for booking that price.
+    """
     if not site.bookable:
         return [(begin, end, price, 0.0) for begin, end, price in site.prices]
     bounds = sorted({begin for begin, *_ in (*site.prices, *site.bookable)})
@@ -388,7 +390,7 @@ def _offers(site: SiteSnapshot) -> list[Ahead]:
 
 
 def _defer_bookings(offers: Sequence[Ahead], free: float, longest: float) -> list[Ahead]:
-    """Put a processor's bookings off until the jobs that it buys at once have ended."""
+    """Put a processor's bookings off until the jobs bought to start now have ended."""
     first = next((begin for begin, _, _, lead in offers if lead > 0), 0.0)
     if first <= free or longest <= 0:
         return list(offers)

@@ -127,7 +127,7 @@ class BoughtProcessors:
         self._where[task] = held.name
 
     def take_off(self, task: int) -> BoughtProcessor | None:
-        """Take a job off its processor; return that processor, None where there was none."""
+        """Take a job off its processor; return the processor, or None if the job had none."""
         return self._held.get(self._where.pop(task, ""))
 
     def ahead_at(self, site: str, now: float) -> list[BoughtProcessor]:

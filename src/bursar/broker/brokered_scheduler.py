@@ -187,8 +187,8 @@ class BrokeredScheduler:
 
     def short(self, pilot: Pilot) -> None:
         """
-        Take back the new jobs of an unaffordable pilot; they are matched again when another has
-        ended.
+        Take back the new jobs of an unaffordable pilot, to be matched anew after another pilot's
+        end.
         """
         for task in self._queues[pilot.site].take_back(pilot.name, pilot.tasks):
             self._unpaid.append(task)
@@ -230,7 +230,7 @@ class BrokeredScheduler:
             self._alert()
 
     def routed(self, pilot: Pilot) -> Pilot:
-        """Return the pilot unchanged, since it has its site already."""
+        """Return the pilot unchanged: matchmaking chose the site before."""
         return pilot
 
     def take_events(self) -> list[SchedulerEvent]:
@@ -260,7 +260,7 @@ class BrokeredScheduler:
         return f"no site for {self._tasks[task].id}{more}: {reason}"
 
     def is_broken(self, site: str) -> bool:
-        """Whether a site failed so often that it gets no more jobs."""
+        """Whether a site is left out for having failed too often."""
         return self._queues[site].is_broken
 
     @property
@@ -313,7 +313,9 @@ class BrokeredScheduler:
         self._alert()
 
     def _brought(self, task: int, problem: str) -> list[int]:
-        """Queue a task whose files have come; match it again, a few times, if they cannot."""
+        """
+        Queue a task whose files have come; match the task anew, a few times, if a transfer fails.
+        """
         self._on_the_way.discard(task)
         site = self._matches[task].site
         if not problem and not self._queues[site].is_broken:
@@ -334,13 +336,13 @@ class BrokeredScheduler:
         return []
 
     def _join(self, task: int) -> None:
-        """Add a task to the queue of its site."""
+        """Add a task to the queue of the site chosen for the task."""
         stretch = 2.0 ** self._cuts.get(task, 0)
         self._queues[self._matches[task].site].join(task, self._tasks[task], stretch)
         self._broker.arrived(task)
 
     def _withdraw(self, task: int, *, well: bool = False) -> None:
-        """Remove a task from its site; ``well`` says whether it has done its work."""
+        """Remove a task from its site; ``well`` says whether the task succeeded."""
         match = self._matches.pop(task, None)
         if match is not None:
             self._queues[match.site].leave(task)
@@ -351,7 +353,7 @@ class BrokeredScheduler:
     # What ends.
 
     def _take_in(self, outcome: Outcome) -> str:
-        """Take in the end of an attempt; return its site."""
+        """Record the end of an attempt; return the site of the attempt."""
         task = outcome.task
         match = self._matches.get(task)
         if match is None:
@@ -365,7 +367,7 @@ class BrokeredScheduler:
         return match.site
 
     def _again(self, outcome: Outcome, ready: list[int]) -> None:
-        """Try a job again after its wait."""
+        """Queue a job for another attempt; after a failure, only when the retry delay is over."""
         wait = 0.0
         if outcome.status is Status.CANCELLED:  # its time was over: it needs more
             self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1

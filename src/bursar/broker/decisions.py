@@ -3,7 +3,7 @@
 import msgspec
 
 DECISION = "decision"
-"""Kind of their events."""
+"""Kind of the journal events that hold decisions."""
 
 
 class SiteDecision(msgspec.Struct, frozen=True, array_like=True):

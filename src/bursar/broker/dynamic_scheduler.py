@@ -13,13 +13,13 @@ SchedulerEvent = tuple[str, str]
 
 
 Ended = tuple[Outcome, bool]
-"""How an attempt ended, and whether its task is at its end."""
+"""Outcome of an attempt, and whether the task needs no further attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeState:
     """
-    State of a run when one of its incarnations begins.
+    State of a run at the start of an incarnation.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class DynamicScheduler(Protocol):
         """
 
     def short(self, pilot: Pilot) -> None:
-        """Handle that a pilot cannot be paid now; its new tasks are not bound to it."""
+        """Unbind the new tasks of a pilot that cannot be paid now."""
 
     def amend(self, goal: Goal) -> list[Pilot]:
         """Take in a changed goal; return the pilots that the new goal asks for."""
@@ -96,7 +96,7 @@ class DynamicScheduler(Protocol):
 
     def routed(self, pilot: Pilot) -> Pilot:
         """
-        Return the pilot with its site; called when it is sent, since each pilot changes the queues.
+        Choose the pilot's site; called on sending, since each pilot sent changes the queues.
         """
 
     def take_events(self) -> list[SchedulerEvent]:

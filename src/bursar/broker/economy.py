@@ -35,10 +35,10 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 
 FIRST = 2.0
-"""Even shares of the goal for which a first job's processor is held; it may have more."""
+"""Even shares of the goal, at least, for which a first job's processor is held."""
 
 AHEAD = 0.2
-"""Seconds of work that a processor is given ahead, so that it never waits for the next job."""
+"""Seconds of work sent ahead to each processor, so that no processor waits for a next job."""
 
 AGAIN = 1.0
 """Seconds until a site whose processors other campaigns hold is asked again."""
@@ -150,7 +150,7 @@ class EconomyScheduler:
                 self._backlog.add(task)
 
     def _keep_booking(self, booking: Booking, past: ResumeState) -> None:
-        """Take over a booking of an earlier incarnation, if its job and site are still there."""
+        """Take over a booking of an earlier incarnation if the booked job and site still exist."""
         task, agreement = booking.task, booking.agreement
         site = self._explorer.site(agreement.owner)
         if site is None or task in past.ended or self._bought.has(task):
@@ -166,7 +166,7 @@ class EconomyScheduler:
 
     def seconds_of(self, task: int, site: str) -> float:
         """
-        Seconds that a job runs at a site, by its estimate and by what jobs there have taken.
+        Estimate a job's seconds at a site from the stated runtime and earlier jobs there.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class EconomyScheduler:
         return self._decide()
 
     def _again(self, outcome: Outcome) -> None:
-        """Try a job again after its wait; until then it needs no processor."""
+        """Queue a job for another attempt, holding no processor during the retry delay."""
         wait = 0.0
         if outcome.status is not Status.CANCELLED:
             self._failures[outcome.task] = failures = self._failures.get(outcome.task, 0) + 1
@@ -231,7 +231,7 @@ class EconomyScheduler:
         return self._decide()
 
     def short(self, pilot: Pilot) -> None:
-        """Take back the jobs of an unaffordable pilot; they wait until another has ended."""
+        """Take back the jobs of an unaffordable pilot until another pilot has ended."""
         processor = self._bought.get(pilot.name)
         if processor is None:
             return
@@ -273,7 +273,7 @@ class EconomyScheduler:
         return min(self._wake, self._backlog.next_up)
 
     def routed(self, pilot: Pilot) -> Pilot:
-        """Return the pilot unchanged, since it has its site already."""
+        """Return the pilot unchanged: this scheduler chose the site when it planned the pilot."""
         return pilot
 
     def take_events(self) -> list[SchedulerEvent]:
@@ -495,7 +495,7 @@ class EconomyScheduler:
     def _placed(
         self, task: int, site: SiteFacts, now: float, seconds: float, money: float
     ) -> BoughtProcessor | None:
-        """Buy for a job and give it a processor at that price; return None where there is none."""
+        """Buy time for a job and assign a processor; return None if either is not to be had."""
         bought = self._trading.buy(site, seconds, now, money)
         if isinstance(bought, Refusal):
             if self._trading.crowded:
@@ -522,7 +522,7 @@ class EconomyScheduler:
             self._probed.discard(site)
 
     def _pay(self, held: BoughtProcessor, outcome: Outcome) -> None:
-        """Take an ended job off its processor, and pay the owner for what it used."""
+        """Take an ended job off its processor, and pay the owner for the job's use."""
         held.tasks.remove(outcome.task)
         agreement = held.agreements.pop(outcome.task, None)
         if agreement is not None:
@@ -530,7 +530,7 @@ class EconomyScheduler:
             self._trading.over(held.site, agreement, used * held.price)
 
     def _take_back(self, held: BoughtProcessor, task: int) -> None:
-        """Put a job that did not begin back among those to be sent."""
+        """Return a job that did not begin to the backlog."""
         self._unlearned(task, held.site)
         self._bought.take_off(task)
         held.tasks.remove(task)
@@ -542,7 +542,7 @@ class EconomyScheduler:
         self._backlog.add(task)
 
     def _depth(self, site: SiteFacts) -> int:
-        """Return how many jobs a processor is given at most, the one it runs included."""
+        """Return the most jobs given to one processor, the running job included."""
         if site.is_shared or not self._estimates.is_known:
             return 1
         seconds = self._estimates.takes(site.name) * self._backlog.mean

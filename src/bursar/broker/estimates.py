@@ -93,7 +93,7 @@ class RuntimeEstimates:
 
     def mean(self, site: str) -> float | None:
         """
-        Return the mean seconds from sending a job to knowing its end, as observed at the site.
+        Return the mean seconds from sending a job to learning of the job's end, as observed.
 
         None before a job has ended there.
         """
@@ -101,7 +101,9 @@ class RuntimeEstimates:
         return seen.took / seen.count if seen.count else None
 
     def mean_run(self, site: str) -> float | None:
-        """Return the observed mean seconds from a job's start to its end; None before one."""
+        """
+        Return the mean run time of the site's jobs, seconds; None before a job has ended there.
+        """
         seen = self._seen[site]
         return seen.ran / seen.count if seen.count else None
 
@@ -124,7 +126,7 @@ class RuntimeEstimates:
 
     def takes(self, site: str) -> float:
         """
-        Return the expected seconds from sending a job of size 1 to knowing its end.
+        Return the expected seconds from sending a job of size 1 to learning of the job's end.
 
         Raises
         ------
@@ -152,7 +154,7 @@ class RuntimeEstimates:
     @property
     def spread(self) -> float:
         """
-        Standard deviation of a job's time over its mean at its site, as observed.
+        Pooled standard deviation of the jobs' times, relative to the mean of each site.
 
         0 while no site has had two jobs.
         """
@@ -175,7 +177,9 @@ class RuntimeEstimates:
         return float(stdtrit(degrees, CONFIDENCE)) if degrees else 0.0
 
     def _blend(self, seen: _ObservedRuntimes, total: float, over: float) -> float:
-        """Blend a site's own mean with its expectation, scaled by what was seen anywhere."""
+        """
+        Blend a site's observed mean with the expected time, scaled by the error seen at all sites.
+        """
         if not self.is_known:
             raise ValueError("nothing is known of how long jobs take")
         # One site's jobs tell of all: if they took twice as long as stated, others will, too.
@@ -183,7 +187,7 @@ class RuntimeEstimates:
         return (TRUST * stretch * seen.expected + total) / (TRUST + seen.count)
 
     def _deviations(self) -> tuple[float, int]:
-        """Return the pooled sum of squared relative deviations, and its degrees of freedom."""
+        """Return the pooled sum of squared relative deviations, and the degrees of freedom."""
         squares, degrees = 0.0, 0
         for seen in self._seen.values():
             if seen.count > 1:

@@ -40,7 +40,7 @@ class GridExplorer:
         return self._faults.get(name, 0) < PATIENCE and not self._estimates.is_broken(name)
 
     def failed(self, name: str) -> bool:
-        """Note that a site gave no processor; return whether it is left out from now on."""
+        """Record that a site gave no processor; return whether the site is left out from now on."""
         self._faults[name] = self._faults.get(name, 0) + 1
         # Equal, not at least: the caller tells of it once.
         return self._faults[name] == PATIENCE

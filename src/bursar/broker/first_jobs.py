@@ -35,7 +35,7 @@ FIRST_CHECK = 32.0
 """Part of the longest run time after which jobs that have not ended are looked at again."""
 
 Prefer = Callable[[JobPacking, float, float], PackingResult | None]
-"""Lays out all jobs within seconds and currency units as the goal prefers; None where they do not
+"""Packs all jobs within a time (seconds) and a cost (currency units); None if the jobs do not
 fit."""
 
 

@@ -13,7 +13,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
 Choose = Callable[[int], tuple[SiteFacts, float]]
-"""Returns the site of a task if it is sent now, and the seconds to request there."""
+"""Returns the site for a task sent now, and the seconds to request there."""
 
 
 class JustInTimeScheduler:
@@ -103,7 +103,7 @@ class JustInTimeScheduler:
 
     def routed(self, pilot: Pilot) -> Pilot:
         """
-        Return the pilot with its site; called when it is sent, since each pilot changes the queues.
+        Choose the pilot's site; called on sending, since each pilot sent changes the queues.
         """
         (task,) = pilot.tasks
         site, seconds = self._choose(task)

@@ -92,7 +92,7 @@ class SiteQueue:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the site failed so often that it gets no more jobs."""
+        """Whether the site is left out for having failed too often."""
         return self.failures >= MOST_FAILURES
 
     @property

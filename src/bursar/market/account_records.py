@@ -192,6 +192,6 @@ def matches_agreement(row: LedgerRow, found: AgreementBalance | None) -> bool:
 
 
 def period_of(per: Per, moment: float) -> tuple[int, ...]:
-    """Return year, month and day of a moment, as many as name its period."""
+    """Return a moment's period: the year, with the month and day where the period is shorter."""
     parts = PERIOD_PARTS[per]
     return gmtime(moment)[:parts] if parts else ()

@@ -286,7 +286,7 @@ class Accounts:
         memo: str = "",
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
-        """Give part of what an agreement holds back to its user."""
+        """Release part of an agreement's hold to the user."""
         found = self._agreements.get(agreement)
         if found is None:
             return _no(f'no agreement "{agreement}"')
@@ -442,7 +442,7 @@ class Accounts:
             self._note(row)
 
     def _note(self, row: LedgerRow) -> None:
-        """Count a row in the sums of its agreement and in the quota of its user."""
+        """Count a row in the agreement's sums and in the user's quota."""
         amount, kind = row.amount, row.kind
         found = self._agreements.get(row.agreement)
         if found is None:
@@ -473,7 +473,7 @@ class Accounts:
         self._apply(row)
 
     def _fault_of(self, row: LedgerRow) -> str:
-        """Return why a row cannot follow those before it; empty when it can."""
+        """Return why a row cannot follow the ledger's last row; empty for a valid row."""
         left, right = _SHAPES.get(row.kind, ("?", "?"))
         found = self._agreements.get(row.agreement)
         if row.number != len(self._rows) + 1:
@@ -497,7 +497,7 @@ class Accounts:
         return ""
 
     def _put(self, account: LedgerAccount) -> None:
-        """Enter an account and count anew, under its quota, what its agreements used."""
+        """Enter an account, and recount the use of the account's agreements under the new quota."""
         self._accounts[account.name] = account
         if account.kind == "user":
             holder = self._holders.setdefault(account.name, UserBalance(account))

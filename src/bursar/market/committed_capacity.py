@@ -57,7 +57,7 @@ class CommittedCapacity:
 
     def forget(self, now: float, begun: float) -> None:
         """
-        Drop expired commitments, and those that ended before any start that is still sold.
+        Drop commitments that have expired or that ended before the earliest start still on sale.
 
         Parameters
         ----------

@@ -68,7 +68,7 @@ class _GuardedLease:
         return lease.charge(lease.processors * (moment - lease.start))
 
     def worst(self, moment: float) -> Micros:
-        """Return the most that the lease may cost when nobody watches it from a moment on."""
+        """Return the lease's greatest possible cost if unwatched from a moment on."""
         lease = self.lease
         if lease.until is not None:
             moment = min(moment, lease.until)
@@ -221,7 +221,7 @@ class BudgetGuard:
 
     def close(self, lease: str, now: float) -> Lease:
         """
-        End a lease, pay its site, and free the rest of the hold.
+        End a lease, pay the site, and free the rest of the hold.
 
         Parameters
         ----------
@@ -241,7 +241,7 @@ class BudgetGuard:
 
     def close_lost(self, lease: Lease, last_seen: float) -> Lease:
         """
-        End a lease of a killed process whose provider keeps no record of its own.
+        End a killed process's lease whose provider keeps no record of the time held.
 
         The lease is paid up to the last moment at which that process is known to have run.
         """
@@ -249,7 +249,7 @@ class BudgetGuard:
 
     def end(self, lease: str, now: float) -> Lease:
         """
-        Give a lease back whose provider will say from when to when its processors were held.
+        Return a lease's processors; the provider reports later how long they were held.
 
         The most that the lease may still cost stays held; the rest is free again.
 
@@ -285,7 +285,7 @@ class BudgetGuard:
         settled_by: SettledBy = "record",
     ) -> Lease:
         """
-        Settle a lease that was given back, by its provider's word.
+        Settle a returned lease by the time that the provider reports.
 
         Parameters
         ----------
@@ -370,7 +370,7 @@ class BudgetGuard:
 
     def least_budget(self, task: int, lease: str, now: float, seconds: float) -> Micros:
         """
-        Return the smallest budget with which a task would start now and run to its end.
+        Return the smallest budget with which a task could start now and finish.
 
         The same worst case as :meth:`admit` and :meth:`tick` ask for: every lease without an
         agreed end is kept until the task's end and :data:`LEAD`, or until the wall limits of

@@ -1,4 +1,4 @@
-"""Computes prices by an owner's pricing policy, and when they next change."""
+"""Computes prices by an owner's pricing policy, and the time of the next price change."""
 
 import math
 from collections.abc import Iterator
@@ -171,7 +171,7 @@ def _applies(rule: Calendar, moment: float) -> bool:
 
 
 def _bounds(rule: Calendar, now: float) -> Iterator[float]:
-    """Yield each moment after now, and some before, at which the rule may change its effect."""
+    """Yield times, some of them before now, at which the rule may begin or end to apply."""
     zone = ZoneInfo(rule.zone)
     midnight = datetime.fromtimestamp(now, zone).replace(
         hour=0, minute=0, second=0, microsecond=0, tzinfo=None

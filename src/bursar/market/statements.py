@@ -382,7 +382,7 @@ def _effects(row: LedgerRow, account: str, owner: str | None) -> Iterator[tuple[
 
 
 def _bare(account: str) -> str:
-    """Return an account's name without its kind."""
+    """Return an account's name without the prefix of the account's kind."""
     return account.partition(":")[2] or account
 
 

@@ -180,7 +180,7 @@ class TradeManager:
         return min((side.next_tick() for side in self._all()), default=math.inf)
 
     def forget(self, deal: str) -> tuple[Agreement, ...]:
-        """Drop the conversations of a finished deal; return the agreements they led to."""
+        """Drop the conversations of a finished deal; return the agreements reached."""
         removed = self._of(deal)
         self._sides = {key: side for key, side in self._sides.items() if key[0] != deal}
         return _agreed(removed)

@@ -42,14 +42,14 @@ _PERIODS = 1_000
 
 
 class AgreementRegistrar(Interface):
-    """Registry of an owner's agreements, which names each and may refuse it before it binds."""
+    """Registry that names an owner's agreements and may refuse an agreement before signing."""
 
     def name(self) -> str:
         """Return a unique name for the next agreement."""
         ...
 
     def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
-        """Enter an agreement that a conversation has reached, or return why it must not be."""
+        """Enter an agreement reached in a conversation, or return the reason for a refusal."""
         ...
 
     def take_back(self, agreement: Agreement, now: float) -> None:
@@ -106,7 +106,7 @@ class OwnerState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BargainingRules:
     """
-    Rules by which an owner concedes while it bargains.
+    Rules by which an owner concedes in bargaining.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class TradeServer:
         return tuple(self._agreements.values())
 
     def reprice(self, pricing: Pricing) -> None:
-        """Set the pricing from now on; quotes and agreements keep their prices."""
+        """Set the pricing for new offers; earlier quotes and agreements keep the old prices."""
         self._pricing = pricing
         self._factor, self._period = 1.0, None
 
@@ -408,7 +408,7 @@ class TradeServer:
 
     def restore(self, agreement: Agreement) -> None:
         """
-        Restore an agreement from before a restart, without a check that its processors are free.
+        Restore an agreement made before a restart, without checking for free processors.
         """
         self.capacity.restore(
             agreement.id, agreement.processors, agreement.start, agreement.terms.end

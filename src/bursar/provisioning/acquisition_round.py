@@ -113,7 +113,7 @@ class AcquisitionRound:
         return amounts
 
     def _put(self, amounts: dict[str, int], site: PoolSite, amount: int) -> int:
-        """Assign a site more processors, in whole units; return how many it could take."""
+        """Assign a site more processors, in whole units; return the number assigned."""
         unit = self._unit_at(site)
         if amount <= 0 or not unit:
             return 0
@@ -149,7 +149,7 @@ class AcquisitionRound:
         return demand.tasks > 0 and not demand.running and not self._stay
 
     def _below_fewest(self, site: PoolSite) -> int:
-        """Count the processors by which a site is, or soon will be, below its least number."""
+        """Count the processors missing, now or soon, from a site's least number."""
         fewest = site.rules.fewest
         if not fewest:
             return 0
@@ -337,7 +337,7 @@ class AcquisitionRound:
 
     def _is_starting(self, site: str) -> bool:
         """
-        Whether a request that should start at once is on its way to do so.
+        Whether a request that fits the free processors has been sent but has not started yet.
 
         What has to wait is held back meanwhile: handed in now, it could be through the
         scheduler's own delays sooner, and take a processor that the other needs.

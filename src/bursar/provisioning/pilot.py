@@ -1,5 +1,5 @@
 """
-The program that a pilot's job runs on each of its nodes.
+The program that a pilot's job runs on each node.
 
 It has one worker for all processors of the node, in a process forked from its own so that
 only one Python has to start; a worker that dies is replaced, and what it ran is killed first.
@@ -26,7 +26,7 @@ from bursar.model.errors import InputError
 from bursar.worker.worker_settings import WorkerSettings, hello_of, make_connection
 
 PROCESSORS = "BURSAR_PROCESSORS"
-"""Variable by which a job says how many processors it has on this node."""
+"""Environment variable with the number of the job's processors on this node."""
 
 SEAL_KEY = "BURSAR_SEAL_KEY"
 """Variable that says which file of this node sealed tasks are opened with."""
@@ -90,7 +90,7 @@ def processors_here(credential: Credential, text: str) -> int:
 
 class PilotSupervisor:
     """
-    Runs one worker at a time on a node, and replaces it when it dies.
+    Runs one worker at a time on a node, and replaces a worker that dies.
 
     Parameters
     ----------
@@ -145,7 +145,9 @@ class PilotSupervisor:
             wait = min(2 * wait, _LONGEST_WAIT)
 
     def _have_worker(self) -> int:
-        """Start a worker and wait for its end; return its exit status, with nothing left of it."""
+        """
+        Run a worker process, remove what the worker left, and return the worker's exit status.
+        """
         self._count += 1
         parent = os.getpid()
         process = os.fork()
@@ -164,7 +166,7 @@ class PilotSupervisor:
         return self._watch(process)
 
     def _work(self) -> int:
-        """Run the worker, in its own process."""
+        """Run the worker; called in the forked child process."""
         given = self._credential
         settings = WorkerSettings(
             host=given.host,
@@ -237,7 +239,7 @@ def _print_error(text: str) -> None:
 
 
 def main() -> int:
-    """Run the pilot program; return its exit status."""
+    """Run the pilot program; return the exit status."""
     for number in (signal.SIGINT, signal.SIGHUP):
         # A job must not end with the terminal or session that it was submitted from.
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Usage of pilots by a site's scheduler, as it is kept with a run."""
+"""Usage of pilots by the records of a site's scheduler, kept with a run."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ USAGE = ".usage.jsonl"
 
 class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Usage of a pilot by its scheduler's record.
+    Usage of a pilot by the scheduler's record.
 
     Parameters
     ----------

@@ -118,13 +118,13 @@ class PilotPool:
     # What it is told.
 
     def asked(self, name: str, ask: AllocationRequest, now: float) -> None:
-        """Note that a request is on its way, under a name."""
+        """Record a request that was sent under a name."""
         self._memory.known[name] = PendingRequest(ask.site, asked=now, fits=ask.fits)
         if not ask.fits:  # what fits does not queue: it would tell nothing of what does
             self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
 
     def began(self, name: str, now: float) -> None:
-        """Note that an allocation has its processors."""
+        """Record that an allocation has received its processors."""
         self._memory.waits.began(name, now)
         known = self._memory.known.get(name)
         if known is not None and known.began is None:
@@ -174,7 +174,7 @@ class PilotPool:
     # How.
 
     def _learn(self, view: PoolSnapshot) -> None:
-        """Take in the view's allocations, including those that no call announced."""
+        """Record the view's allocations, including allocations that no call announced."""
         for a in view.allocations:
             known = self._memory.known.get(a.name)
             if known is None:  # of an earlier process

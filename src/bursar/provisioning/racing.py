@@ -14,7 +14,7 @@ def requests_to_withdraw(
     allocations: Iterable[Allocation], *, idle_too: bool
 ) -> list[AllocationRelease]:
     """
-    Return releases of requests that lost their race to one that has begun.
+    Return releases of requests that lost a race to a request that has begun.
 
     Parameters
     ----------

@@ -14,16 +14,16 @@ from bursar.model.demand import ProcessorDemand
 from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease, PoolSite
 
 AHEAD = 60.0
-"""Seconds before its end at which an allocation is replaced that the least number needs."""
+"""Seconds before an allocation's end at which a replacement is requested for the least number."""
 
 SETTLING = 5.0
-"""Seconds for which idle processors are kept while waiting tasks may be on their way to them."""
+"""Seconds for which idle processors are kept while waiting tasks may still be sent there."""
 
 USELESS = 120.0
 """Seconds after which centralised rules let idle processors go although tasks wait."""
 
 SILENT = 300.0
-"""Seconds within which a worker has to register, and before which its processors are not idle."""
+"""Seconds that a worker has to register; until then the worker's processors are not idle."""
 
 ROUNDING = 1e-9
 """Seconds by which the clock may be early."""
@@ -36,7 +36,7 @@ def is_active(demand: ProcessorDemand) -> bool:
 
 def ends_soon_at(allocation: Allocation) -> float:
     """
-    Return when an allocation is so near its end that the least number needs a replacement.
+    Return the time at which a replacement for an allocation is due, for the least number's sake.
 
     Infinite for a waiting allocation, and for one without an end.
     """

@@ -16,7 +16,7 @@ from bursar.provisioning.pool_snapshot import Allocation, BackfillWindow, PoolSi
 from bursar.provisioning.walltime import START
 
 SLACK = 5.0
-"""Seconds by which a request is shorter than its window: the time until the scheduler has it."""
+"""Seconds by which a request is shorter than the window, to allow for submission."""
 
 MINUTE = 60.0
 """Seconds of a minute, the unit to which schedulers round limits up."""
@@ -25,7 +25,7 @@ CLASSES = 6
 """Number of classes of window lengths, each half as long as the one before."""
 
 PIECES = 16
-"""Most requests for processors of which nobody knows when they will be free."""
+"""Most requests for processors whose release time is unknown."""
 
 SPLIT = 4
 """Requests for processors that become free together: jobs end sooner than was said, one by one."""

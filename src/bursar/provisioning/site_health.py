@@ -16,7 +16,7 @@ QUICK = 60.0
 """Seconds of an allocation's life below which a loss may well repeat."""
 
 LOSSES = 8
-"""Number of such losses in a row, in the same words, after which the site is given up."""
+"""Number of early losses in a row, with the same message, after which the site is given up."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class SiteHealth:
         self._wrong(now, words, 1 if has_others else SAME, counts=not has_others)
 
     def unreachable(self, now: float) -> None:
-        """Note that the site could not be asked; this never leads to giving it up."""
+        """Record that the site could not be asked, which never leads to giving the site up."""
         self._back_off(now)
 
     def lost(self, now: float, words: str, lived: float, *, was_busy: bool) -> None:
@@ -141,5 +141,5 @@ class SiteHealth:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Whether two messages agree but for numbers, such as those of jobs."""
+    """Whether two messages differ at most in numbers, such as job ids."""
     return re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)

@@ -1,5 +1,5 @@
 """
-Processors whose workers do not answer are paid for, but no task can count on them.
+Count processors of unresponsive workers, which cost money but run no tasks.
 
 A worker is connected to the run; the connection breaks when its machine has not answered for the
 heartbeat (:data:`bursar.dispatch.credential.SILENCE`), or at once when its process ends. From

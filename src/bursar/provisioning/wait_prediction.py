@@ -77,7 +77,7 @@ class BoundScore:
 
 @dataclass(slots=True)
 class _WaitClass:
-    """Waits of requests that are alike, in the order in which they ended, and sorted."""
+    """Waits of similar requests, kept both in order of ending and sorted by length."""
 
     waits: deque[float] = field(default_factory=deque)
     ordered: list[float] = field(default_factory=list)
@@ -116,14 +116,14 @@ class _WaitClass:
 
 @dataclass(slots=True)
 class _BoundControl:
-    """Score of the bounds of requests of about one size, and the share that follows from it."""
+    """Score of the bounds for requests of similar size, and the quantile adapted to this score."""
 
     share: float = QUANTILE
     """Share of the waits that the next bound is to cover, above 1 while too few bounds hold."""
     score: BoundScore = field(default_factory=BoundScore)
 
     def check(self, held: bool, credit: float) -> None:
-        """Take note that a bound has held, or not, and move the share by its credit."""
+        """Record whether a bound has held, and move the share by the bound's credit."""
         self.score.given += 1
         self.score.held += held
         # Gibbs and Candes's update: whatever the waits do, the mean credit tends to QUANTILE.
@@ -171,7 +171,7 @@ class WaitPredictor:
 
     def bound(self, site: str, processors: int, seconds: float) -> float | None:
         """
-        Return the seconds within which nine of ten such requests begin.
+        Return a bound within which nine of ten similar requests begin, seconds.
 
         None with too little history.
         """
@@ -180,7 +180,7 @@ class WaitPredictor:
         return None if kind is None else kind.covering(self._control(keys).share)
 
     def asked(self, name: str, site: str, processors: int, seconds: float, now: float) -> None:
-        """Take note of a request that waits from now on; its bound of now will be checked."""
+        """Record a new waiting request, and its present bound to be checked later."""
         self._fail_until(now)
         keys = _keys(site, processors, seconds)
         kind, share = self._kind(keys), self._control(keys).share
@@ -190,7 +190,7 @@ class WaitPredictor:
             heapq.heappush(self._due, (now + bound, name))
 
     def began(self, name: str, now: float) -> None:
-        """Take note that a request has its processors; of an unknown one nothing is learned."""
+        """Record that a request got its processors; ignore unknown requests."""
         self._fail_until(now)
         asked = self._open.pop(name, None)
         if asked is None:
@@ -201,12 +201,12 @@ class WaitPredictor:
             self._kinds.setdefault(key, _WaitClass()).add(wait)
 
     def started(self, site: str, delay: float) -> None:
-        """Take note that a request that fitted has started, so many seconds after it was made."""
+        """Record the start delay, seconds, of a request that fitted the free processors."""
         self._starts.setdefault(site, deque(maxlen=STARTS)).append(max(0.0, delay))
 
     def starts_slowly(self, site: str) -> bool:
         """
-        Whether a site takes long to start requests that it has room for.
+        Whether a site is slow to start requests for which processors are free.
 
         Half of the last requests that fitted took longer than :data:`SLOW`. A site of which
         nothing is known is taken to be slow.
@@ -216,7 +216,7 @@ class WaitPredictor:
 
     def ended(self, name: str, now: float) -> None:
         """
-        Take note that a request will never have its processors.
+        Record that a request has ended without ever getting processors.
 
         A bound that the request has outlasted has failed; about others nothing can be said.
         """

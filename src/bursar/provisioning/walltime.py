@@ -24,7 +24,9 @@ def mean_seconds(demand: ProcessorDemand, site: PoolSite) -> float:
 
 
 def has_time(demand: ProcessorDemand, site: PoolSite) -> bool:
-    """Whether even the longest task fits into the longest allocation; estimates as they are."""
+    """
+    Whether the longest task fits into the longest allocation, estimates taken without a margin.
+    """
     return not site.batch or demand.longest / site.speed <= longest_walltime(site)
 
 

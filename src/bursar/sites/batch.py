@@ -162,8 +162,7 @@ class BatchSite:
         notify: Callable[[str], None],
     ) -> dict[str, "HeldPilot"]:
         """
-        Take over pilots of an earlier process of the run whose jobs are still there; return them by
-        name.
+        Take over an earlier process's pilots whose jobs are still there; return the pilots by name.
 
         Parameters
         ----------
@@ -195,7 +194,7 @@ class BatchSite:
             await self._make_ready()
 
     async def leave(self) -> None:
-        """Leave the pilots to the scheduler, where they go on or wait on."""
+        """Leave the pilots running or waiting at the scheduler."""
         await self._leave()
 
     async def _leave(self) -> None:
@@ -211,7 +210,7 @@ class BatchSite:
             entry.fail(failure)
 
     async def _make_ready(self) -> None:
-        """Give back what an earlier process left, once, however many callers wait for it."""
+        """Give back what an earlier process left, once for all concurrent callers."""
         if self._is_ready:
             return
         if self._readying is None or self._readying.done():
@@ -226,7 +225,7 @@ class BatchSite:
         self._is_ready = True
 
     async def refresh(self) -> None:
-        """Ask for the queue as it is now; raise SiteError when the scheduler does not answer."""
+        """Query the queue's present state; raise SiteError when the scheduler does not answer."""
         await self._queue.refresh()
 
     # What the site says of itself.
@@ -307,7 +306,7 @@ class BatchSite:
         on_event: Callable[[str], None],
     ) -> "HeldPilot":
         """
-        Hand in a job, and wait until it runs or its workers report.
+        Submit a job, and wait until the job runs or a worker of the job reports.
 
         Pilots of one bundle are one submission.
         """
@@ -370,7 +369,7 @@ class BatchSite:
         return SiteError(f"{name}: {error}", transient=error.transient)
 
     def _hand_in(self, entries: Sequence[BatchPilot]) -> None:
-        """Submit a bundle in one request, which goes on though some of its pilots are cancelled."""
+        """Submit a bundle in one request, which goes on if some of the pilots are cancelled."""
         if not self._tasks.is_closed:  # otherwise nobody waits for them any more
             self._tasks.start(self._submit(entries))
 
@@ -484,7 +483,7 @@ class BatchSite:
             self._watch.poll_soon()  # how much it got, the scheduler has to say
 
     def _began(self, entry: BatchPilot, report: JobReport | None) -> None:
-        """Note that the pilot has its processors."""
+        """Record that the pilot has received its processors."""
         # Worker and scheduler both announce the begin, in any order: the first one counts.
         if entry.has_begun or entry.begun.done():
             return
@@ -516,7 +515,7 @@ class BatchSite:
         await self._give_up(entry)
 
     async def _give_up(self, entry: BatchPilot) -> None:
-        """End the job, whatever state it is in."""
+        """End the job in whatever state."""
         self._pilots.pop(entry.pilot.name, None)
         entry.abandon()
         ending = None
@@ -568,7 +567,7 @@ class BatchSite:
         self._jobs = {job: pilot for job, pilot in self._jobs.items() if job in there}
 
     async def _close(self) -> None:
-        """End all jobs and give back all windows; wait until they are seen to be gone."""
+        """End all jobs and give back all windows; wait until none is listed."""
         # First: it would go on asking about jobs that are cancelled here.
         await self._settlement.close()
         for entry in list(self._pilots.values()):

@@ -1,4 +1,4 @@
-"""A pilot at a batch scheduler, from its request to its end."""
+"""A pilot at a batch scheduler, from request to end."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ def _future() -> "asyncio.Future[Any]":
 @dataclass(slots=True, eq=False)
 class BatchPilot:
     """
-    State of a pilot and its job.
+    State of a pilot and of the pilot's job.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class BatchPilot:
 
     def granted(self, report: JobReport | None, now: float) -> tuple[int | None, float | None]:
         """
-        Return processors and seconds that the pilot got; None where as many as it asked for.
+        Return the processors and seconds granted to the pilot; None where equal to the request.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class BatchPilot:
         return processors, None if self.seconds == pilot.duration else self.seconds
 
     def fail(self, error: Exception) -> None:
-        """Report to those who wait for the pilot that it will not begin."""
+        """Tell the pilot's waiters that the pilot will not begin."""
         for future in (self.submitted, self.begun):
             if not future.done():
                 future.set_exception(error)
@@ -139,7 +139,8 @@ class HeldPilot:
 
     async def lost(self) -> tuple[AllocationLoss, str]:
         """
-        Return when the job that holds the processors has ended by itself.
+        Wait until the job that holds the processors ends on its own; return the loss and the
+        reason.
 
         See :class:`bursar.sites.protocol.HeldProcessors`.
         """

@@ -21,7 +21,7 @@ class _SubmissionBundle(Generic[T]):
 
 class SubmissionBundles(Generic[T]):
     """
-    Gathers the pilots of a bundle, however long one of them takes to get ready.
+    Gathers the pilots of a bundle until all that arrived in time are ready.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class QueueObserver:
 
     async def refresh(self) -> None:
         """
-        Ask for the queue as it is now.
+        Query the queue's present state.
 
         Raises
         ------

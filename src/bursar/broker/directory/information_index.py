@@ -166,7 +166,7 @@ class InformationIndex:
 
     def refresh(self, now: float) -> None:
         """
-        Ask the sources and indexes that are due, those below first.
+        Ask the sources and indexes that are due, lower indexes first.
 
         A round that was missed is not made up for: what sites say is what is true now.
         """
@@ -219,7 +219,7 @@ class InformationIndex:
         return status
 
     def _settle(self, now: float) -> None:
-        """Take in statuses that have arrived by now, and drop those that are too old."""
+        """Store statuses that have arrived by now, and drop statuses that are too old."""
         while self._coming and self._coming[0][0] <= now:
             self._entries.merge(self._coming.popleft()[1])
         self._entries.drop_expired(now)

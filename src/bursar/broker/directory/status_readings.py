@@ -1,4 +1,4 @@
-"""Readings of an index at one time, as its readers get them."""
+"""Readings of an index at one time, with the age of each status."""
 
 from collections.abc import Iterator, Mapping
 
@@ -65,7 +65,7 @@ class StatusReadings(Mapping[str, StatusReading]):
 
     @property
     def ages(self) -> NDArray[np.float64]:
-        """Ages of all statuses, in their order, seconds."""
+        """Ages of all statuses, seconds, in the order of the statuses."""
         return self.now - self._knowledge.published_at
 
     def __getitem__(self, site: str) -> StatusReading:

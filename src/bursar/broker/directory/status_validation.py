@@ -23,7 +23,7 @@ def validate_status(
     status: object, *, site: str, now: float, processors: int | None = None
 ) -> SiteStatus | Refusal:
     """
-    Return the status that a site reported if it can be true, else a refusal.
+    Return a site's reported status if the values can be true, else a refusal.
 
     Parameters
     ----------

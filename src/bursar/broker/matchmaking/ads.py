@@ -27,7 +27,7 @@ CONSTANT = {
     "UnitPrice": (),
     "Currency": (),
 }
-"""Names of what does not change at a site, with their other names."""
+"""Names of a site's constant attributes, each with its synonyms."""
 
 CHANGING = {
     "State": ("Status", "GlueCEStateStatus"),
@@ -37,7 +37,7 @@ CHANGING = {
     "EstimatedTraversalTime": ("GlueCEStateEstimatedResponseTime",),
     "FreeMemory": (),
 }
-"""The same of what changes."""
+"""Names of a site's changing attributes, each with its synonyms."""
 
 MEMORY_IN_MEGABYTES = ("GlueHostMainMemoryRAMSize",)
 FREE_MEMORY_IN_MEGABYTES = ("GlueHostMainMemoryRAMAvailable",)
@@ -57,14 +57,14 @@ REQUIREMENTS = "requirements"
 """Attribute that says which jobs a site takes."""
 
 JOB_ATTRIBUTES = frozenset({"processors", "cpunumber", "memory", "runtime", "inputdata"})
-"""Attributes that every job's ad can have by itself, in lower case."""
+"""Attributes, in lower case, that :func:`job_ad` derives from the job's own description."""
 
 OF_QUEUE = frozenset(
     lower(name)
     for plain in ("FreeProcessors", "Running", "Waiting", "EstimatedTraversalTime")
     for name in (plain, *CHANGING[plain])
 )
-"""Attributes that jobs of ours which are on their way to a site will change."""
+"""Attributes of a site that our own jobs will change when they reach the site's queue."""
 
 Attributes = dict[str, Any]
 """Values by name in lower case."""
@@ -149,7 +149,7 @@ def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
 
 
 def _named(values: Mapping[str, Fact | None]) -> Attributes:
-    """Return each known value under all of its names."""
+    """Return each known value under every synonym of its name."""
     return {
         key: value for plain, value in values.items() if value is not None for key in _KEYS[plain]
     }

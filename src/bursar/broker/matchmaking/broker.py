@@ -200,7 +200,7 @@ class ResourceBroker:
 
     def sent(self, job: BrokerJob, site: str) -> None:
         """
-        Note that a job is on its way to a site.
+        Record that a job was sent to a site and has not reached the queue yet.
 
         Raises
         ------
@@ -222,7 +222,7 @@ class ResourceBroker:
         )
 
     def arrived(self, number: int) -> None:
-        """Note that a sent job is in the queue of its site."""
+        """Record that a sent job has reached the queue of the site."""
         self._in_flight.arrive(number, self._clock())
 
     def began(self, number: int) -> None:
@@ -231,7 +231,7 @@ class ResourceBroker:
 
     def ended(self, number: int, *, well: bool = True) -> None:
         """
-        Note that a job has left its site.
+        Record that a job has left the site.
 
         Parameters
         ----------

@@ -120,7 +120,7 @@ def best(ranks: FloatArray) -> FloatArray:
 
 def stochastic(ranks: FloatArray) -> FloatArray:
     """
-    Give better sites more, in proportion to their rank or to its inverse.
+    Weigh sites in proportion to rank or to the inverse of rank.
 
     Cavalieri et al. (2003, section 2.2) write ``P_i = K_i / K_tot`` with ``K_i = 1 / |R_i|`` and
     call these probabilities "proportional to their rank values". Their own ranks are minus times,

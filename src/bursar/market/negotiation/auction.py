@@ -105,11 +105,11 @@ class Auctioneer(NegotiationSide):
         return self.state in ("sold", "unsold")
 
     def worth(self, amount: Micros) -> Micros:
-        """Return an amount such that more is better: negated in reverse. Self-inverse."""
+        """Turn an amount into a score of which more is better: negated in reverse. Self-inverse."""
         return -amount if self.reverse else amount
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Decide the auction once its time for bids is over."""
+        """Decide the auction once the time for bids is over."""
         return self._close(now) if self.state == "called" and now >= self.closes else ()
 
     def next_tick(self) -> float:

@@ -171,7 +171,7 @@ class DoubleAuctioneer(NegotiationSide):
         return self.closes if self.state == "called" else math.inf
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Clear the market when orders close, and tell each party its trades."""
+        """Clear the market when orders close, and report the trades to each party."""
         if self.state != "called" or now < self.closes:
             return ()
         orders = self._orders.values()

@@ -111,7 +111,7 @@ class PostedBuyer(BuyerSide):
         return (request,)
 
     def accept(self, now: float) -> tuple[TradeMessage, ...]:
-        """Accept the quote; do nothing when there is none, or it has expired."""
+        """Accept the quote; do nothing without a quote or after the quote has expired."""
         if self.state != "quoted" or self.quote is None or now >= self.quote.expires:
             return ()
         answer = self._make(Accept, self.owner, of=self.quote.number)

@@ -20,11 +20,15 @@ class Seller(Protocol):
     def terms(
         self, deal: str, customer: str, template: DealTemplate, now: float
     ) -> Terms | Refusal:
-        """Return the owner's terms by its pricing, and the time at which processors are free."""
+        """
+        Return the owner's terms: the price by the pricing policy, the start by free processors.
+        """
         ...
 
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
-        """Take note of a quote or bid; the seller may set its processors aside until it expires."""
+        """
+        Record a quote or bid; the seller may reserve processors until the quote or bid expires.
+        """
         ...
 
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
@@ -146,7 +150,7 @@ class BuyerSide(NegotiationSide, ABC):
         return ()
 
     def _agree(self, message: Confirm) -> tuple[TradeMessage, ...]:
-        """Keep the agreement if its terms are those that were accepted."""
+        """Keep the agreement if the terms equal the accepted terms."""
         if not self._is_mine(message):
             return self._refuse(message, "is not what was accepted")
         self.agreement = message.agreement

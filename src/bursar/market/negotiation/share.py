@@ -45,7 +45,7 @@ def proportional_shares(processors: int, bids: Mapping[str, Micros]) -> dict[str
 
 class ShareAuctioneer(Auctioneer):
     """
-    Collects bids, each bidder one, and divides the lot's processors when it closes.
+    Collects one bid from each bidder, and divides the lot's processors at the close.
 
     Attributes
     ----------

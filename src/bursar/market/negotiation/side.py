@@ -55,7 +55,7 @@ class NegotiationSide(ABC):
 
     def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
-        Process a message, or reject it with a reason.
+        Process a message, or answer with a rejection and a reason.
 
         Parameters
         ----------

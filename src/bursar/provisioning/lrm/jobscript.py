@@ -61,7 +61,7 @@ def job_script(
 
 def element(variable: str, first: int) -> str:
     """
-    Return the line that tells a job its number among equal jobs, from 0 on.
+    Return the script line that sets a job's number among equal jobs, from 0 on.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def element(variable: str, first: int) -> str:
 
 def plain_folder(request: JobRequest) -> str:
     """
-    Return the request's folder if the scheduler can take its path.
+    Return the request's folder if the scheduler accepts the path.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A scheduler's listing of one job, before it is turned into a report or a queue entry."""
+"""A scheduler's listing of one job, not yet turned into a report or a queue entry."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ class ListedJob:
 
     @property
     def report(self) -> JobReport:
-        """Return the report of the job for its listener."""
+        """Return the report on the job for the job's listener."""
         running = self.state == "running"
         over = self.began is not None and self.limit is not None and running
         return JobReport(

@@ -122,12 +122,14 @@ class HeldThreads:
             self.lose("its Dask workers are gone")
 
     def lose(self, why: str) -> None:
-        """Report the threads as lost, unless they have been lost before."""
+        """Report the threads as lost; a second call changes nothing."""
         if not self._lost.done():
             self._lost.set_result(("lost", why))
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Return when the Dask workers are gone and no others have replaced them."""
+        """
+        Wait until the Dask workers are gone without replacement; return the loss and the reason.
+        """
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
@@ -174,7 +176,7 @@ class HeldThreads:
             self.wanted -= share.threads
 
     def _drop(self, share: "_ThreadShare") -> bool:
-        """Give up one worker's threads; return whether they were held."""
+        """Give up one worker's threads; return whether the threads were held."""
         if share not in self._shares:
             return False
         self._count()
@@ -184,7 +186,7 @@ class HeldThreads:
         return True
 
     def _count(self) -> None:
-        """Add up the thread-seconds so far; called before each change of their number."""
+        """Add up the thread-seconds so far; called before each change in the number of threads."""
         now = asyncio.get_running_loop().time()
         self._had += self.processors * (now - self._counted)
         self._counted = now

@@ -1,4 +1,4 @@
-"""Run Flux's commands and interpret their answers."""
+"""Run Flux's commands and parse the output."""
 
 import math
 import re

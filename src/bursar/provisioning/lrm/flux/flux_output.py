@@ -218,7 +218,7 @@ def nodes_of(everything: str, allocated: str, down: str) -> list[ClusterNode]:
 
 
 def expand(hosts: str) -> tuple[str, ...]:
-    """Names of a host list such as ``n[1-3,7],m`` (Flux RFC 29)."""
+    """Expand a host list, for example ``n[1-3,7],m`` (Flux RFC 29), to names."""
     names = []
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", hosts):
         found = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part.strip())
@@ -234,7 +234,7 @@ def expand(hosts: str) -> tuple[str, ...]:
 
 
 def _numbers(text: object) -> list[int]:
-    """Numbers of an id set such as ``0-3,7`` or ``[0-3,7]`` (Flux RFC 22)."""
+    """Expand an id set, for example ``0-3,7`` or ``[0-3,7]`` (Flux RFC 22), to numbers."""
     numbers: list[int] = []
     for piece in str(text).strip("[]").split(","):
         if piece.strip():

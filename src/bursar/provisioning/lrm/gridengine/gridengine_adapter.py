@@ -1,4 +1,4 @@
-"""Run Grid Engine's commands and interpret their answers."""
+"""Run Grid Engine's commands and parse the output."""
 
 import math
 import re
@@ -82,7 +82,7 @@ class GridEngine:
 
     async def submit(self, request: JobRequest) -> JobIds:
         """
-        Submit jobs, or one array of them.
+        Submit single jobs or one job array.
 
         What no queue could ever run is refused at once (``-w e``), with what ``-w v`` says of it.
         """
@@ -478,7 +478,7 @@ def _report(id: str, line: QstatJob) -> JobReport:
 
 
 def _plain(name: str) -> str:
-    """Return a reservation's name, with a letter in front where it has none."""
+    """Return a reservation's name, prefixed with "j" unless the name begins with a letter."""
     return name if name[:1].isalpha() else f"j{name}"
 
 

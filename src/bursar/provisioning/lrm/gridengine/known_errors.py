@@ -46,4 +46,4 @@ COMPLAINTS = (
         'look at the site\'s "directives"',
     ),
 )
-"""Complaints of Son of Grid Engine 8.1.9, in its own words; the first match counts."""
+"""Error messages of Son of Grid Engine 8.1.9; the first match counts."""

@@ -77,7 +77,7 @@ class QstatJob:
     odd: str = ""
 
     def __contains__(self, task: int | None) -> bool:
-        """Whether a task is among them; None: the job itself, if it is no array."""
+        """Whether the ranges hold a task; None stands for a job that is no array."""
         if task is None or not self.tasks:
             return task is None and not self.tasks
         return any(a <= task <= z and (task - a) % step == 0 for a, z, step in self.tasks)
@@ -125,7 +125,7 @@ class QueueInstance:
 
 
 def is_listing(text: str) -> bool:
-    """Whether a text is the output of ``qstat -xml``, though it may be cut off."""
+    """Whether a text is the output of ``qstat -xml``, complete or cut off."""
     return "<job_info" in text
 
 
@@ -202,7 +202,7 @@ def nodes_of(instances: list[QueueInstance], queue: str | None) -> list[ClusterN
 
 def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJob]:
     """
-    Return the running jobs of a queue, or of all; a job's slots are summed over its hosts.
+    Return the running jobs of a queue, or of all; slots are summed over each job's hosts.
     """
     whole: dict[tuple[str, tuple[tuple[int, int, int], ...]], QstatJob] = {}
     for instance in instances:
@@ -326,12 +326,12 @@ def parse_reservations(text: str) -> dict[str, QueueReservation]:
 
 
 def owned(window: QueueReservation, own: bool) -> QueueReservation:
-    """Return a reservation with its owner noted."""
+    """Return a reservation marked as this user's or another's."""
     return replace(window, own=own)
 
 
 def parse_owners(text: str) -> dict[str, str]:
-    """Owners of advance reservations, by their numbers."""
+    """Parse the owners of advance reservations, by reservation number."""
     return dict(re.findall(r"<id>(\d+)</id>.*?<owner>([^<]*)</owner>", text, re.DOTALL))
 
 
@@ -369,7 +369,7 @@ def _job(block: str) -> QstatJob:
 
 
 def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:
-    """Ranges of a text such as ``1-5:2,9``."""
+    """Parse task ranges, for example ``1-5:2,9``."""
     ranges = []
     for part in text.split(",") if text and text != "undefined" else ():
         found = _RANGE.fullmatch(part.strip())
@@ -389,7 +389,7 @@ def _values(block: str) -> dict[str, str]:
 
 
 def _limit(instances: list[QueueInstance]) -> int | None:
-    """Slots of a host that are free by its own limit; None: it has none."""
+    """Slots free under a host's own slot limit; None for a host without a limit."""
     for instance in instances:
         value, kind = instance.resources.get("slots", ("", ""))
         if kind == "hc":

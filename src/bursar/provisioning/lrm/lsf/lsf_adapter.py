@@ -1,4 +1,4 @@
-"""Run LSF's commands and interpret their answers."""
+"""Run LSF's commands and parse the output."""
 
 import math
 import re
@@ -105,7 +105,7 @@ class LSF(MinimalManager):
         return ManagerCapabilities(arrays=True, node_ranges=True, begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> JobIds:
-        """Submit jobs, or one array of them."""
+        """Submit single jobs or one job array."""
         check(request)
         script = await self._script(request)
 
@@ -261,7 +261,7 @@ class LSF(MinimalManager):
 
 
 def _size(request: JobRequest) -> list[str]:
-    """Return the directives for slots and their spread over hosts."""
+    """Return the directives for the number of slots and the spread over hosts."""
     each = request.processors
     if request.nodes is not None:
         fewest, most = request.nodes[0] * each, request.nodes[1] * each

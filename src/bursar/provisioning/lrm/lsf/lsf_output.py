@@ -241,7 +241,7 @@ def _plain(value: object) -> str:
 
 
 def _limit(text: str) -> float | None:
-    """Seconds of a limit such as ``1440.0`` (minutes) or ``00:10:00``."""
+    """Parse a limit, for example ``1440.0`` (minutes) or ``00:10:00``, into seconds."""
     text = text.partition("/")[0].strip()
     if ":" in text:
         return seconds(text)
@@ -250,6 +250,6 @@ def _limit(text: str) -> float | None:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    """Host names of a text such as ``4*n1:n2``."""
+    """Parse the host names of a list, for example ``4*n1:n2``."""
     names = (re.sub(r"^\d+\*", "", part) for part in re.split(r"[:\s]+", text))
     return tuple(dict.fromkeys(name for name in names if name))

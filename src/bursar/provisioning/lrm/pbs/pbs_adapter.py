@@ -1,4 +1,4 @@
-"""Run PBS's commands and interpret their answers."""
+"""Run PBS's commands and parse the output."""
 
 import re
 import time
@@ -96,7 +96,7 @@ class PBS(MinimalManager):
         return ManagerCapabilities(arrays=True, begin=True, accounting=self._torque is not True)
 
     async def submit(self, request: JobRequest) -> JobIds:
-        """Submit jobs, or one array of them."""
+        """Submit single jobs or one job array."""
         check(request)
         torque = await self._is_torque()
         script = self._script(request, torque)
@@ -123,7 +123,7 @@ class PBS(MinimalManager):
         check_cancelled("qdel", answer, _GONE, COMPLAINTS)
 
     async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Report on jobs, including those in the history, by one command."""
+        """Report on jobs, finished ones included, by one command."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
     async def queue(self) -> QueueState:

@@ -198,7 +198,7 @@ def _read_job(id: str, entry: Entry) -> ListedJob:
 
 
 def _end_of(entry: Entry, limit: float | None, spent: float | None) -> tuple[JobEnding, str]:
-    """Return how a job ended and why; an empty reason where the comment says it."""
+    """Return a job's ending and the reason, empty where the job's comment gives the reason."""
     substate = str(entry.get("substate", ""))
     status = entry.get("Exit_status", entry.get("exit_status"))
     torque = "comp_time" in entry or entry.get("job_state") == "C"
@@ -300,7 +300,7 @@ def _processors(entry: Entry, asked: Entry) -> int | None:
 
 
 def _nodes(exec_host: str) -> tuple[str, ...]:
-    """Node names of a text such as ``n1/0*2+n2/0``."""
+    """Parse the node names of an ``exec_host``, for example ``n1/0*2+n2/0``."""
     return tuple(dict.fromkeys(part.partition("/")[0] for part in exec_host.split("+") if part))
 
 

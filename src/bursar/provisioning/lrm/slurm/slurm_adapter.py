@@ -1,4 +1,4 @@
-"""Run Slurm's commands and interpret their answers."""
+"""Run Slurm's commands and parse the output."""
 
 import asyncio
 import math
@@ -88,7 +88,7 @@ class Slurm:
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """Capabilities of Slurm; whether it keeps records is up to the site."""
+        """Capabilities of Slurm; whether accounting is kept depends on the site."""
         return ManagerCapabilities(
             arrays=True,
             node_ranges=True,
@@ -260,7 +260,7 @@ class Slurm:
 
     async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
-        Report on jobs by one ``squeue`` and, for those not listed, one ``sacct``.
+        Report on jobs by one ``squeue`` and, for jobs not listed, one ``sacct``.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class Slurm:
 
     def _completing(self, report: JobReport) -> JobReport:
         """
-        Call a cancelled job ended while it is completing.
+        Report a cancelled job as ended once Slurm shows the job as completing.
 
         Slurm charges it no further. On a node that has died, it is completing for minutes, until
         the node is called down.
@@ -345,7 +345,7 @@ class Slurm:
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """
-        Return usage of jobs, by the controller while it knows them, and by the records afterwards.
+        Return the usage of jobs: from the controller for recent jobs, else from accounting records.
 
         Raises
         ------

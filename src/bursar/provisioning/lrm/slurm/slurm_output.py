@@ -290,7 +290,7 @@ def read_stints(text: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def usage_of(report: JobReport, now: float) -> JobUsage | None:
-    """Return the usage of a job; None when the record does not determine it."""
+    """Return the usage of a job; None when the record does not determine the usage."""
     if report.state not in ("running", "ended"):
         return None
     if report.began is None or report.processors is None:

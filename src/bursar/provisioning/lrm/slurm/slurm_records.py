@@ -33,7 +33,7 @@ class SlurmRecords:
         self.accounting = True
 
     def note(self, raw: Mapping[str, str]) -> None:
-        """Keep the numbers under which jobs are recorded, by their ids: elements have others."""
+        """Record the numbers by which accounting knows jobs, by job id: array elements have two."""
         self._raw.update(raw)
 
     async def read(self, ids: Sequence[str]) -> tuple[slurm_output.SqueueStatus, dict[str, str]]:
