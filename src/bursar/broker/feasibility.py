@@ -1,4 +1,4 @@
-"""Check whether what is left of a campaign fits its goal, and what could be had instead."""
+"""Check whether the rest of a campaign fits the goal, and compute the alternatives if not."""
 
 import math
 from dataclasses import dataclass, replace

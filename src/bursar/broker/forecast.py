@@ -38,7 +38,7 @@ class Forecast:
         self._ended = bytearray(len(tasks))
 
     def learn(self, outcome: Outcome, final: bool) -> None:
-        """Take in the end of an attempt; after a task's last failure its successors are skipped."""
+        """Record the end of an attempt; skip the successors of a task that finally failed."""
         if not final:
             return
         self._drop(outcome.task)

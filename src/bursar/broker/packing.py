@@ -294,7 +294,7 @@ class JobPacking:
         return cost <= budget * (1 + _CLOSE) + _CLOSE
 
     def _holds(self, given: Counts, moment: float) -> bool:
-        """Whether each bay finishes its jobs by a given time, the largest first."""
+        """Whether each bay finishes the given jobs by a given time, the largest first."""
         room = self._room(moment)
         for wanted, size in zip(given, self._sizes.size, strict=True):
             seconds = size * self._each

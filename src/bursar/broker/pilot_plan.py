@@ -80,7 +80,7 @@ class Pilot:
 
 def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilot]:
     """
-    Return the pilots that a plan requests of its sites, by start.
+    Return the pilots that a plan requests from sites, ordered by start.
 
     A leased slot, or one paid whole, is one pilot, and its tasks run there as they come.
     Of a divisible slot only what tasks use is paid (HPDC'07 section 2): each chain of

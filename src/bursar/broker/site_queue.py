@@ -140,7 +140,7 @@ class SiteQueue:
             self._on[number].again = False
 
     def forget(self, name: str) -> list[int]:
-        """Drop a pilot with its jobs; return these jobs."""
+        """Drop a pilot; return the jobs of that pilot."""
         held = self._held.pop(name, None)
         if held is None:
             return []
@@ -168,7 +168,7 @@ class SiteQueue:
         return mine
 
     def forget_all(self) -> list[int]:
-        """Remove all waiting jobs; return them."""
+        """Remove and return all waiting jobs."""
         left = self.waiting
         for number in left:
             self.element.ended(number, self._clock())

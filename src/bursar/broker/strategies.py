@@ -176,7 +176,7 @@ def _earliest(
     time_left: float,
     money_left: float,
 ) -> tuple[list[int], int]:
-    """Give each job to the processor that ends it first, at no more than the money per job."""
+    """Assign each job to the processor with the earliest completion within the money per job."""
     given = [0] * len(resources)
     ends = [
         (free + resources[i].seconds, i, p)
@@ -223,7 +223,7 @@ def _paid(resource: StrategyResource, money_left: float) -> int:
 
 
 def _in_proportion(weights: Sequence[float], jobs: int) -> list[int]:
-    """Round proportional shares to whole jobs by largest remainders, keeping their sum."""
+    """Round proportional shares to whole jobs by largest remainders, keeping the sum."""
     total = sum(weights)
     exact = [jobs * weight / total for weight in weights]
     share = [math.floor(value) for value in exact]

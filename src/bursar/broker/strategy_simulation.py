@@ -1,5 +1,5 @@
 """
-Simulate a strategy before it runs, with the jobs' estimated runtimes.
+Simulate a strategy before the run, with the jobs' estimated runtimes.
 
 The economy that will bring the jobs to their sites is carried through on a clock of its own,
 with the budget guard that will hold the money. So an expectation, or a counter-offer that is
@@ -69,7 +69,7 @@ class _SimulatedPilot:
 
 class StrategySimulation:
     """
-    Runs an economy scheduler to its end in simulation.
+    Runs an economy scheduler to the end of the campaign in simulation.
 
     Parameters
     ----------

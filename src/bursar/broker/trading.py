@@ -1,5 +1,5 @@
 """
-The trade manager of a campaign asks sites for prices and makes agreements with them.
+The trade manager of a campaign asks sites for prices and makes agreements.
 
 A site with a fixed price is not asked. One whose owner has a pricing policy is bought from
 job by job through its trade server: a quote, an acceptance, an agreement that holds.
@@ -107,7 +107,9 @@ class CampaignTrader:
         self._deals = 0
 
     def _current(self, site: SiteFacts) -> TradeServer | None:
-        """Return a site's trade server as its owner stands now; None where the price is fixed."""
+        """
+        Return a site's trade server with the owner's present state; None where the price is fixed.
+        """
         server = self._servers.get(site.name)
         if server is not None and self._owners is not None:
             server.take_up(self._owners.state_of(site))
@@ -137,7 +139,7 @@ class CampaignTrader:
 
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
-        Return a site's prices for jobs that are bought when they begin.
+        Return a site's prices for jobs bought at the start of the job.
 
         Prices follow the site's calendar and its present demand; what it asks for a job that is
         booked ahead is another thing, see :meth:`bookable`.
@@ -310,7 +312,7 @@ def price_sites(
     ahead: Mapping[str, float] | None = None,
 ) -> tuple[SiteFacts, ...]:
     """
-    Return the sites at their prices of a given time, for an hour of one processor.
+    Return the sites with the prices of a given time, for an hour of one processor.
 
     Where booking ahead has another price, a slot that begins later has the price of its begin.
 

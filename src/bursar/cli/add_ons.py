@@ -60,7 +60,7 @@ ADD_ON_COMMANDS = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands, each from its distribution or, without that, as a hint to install it."""
+    """Add the add-ons' commands; a missing distribution's command prints how to install it."""
     for command in ADD_ON_COMMANDS:
         if command.is_installed:
             import_module(command.module).register(app)

@@ -67,7 +67,7 @@ def amend_run(
 def _split(
     text: str | None, parse: Callable[[str], float], option: str
 ) -> tuple[float | None, float | None]:
-    """A limit, or how far it is moved."""
+    """Parse a limit: the new value, or (after "+") the amount to add to the old one."""
     if text is None:
         return None, None
     moved = text.strip().startswith("+")

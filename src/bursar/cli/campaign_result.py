@@ -16,7 +16,7 @@ class CampaignResult(Protocol):
 
 
 def print_outcome(make: Callable[[], CampaignResult], *, as_json: bool) -> NoReturn:
-    """Makes the result and prints it; or, of a goal out of reach, what could be had instead."""
+    """Makes and prints a campaign's result or, for a goal out of reach, the alternatives."""
     from bursar.api.running import GoalOutOfReach
     from bursar.cli.output import print_json
     from bursar.report.tables import print_summary

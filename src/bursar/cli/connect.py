@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 class ServiceSession:
     """
-    A service, and how tasks are sealed for it.
+    A connection to a service, and the way to seal tasks for that service.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ServiceSession:
         self._seal = seal
 
     async def attach(self, handle: str) -> "AsyncSession":
-        """An instance, with what opens its results."""
+        """Attach to an instance, with a sealer for tasks and results if sealing is configured."""
         if self._seal is None:
             return self.client.attach(handle)
         from bursar.sealing.sealer import read_sealer

@@ -131,7 +131,7 @@ def by_factors(
 def with_options(
     goal: Goal, *, deadline: str | None, budget: str | None, trade_off: float | None
 ) -> Goal:
-    """The goal with each option that was given put in its place."""
+    """Return the goal with the values of the options that were given."""
     from bursar.formats.units import parse_duration
 
     if deadline is not None:

@@ -93,7 +93,7 @@ def _root(
 
 
 def main() -> None:
-    """Runs the command line and leaves with its exit status."""
+    """Runs the command line and exits with the command's status."""
     try:
         status = app(standalone_mode=False)
         sys.stdout.flush()

@@ -14,7 +14,7 @@ def print_json(result: Any) -> None:
 
 
 def all_keys(value: Any) -> Any:
-    """Structs as objects that have every key, also where the wire leaves it out."""
+    """Convert structs to objects with every key, also keys omitted on the wire."""
     if isinstance(value, msgspec.Struct):
         return {key: all_keys(inner) for key, inner in msgspec.structs.asdict(value).items()}
     if isinstance(value, list | tuple):

@@ -266,7 +266,7 @@ def _files_below(name: str, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(name: str, url: str, progress: "CopyProgress") -> "LogicalFileContent":
-    """Read a copy and return its content's size and digest."""
+    """Read a copy and return the content's size and digest."""
     from bursar.replicas.copying import read_content
     from bursar.replicas.failures import CancellationToken, SourceFailed
     from bursar.replicas.urls import redact_url
@@ -289,7 +289,7 @@ def _bytes(size: str | None) -> int | None:
 def _chosen(
     catalogue: "Catalogue", names: "list[str] | None", site: str | None
 ) -> "list[CatalogueEntry]":
-    """Copies of the names, or of all of them."""
+    """List the copies of the named files, or of all files."""
     from bursar.replicas.content import logical
 
     entries = catalogue.entries(site=site)

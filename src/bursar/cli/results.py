@@ -82,7 +82,7 @@ async def print_results(
     folder: Path | None = None,
 ) -> int:
     """
-    Prints results after a cursor as they come.
+    Prints results after a cursor as soon as each arrives.
 
     Parameters
     ----------

@@ -74,8 +74,7 @@ def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
 
 def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, SiteAnswer]]:
     """
-    The sites with what they say of themselves, or why they do not; None where they cannot be
-    asked.
+    Return the sites, each with its answer or the reason for none; None where a site has no query.
     """
     from bursar.sites.local import LocalSite
     from bursar.sites.owners import known_owners

@@ -128,7 +128,7 @@ async def _hand_over(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """How many tasks have failed, of those that were waited for."""
+    """Submit the tasks, wait if asked to, and return the number of tasks seen to fail."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, print_note
     from bursar.cli.results import print_results

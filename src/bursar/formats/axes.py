@@ -137,7 +137,7 @@ TABLES: dict[str, type[RangeTable | FilesTable | CsvTable | RandomTable]] = {
     "from": RangeTable,
     "to": RangeTable,
 }
-"""The key that tells which kind of table it is; looked for in this order."""
+"""Kinds of tables by the key that identifies each kind; the first key found counts."""
 
 
 _VALUE: Schema = {"type": ["string", "number", "boolean"]}

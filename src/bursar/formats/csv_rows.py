@@ -61,5 +61,5 @@ def _by_column(heading: list[str], cells: list[str]) -> dict[str, str]:
 
 
 def short(text: str) -> str:
-    """Return a cell as errors show it: printable, and of bearable length."""
+    """Shorten a cell for an error message: printable, and of bearable length."""
     return "".join(c if c.isprintable() else "?" for c in text)[:60]

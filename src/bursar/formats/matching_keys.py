@@ -40,7 +40,7 @@ class MatchingKeys:
     _constant: list[Matching] = field(default_factory=list)
 
     def templates(self) -> list[tuple[str, Template]]:
-        """Return the texts with places for values, each with its path."""
+        """Return the texts with places for values, each with the path of its key."""
         found = [] if self.site is None else [(self.site_place, self.site)]
         texts = [(k, v) for k, v in self.attributes if isinstance(v, Template)]
         return found + [(joined(self.place, key), template) for key, template in texts]

@@ -16,7 +16,7 @@ from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
 MOST_POINTS = 10_000_000
-"""Largest sweep; refused before it is expanded."""
+"""Most points of a sweep; larger sweeps are refused before expansion."""
 
 DEEPEST = 50
 """Brackets within brackets in a combination."""
@@ -167,7 +167,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*|[*+,()])")
 
 def parse_combination(text: str, axes: Mapping[str, Axis]) -> AxisCombination | Axis:
     """
-    Parse an expression into its tree.
+    Parse an expression into a tree.
 
     ::
 

@@ -1,5 +1,5 @@
 """
-Text with ``{parameter}`` in it.
+Text templates with ``{parameter}`` places.
 
 ``{{`` and ``}}`` stand for braces. ``{x:03d}`` formats a number as Python
 does; ``{path.name}`` and ``{path.stem}`` are a path's last part, with and
@@ -83,7 +83,7 @@ class Template:
 
     def render(self, values: Mapping[str, Value | tuple[str, ...]]) -> str:
         """
-        Put the values in their places.
+        Replace the parameters by values.
 
         Raises
         ------

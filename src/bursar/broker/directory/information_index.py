@@ -14,7 +14,7 @@ EXPIRY = 300.0
 """Default seconds until a silent site counts as gone, as in gLite's information supermarket."""
 
 Source = Callable[[], SiteStatus | None]
-"""Asks a site for its status; None or a SiteError means that the site does not answer."""
+"""Asks a site for its status; None or a SiteError stands for no answer."""
 
 
 class InformationIndex:

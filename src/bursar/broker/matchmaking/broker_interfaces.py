@@ -68,7 +68,7 @@ class IndexReader(Protocol):
 
 
 class DirectSiteQuery(Protocol):
-    """Asks a site itself for its status."""
+    """Asks a site directly for the present status."""
 
     def status(self, site: str) -> SiteStatus | None:
         """Return the present status of a site; None when the site gives no sensible answer."""

@@ -217,7 +217,7 @@ def _reasons(
 
 
 def _seen(clause: Expression, my: Ad, site: Ad) -> str:
-    """Return the value of a clause at a site, with the attribute values it read there."""
+    """Return the value of a clause at a site, with the attribute values that the clause read."""
     read = references(clause, my) - {EVERYTHING, REQUIREMENTS}
     spelt = {lower(word): word for word in re.findall(r"\w+", str(clause))}
     names = [spelt.get(name, name) for name in sorted(read)]

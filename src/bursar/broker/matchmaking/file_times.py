@@ -13,7 +13,7 @@ from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 
 OUTSIDE = Link(latency=1.0, bandwidth=10e6)
-"""How copies are taken to come that no site holds; nothing is known of their way."""
+"""Link assumed for copies held by no site, whose network path is unknown."""
 
 
 class LinkedFileTimes:
@@ -65,7 +65,7 @@ class LinkedFileTimes:
         return total
 
     def access_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
-        """Return for each site the seconds to read the files once they are there."""
+        """Return for each site the seconds to read the files after the transfer."""
         size = sum(
             next((copy.size for copy in self._copies(name) if copy.size is not None), 0)
             for name in data

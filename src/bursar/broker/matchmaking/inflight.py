@@ -116,7 +116,7 @@ class InFlightJobs:
         self._crowding.sent(now, processors * seconds, self._length / self._mean_speed)
 
     def arrive(self, number: int, now: float) -> None:
-        """Note that a job has reached the queue of its site; ignore jobs not sent from here."""
+        """Record that a job has reached the queue of the site; ignore jobs not sent from here."""
         job = self._jobs.get(number)
         if job is not None and job.place is not None:
             arrived = self._columns.arrived
@@ -132,7 +132,7 @@ class InFlightJobs:
                 self._columns.began[job.place] = now
 
     def end(self, number: int, now: float) -> None:
-        """Note that a job has run to its end; learn its duration."""
+        """Record that a job has finished, and learn from the job's duration."""
         job = self._jobs.get(number)
         if job is not None and job.began is not None:
             self._ended += 1
@@ -140,7 +140,7 @@ class InFlightJobs:
         self.drop(number)
 
     def drop(self, number: int) -> None:
-        """Forget a job that has left its site."""
+        """Forget a job that has left the site."""
         job = self._jobs.pop(number, None)
         if job is not None and job.place is not None:
             self._leave(job.place)

@@ -144,7 +144,7 @@ class JobClassCache:
 
 
 def _complete(matching: Matching) -> BrokerJob:
-    """Return a job with every attribute that a job can have by itself."""
+    """Return a job with a value for every attribute that a job's ad can have."""
     return BrokerJob(number=0, matching=matching, runtime=1.0, memory=1, data=("a",))
 
 

@@ -168,7 +168,7 @@ class Matchmaker:
         return holds & self.taken(kind) if registry.requirements else holds
 
     def taken(self, kind: JobClass) -> Mask:
-        """Sites that take a kind of job by their own requirements."""
+        """Find the sites whose own requirements accept a kind of job."""
         stamp = self.statuses.tick if self.registry.asks_by_status else 0
         taken: Mask = self._kept(kind, "taken", stamp, lambda: self._taken(kind))
         return taken
@@ -186,7 +186,7 @@ class Matchmaker:
     # The first phase.
 
     def _satisfying(self, kind: JobClass) -> tuple[Numbers, tuple[str, ...]]:
-        """Return sites that satisfy a job class by the index, and their names."""
+        """Return the sites, with names, that satisfy a job class by the index."""
         statuses = self.statuses
         # A tuple of versions, not of values: jobs alike then cost a comparison of three numbers.
         depends = (
@@ -243,7 +243,7 @@ class Matchmaker:
             matched.transfer, matched.access = matched.transfer[left], matched.access[left]
 
     def _answer(self, direct: DirectSiteQuery, site: int) -> SiteStatus | str:
-        """Return the present status of a site, or why its answer is unusable."""
+        """Return the present status of a site, or the reason that the answer is unusable."""
         name = self.registry.names[site]
         try:
             answer = direct.status(name)
@@ -262,7 +262,7 @@ class Matchmaker:
         return values
 
     def _kept(self, kind: JobClass, what: str, depends: object, make: Callable[[], Any]) -> Any:
-        """Return a cached result, made anew when what it depends on has changed."""
+        """Return a cached result, computed anew when the inputs have changed."""
         kept = kind.kept.get(what)
         if kept is None or kept[0] != depends:
             kept = kind.kept[what] = (depends, make())

@@ -16,7 +16,7 @@ COMPLETION = "completion"
 """The rule by which expected completions are compared."""
 
 STOCHASTIC = "stochastic"
-"""The rule that draws a site by the size of its rank."""
+"""Name of the rule that draws a site with a probability by rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Keep the sites of a broker, and their constant attributes."""
+"""Keep the sites of a broker, and the sites' constant attributes."""
 
 import math
 from collections.abc import Sequence

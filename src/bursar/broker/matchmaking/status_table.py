@@ -67,7 +67,7 @@ class SiteStatusTable:
         self._changed: dict[str, int] = {}  # when an attribute changed last, in ticks
 
     def learn(self, readings: Mapping[str, StatusReading]) -> None:
-        """Replace all statuses by those of an index; sites unknown to the index have none."""
+        """Replace all statuses by the index's statuses; sites unknown to the index have none."""
         # Ages are not looked at here, and our own index reckons them only where they are.
         statuses: Mapping[str, SiteStatus] = (
             readings.statuses

@@ -13,7 +13,7 @@ IntArray = NDArray[np.int64]
 
 class UncountedJobs(NamedTuple):
     """
-    Our own unfinished jobs that a reading of their site may not count.
+    Our own unfinished jobs that a site's published status may not count yet.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ def expected_waits(
     arrival: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Estimate the seconds until a job would begin at each site if its files were there by then.
+    Estimate the seconds until a job would begin at each site, not counting file transfers.
 
     A reading knows the jobs that came before its moment. Those of ours that came since, or
     will come before this job does, are put behind what it knows.

@@ -181,7 +181,7 @@ def _relative(job: JdlDescription, name: str, text: str) -> str:
 
 
 def _sandbox(job: JdlDescription, root: Path) -> dict[str, str]:
-    """Return files that the user sends along, with their names in the working directory."""
+    """Return the files that the user sends along, with the names in the working directory."""
     found: dict[str, str] = {}
     for entry in job.texts("InputSandbox"):
         path = entry.removeprefix("file://")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lark import Token, Tree
 
 JOB_NAMES = ("jobindex", "nimrod_jobindex", "jobname")
-"""Names that every job knows beside its parameters."""
+"""Variables set for every job besides the plan's parameters."""
 
 Values = Mapping[str, str]
 Maker = Callable[[Values], Step]

@@ -33,7 +33,7 @@ from bursar.version import VERSION
 
 @dataclass(slots=True)
 class _RequestContext:
-    """The route and the principal of a request, as far as they are known."""
+    """The route and the principal of a request, as far as known so far."""
 
     route: str = ""
     principal: Principal = ANONYMOUS
@@ -188,7 +188,7 @@ class ServiceApi:
             self._buffers.give_back(user, size)
 
     def _hold(self, reply: HttpResponse, user: str, held: ExitStack) -> None:
-        """Count a large reply against the user's share of reply memory until it is sent."""
+        """Count a large reply against the user's share of reply memory until sent."""
         size = len(reply.body)
         if size <= PIECE:
             return

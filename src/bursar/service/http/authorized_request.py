@@ -1,4 +1,4 @@
-"""A request that has passed admission, as its handler sees it."""
+"""A request that has passed admission, as the handler sees the request."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -85,7 +85,7 @@ class AuthorizedRequest:
         return key
 
     async def until_over(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of a coroutine; None when the request is over before it ends."""
+        """Return the result of a coroutine; None if the request is over first."""
         async with TaskSupervisor() as tasks:
             doing = tasks.start(work)
             over = tasks.start(self.over())

@@ -34,7 +34,7 @@ SILENT = 3.0
 
 class ConnectionSlot:
     """
-    The slot of one accepted connection, which may be closed for others while it is idle.
+    The slot of one accepted connection; an idle connection may be closed to admit another.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class ConnectionSlot:
             self._limit.leave(self)
 
     def disconnect(self) -> None:
-        """Free the slot and shut the connection down, so that its tasks end."""
+        """Free the slot and shut the connection down, so that the connection's tasks end."""
         self.leave()
         # In its handshake, which would otherwise go on until its timeout.
         if self.connecting is not None and not self.is_connected:
@@ -274,7 +274,9 @@ class ConnectionAcceptor:
     def _on_connected(
         self, connection: socket.socket, slot: ConnectionSlot, connecting: "asyncio.Task[None]"
     ) -> None:
-        """Free the slot of a connection that was not made, even when its task never began."""
+        """
+        Free the slot of a connection that was not made, even if the connection's task never began.
+        """
         if not slot.is_connected:
             slot.leave()
             connection.close()

@@ -51,7 +51,7 @@ class CustomerBilling(Protocol):
         """Return one agreement of a user; ServiceError 404 when there is none of this id."""
 
     def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
-        """End an agreement before its time."""
+        """End an agreement early."""
 
     def account(self, user: str) -> api.AccountInfo:
         """Return a user's account."""
@@ -79,7 +79,7 @@ class TokenStore(Protocol):
     """The tokens by which users authenticate."""
 
     def create(self, new: NewToken) -> TokenInfo:
-        """Create a token and return it with its secret."""
+        """Create a token; return the token's description and secret."""
 
     def tokens(self) -> list[TokenInfo]:
         """Return all valid tokens."""
@@ -94,7 +94,9 @@ class RequestAuthenticator(Protocol):
     def authenticate(
         self, headers: Mapping[str, str], certificate: bytes | None, peer: str
     ) -> Principal:
-        """Return the sender of a request; ServiceError 401 or 403 when it is not proven."""
+        """
+        Return the sender of a request; raise ServiceError 401 or 403 for an unproven identity.
+        """
 
 
 class ServiceControl(Protocol):

@@ -204,7 +204,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _check_coding(self) -> None:
         """
-        Refuse a body in a coding that would be taken for the body itself.
+        Refuse a body whose transfer coding is not ``chunked`` alone.
 
         Raises
         ------

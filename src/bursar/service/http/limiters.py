@@ -77,7 +77,7 @@ class ConcurrencyLimit:
         self._taken: dict[str, int] = {}
 
     def enter(self, who: str) -> bool:
-        """Take an item if the limit allows, until :meth:`leave`; return whether it was taken."""
+        """Take an item, until :meth:`leave`; return whether the limit allowed this."""
         taken = self._taken.get(who, 0)
         if taken >= self._most(who):
             return False
@@ -113,7 +113,7 @@ class DynamicThreshold:
 
     def take(self, who: str, size: int, *, lone: bool = False) -> bool:
         """
-        Take ``size`` bytes if they are allowed, until :meth:`give_back`; return whether they are.
+        Take ``size`` bytes, until :meth:`give_back`; return whether the limit allowed this.
 
         Parameters
         ----------

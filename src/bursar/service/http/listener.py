@@ -17,7 +17,7 @@ from bursar.service.http_limits import HttpLimits
 
 class HttpListener:
     """
-    The open listening sockets of an application and their connections.
+    The listening sockets of an application and the connections accepted there.
 
     Parameters
     ----------

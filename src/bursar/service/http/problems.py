@@ -42,7 +42,7 @@ def problem_response(error: ServiceError) -> HttpResponse:
 
 
 def incident_response(incident: str) -> HttpResponse:
-    """Return the response to an internal error, with nothing but its name in the log."""
+    """Return the response to an internal error, which tells only the incident's name in the log."""
     detail = f"the service failed; its log knows this as incident {incident}"
     return problem_response(ServiceError("internal", 500, detail))
 

@@ -1,4 +1,4 @@
-"""Authenticates requests and limits their rate and number."""
+"""Authenticates requests, and limits the rate and number of requests."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -135,7 +135,7 @@ class RequestAdmission:
 
 class AuthorizedStream:
     """
-    A stream that ends when its receiver's credentials are no longer valid.
+    A stream that ends when the receiver's credentials cease to be valid.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class ByteStream(Protocol):
         """Return the next piece."""
 
     async def aclose(self) -> None:
-        """Close the stream, also before its first piece."""
+        """Close the stream, even before the first piece."""
 
 
 class StreamingResponse(NamedTuple):

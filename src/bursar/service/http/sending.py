@@ -15,7 +15,7 @@ PIECE = 1 << 18
 
 
 class PendingWaits:
-    """Requests that wait for an event, until they are ended together."""
+    """Requests that wait for an event, and that a shutdown ends together."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they came
@@ -70,7 +70,7 @@ async def send_streaming_response(
     seconds: float | None,
 ) -> None:
     """
-    Send a stream until it ends, the client disconnects or the time is up.
+    Send a stream until the end, a disconnect of the client or the time limit.
 
     A stream of known size that turns out shorter is left without an end, so that the connection
     breaks.
@@ -104,7 +104,7 @@ async def send_streaming_response(
 
 async def _send_pieces(stream: StreamingResponse, send: Send) -> None:
     """
-    Send the pieces; those of a stream of known size end the answer with the last byte.
+    Send the pieces; the last byte of a stream of known size ends the answer.
 
     A client that has so many bytes may send its next request at once. Were the answer still open
     then, the request would count as one that did not wait for it, and end the connection.

@@ -78,7 +78,7 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
 
 def unpack(payloads: Iterable[FilePayload], folder: str) -> FileIdentities:
     """
-    Write files into a folder; return their identities.
+    Write files into a folder; return the files' identities.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
 
 def deliver(payloads: Iterable[FilePayload], folder: str) -> None:
     """
-    Write files to their places, each whole or not at all.
+    Write files below a folder, each whole or not at all.
 
     Raises
     ------

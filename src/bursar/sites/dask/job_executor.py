@@ -1,4 +1,4 @@
-"""Send jobs to one Dask worker, and take their results in."""
+"""Send jobs to one Dask worker, and receive the results."""
 
 import asyncio
 import contextlib
@@ -194,7 +194,7 @@ class DaskJobExecutor:
         return jobs
 
     async def _run_jobs(self, jobs: list[WireJob], width: int) -> None:
-        """Send one order after another to a sidecar until it has no jobs left."""
+        """Send one order after another to a sidecar until no jobs are left."""
         sidecar = ""
         try:
             while jobs or sidecar:
@@ -213,7 +213,7 @@ class DaskJobExecutor:
             self._schedule_send()
 
     async def _ordered(self, jobs: list[WireJob], sidecar: str) -> DaskJobOrder:
-        """Make an order of jobs with their files; jobs without their files fail at once."""
+        """Make an order of jobs with input files; jobs with missing files fail at once."""
         welcome = self._welcome
         assert welcome is not None
         place: SharedRunPaths | None = SharedRunPaths(
@@ -319,7 +319,7 @@ class DaskJobExecutor:
         self._ended([unstarted_outcome(job, Status.CANCELLED, reason) for job in ended])
 
     def _ended(self, outcomes: Sequence[Outcome]) -> None:
-        """Report outcomes; those of jobs already known to have ended are ignored."""
+        """Report outcomes, except for jobs already known to have ended."""
         fresh = []
         for outcome in outcomes:
             which = outcome.task, outcome.attempt
@@ -350,7 +350,7 @@ def _packed(
     root: RootNamespace, jobs: list[WireJob]
 ) -> tuple[list[tuple[WireJob, list[FilePayload]]], list[Outcome]]:
     """
-    Pack as many first jobs with their files as fit into one order; return failures apart.
+    Pack as many jobs, in order, as fit into one order with files; return failures apart.
     """
     sendable: list[tuple[WireJob, list[FilePayload]]] = []
     failed: list[Outcome] = []
@@ -367,7 +367,7 @@ def _packed(
 
 
 def _delivered(done: DaskJobResult, files: str, logs: str) -> DaskJobResult:
-    """Put the files that a job made, and its logs, in their places on this machine."""
+    """Write a job's output files and logs to the run's folders on this machine."""
     try:
         deliver(done.made, files)
         deliver(done.logs, logs)

@@ -55,7 +55,7 @@ _READY = 30.0
 """Seconds in which a worker process must have said hello."""
 
 _MANNERS = 5.0
-"""Seconds in which an unauthenticated connection must present its token."""
+"""Seconds in which an unauthenticated connection must present a token."""
 
 _FULL = 32 * 1024 * 1024
 """Bytes of files and streams at which ended jobs are reported at once."""
@@ -74,7 +74,7 @@ class _StagedJob:
 
 class DaskSidecar:
     """
-    A worker process, and the connection to it.
+    A worker process of a run, and the connection to this process.
 
     One thread begins jobs and waits for them; any may cancel and close.
 
@@ -216,7 +216,7 @@ class DaskSidecar:
             self._send(CancelTasks(tasks, grace, reason))
 
     def close(self) -> None:
-        """End the process and everything that it runs."""
+        """End the worker process and all jobs running there."""
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)  # who waits for it hears so, unlike of a close
         try:

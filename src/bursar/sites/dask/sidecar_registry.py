@@ -118,7 +118,7 @@ class SidecarRegistry:
         self, run: str, patience: float, jobs: Sequence[_Which], grace: float, reason: str
     ) -> list[tuple[int, int]]:
         """
-        Stop jobs of a run, or keep them from beginning.
+        Stop jobs of a run; jobs that have not begun never begin.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class SidecarRegistry:
             sidecar.close()
 
     def _kept(self, run: str, patience: float) -> _RunSidecars:
-        """Return the entry of a run, making it if missing; the call counts as a heartbeat."""
+        """Return a run's entry, created if missing; the call counts as a heartbeat."""
         now = time.monotonic()
         kept = self._runs.get(run)
         if kept is None:
@@ -255,7 +255,7 @@ def run_jobs(data: bytes) -> bytes:
 async def cancel_jobs(
     run: str, patience: float, jobs: list[tuple[int, int]], grace: float, reason: str
 ) -> list[tuple[int, int]]:
-    """Cancel jobs that have arrived or will; return those that have not arrived."""
+    """Cancel jobs, arrived or not; return the jobs that have not arrived."""
     if _registry is None:
         return jobs
     return await asyncio.to_thread(_registry.cancel, run, patience, jobs, grace, reason)
