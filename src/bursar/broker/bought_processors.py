@@ -144,12 +144,17 @@ class BoughtProcessors:
 
     def has_room(self, site: SiteFacts, now: float, depth: int) -> bool:
         """
-        Return whether a site has a processor that could be given a job, now or ahead.
+        Return whether a job can be sent to a site now.
+
+        It can while fewer processors have jobs than the site has, or while a processor that takes
+        more jobs has fewer than ``depth``. Processors booked for a later time do not count.
 
         Parameters
         ----------
+        now
+            Seconds since the begin of the run.
         depth
-            Jobs that a processor is given at most, the one that runs included.
+            Most jobs that a processor is given, the one that runs included.
         """
         there = self._begun_at(site.name, now)
         if sum(bool(held.tasks) for held in there) < site.processors:

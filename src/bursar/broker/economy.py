@@ -476,7 +476,7 @@ class EconomyScheduler:
         return made
 
     def _add_booked(self, name: str, agreement: Agreement, task: int, begin: float) -> None:
-        until = begin + agreement.seconds
+        until = begin + agreement.seconds  # both in seconds since the begin of the run
         held = BoughtProcessor(
             name, agreement.owner, agreement.unit_price, begin, until, begin=begin
         )

@@ -111,12 +111,16 @@ class SiteQueue:
 
     def join(self, number: int, task: Task, stretch: float = 1.0) -> None:
         """
-        Add a job to the queue.
+        Add a job to the end of the queue; it starts in a later step.
 
         Parameters
         ----------
+        number
+            Number of the job, by which it is found again.
         stretch
-            How many times its estimate to ask for where no more can be had later.
+            Factor on the job's estimated seconds in the request for its pilot, used at a shared
+            site only, where a pilot cannot be extended later. It grows after each attempt that
+            was cut off by the end of its pilot.
         """
         seconds = self.element.seconds_of(task.runtime)
         self.element.submit(number, task.processors, seconds, self._clock())

@@ -330,6 +330,7 @@ def price_sites(
     ahead = ahead or {}
 
     def at(site: SiteFacts) -> SiteFacts:
+        """Return a site with its price, and its slots with theirs; unpriced sites as they are."""
         price = trading.price(site, 3600.0, 0.0)
         if site.pricing is None or price is None:
             return site
@@ -339,6 +340,8 @@ def price_sites(
         begin = ahead.get(site.name, 0.0)
         if site.slots is None and begin <= 0:
             return replace(site, unit_price=price)
+        # The price depends on how far ahead a slot is booked, so each slot is priced at the moment
+        # at which its use can begin. An indivisible slot that begins before ``begin`` is lost.
         slots = tuple(
             replace(
                 slot,

@@ -433,6 +433,11 @@ class Accounts:
         return row
 
     def _apply(self, row: LedgerRow) -> None:
+        """
+        Move a checked row's amount between its accounts, and remember the row under its key.
+
+        A first hold creates its target: the account of an agreement's held money is never opened.
+        """
         balances = self._balances
         balances[row.source] -= row.amount
         balances[row.target] = balances.get(row.target, 0) + row.amount

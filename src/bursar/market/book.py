@@ -349,6 +349,7 @@ def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
 
 
 def _account(name: str, kind: str, group: str, quota: int | None, per: Per | None) -> LedgerAccount:
+    """Return the account in a row of the file; a quota of None (micro-units) sets no limit."""
     return LedgerAccount(
         name=name,
         kind="user" if kind == "user" else "provider",

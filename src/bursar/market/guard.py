@@ -504,16 +504,16 @@ class BudgetGuard:
         self, until: dict[str, float], now: float, new: _GuardedLease | None = None
     ) -> Refusal | None:
         """
-        Set aside the most that every open lease can cost.
+        Set aside the most that every open lease can cost; move nothing when the budget is short.
 
         A lease with an agreed end was covered to that end when it was opened.
 
         Parameters
         ----------
         until
-            For some leases, a moment to which they may have to last beyond their tasks' ends.
+            Moments, by lease id, to which leases must be covered even if their tasks end before.
         new
-            Lease about to be opened; None: none.
+            Lease about to be opened, which is covered too; None: none.
         """
         entries = [*self._endless.values(), *([new] if new else [])]
         missing: list[tuple[_GuardedLease, Micros, Micros]] = []

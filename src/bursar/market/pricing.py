@@ -87,7 +87,9 @@ class PriceQuery:
 
 def unit_price(pricing: Pricing, asked: PriceQuery) -> float:
     """
-    Return the price per processor-second: the base times the factor of each rule.
+    Return the price in currency units per processor-second.
+
+    It is the policy's base price times the factor of each rule for the use that is asked about.
 
     A job pays the price at its start throughout, even across hours of a calendar rule, so
     that the cost of a job is known when the job is agreed on.

@@ -174,7 +174,13 @@ class PilotPool:
     # How.
 
     def _learn(self, view: PoolSnapshot) -> None:
-        """Record the view's allocations, including allocations that no call announced."""
+        """
+        Update what the pool remembers from a view, before it decides.
+
+        Allocations that no call announced become known, sites whose processors work become
+        healthy, and the claims on a site are forgotten once its free processors or backfill
+        windows have changed, since these then contain the claims.
+        """
         for a in view.allocations:
             known = self._memory.known.get(a.name)
             if known is None:  # of an earlier process

@@ -355,7 +355,13 @@ def _blind(
     most: int,
     choose: WalltimeChooser,
 ) -> list[RequestShape]:
-    """Shape requests without knowing free processors: in halves, largest first, by nodes."""
+    """
+    Shape requests for a site whose free processors are unknown.
+
+    The processors are split into halves, the largest first, and these by nodes, into ``most``
+    requests at most; ``choose`` picks the duration of each from ``wanted`` and its halves.
+    Parameters are those of :func:`shape_requests`.
+    """
     shape = _shape(site, processors, wanted, least)
     lengths = _lengths(least, wanted)
     return [

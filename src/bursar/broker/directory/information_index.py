@@ -108,9 +108,16 @@ class InformationIndex:
 
     def publish(self, status: object) -> Refusal | None:
         """
-        Take in a status that a site publishes; None: it is accepted.
+        Store the status that a site publishes about itself.
 
-        What it said at a later moment stays.
+        A status older than the stored one of that site is accepted but not stored: messages may
+        overtake each other.
+
+        Returns
+        -------
+        Refusal or None
+            Why the status is not accepted, as when it names no site or cannot be true; None when
+            it is accepted.
         """
         site = getattr(status, "site", None)
         if not isinstance(site, str) or not site:

@@ -180,11 +180,12 @@ class InFlightJobs:
         Parameters
         ----------
         now
-            Seconds.
+            Seconds, on the clock of the published statuses.
         published
             Last published status of each site.
         processors, runtime
-            Processors that the job holds; its seconds at speed 1, None when unknown.
+            Processors that the job holds; its seconds at speed 1, None when unknown: the usual
+            runtime is assumed.
         arrival
             When its files would be at each site, seconds; None: now.
 

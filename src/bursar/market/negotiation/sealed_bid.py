@@ -60,6 +60,11 @@ class SealedAuctioneer(Auctioneer):
         return self._close(now) if self.state == "called" and not self._waiting else ()
 
     def _close(self, now: float) -> tuple[TradeMessage, ...]:
+        """
+        Award the lot to the best bid that meets the reserve, or to nobody, and inform all bidders.
+
+        ``worth`` turns amounts round in a reverse auction, so that more is better in both kinds.
+        """
         least = self.worth(self.reserve)
         # Sorting is stable, so of equal bids the first received comes first.
         ranked = sorted(

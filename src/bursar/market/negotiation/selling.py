@@ -150,7 +150,12 @@ class BuyerSide(NegotiationSide, ABC):
         return ()
 
     def _agree(self, message: Confirm) -> tuple[TradeMessage, ...]:
-        """Keep the agreement if the terms equal the accepted terms."""
+        """
+        End the deal with the agreement that an owner confirms; no message is to be sent then.
+
+        A confirmation of other terms than those accepted is answered with a Reject, and the deal
+        stays as it is.
+        """
         if not self._is_mine(message):
             return self._refuse(message, "is not what was accepted")
         self.agreement = message.agreement

@@ -115,7 +115,7 @@ def id_in(block: str) -> str | None:
 
 
 def read_job(entry: Entry) -> ListedJob:
-    """Parse one job."""
+    """Parse one job; one that cannot be read has the state ``"unknown"`` and a reason."""
     id = str(entry.get("id", ""))
     try:
         return _read_job(id, entry)

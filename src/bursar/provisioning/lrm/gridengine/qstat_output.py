@@ -303,8 +303,8 @@ def parse_reservations(text: str) -> dict[str, QueueReservation]:
     """
     Parse advance reservations by number, leaving out unreadable ones.
 
-    Whether one is ours is not looked at, and the slots are known only where the listing is a
-    detailed one.
+    All users' reservations are returned. Starts are in seconds since the epoch. A listing that is
+    not detailed names no slots: the processors are 0 then.
     """
     windows = {}
     for block in _RESERVATION.findall(text):

@@ -78,6 +78,8 @@ def parse_records(text: str) -> tuple[list[Entry], list[str]] | None:
         if isinstance(records, list):
             odd = [str(record) for record in records if not isinstance(record, dict)]
             return [record for record in records if isinstance(record, dict)], odd
+    # The text as a whole is not valid JSON: each record is read alone, so that one bad record does
+    # not hide the others.
     found: list[Entry] = []
     odd = []
     for block in _RECORD.findall(text.partition('"RECORDS"')[2]):
