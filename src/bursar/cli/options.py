@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their words become values."""
+"""Options that several commands share, and the parsers for the option values."""
 
 from pathlib import Path
 from typing import Annotated, Literal

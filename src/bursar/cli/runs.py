@@ -156,7 +156,9 @@ def _scored(score: tuple[int, int] | None) -> dict[str, int | None]:
 
 
 def _by_site(found: "Sequence[AllocationReport]") -> list[dict[str, Any]]:
-    """Sums; the scheduler's record is set against those requests that it has."""
+    """
+    Sum requests by site; compare the scheduler's record only with the requests on record there.
+    """
     sums = []
     for site in dict.fromkeys(one.site for one in found):
         here = [one for one in found if one.site == site]

@@ -8,7 +8,7 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 
 COMPRESSED = (".gz", ".xz")
-"""Endings that recorded workflows may carry after their own."""
+"""Suffixes of compressed files, allowed after the suffix of a recorded workflow's format."""
 
 
 def read_campaign(path: Path) -> Campaign:

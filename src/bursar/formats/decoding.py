@@ -136,7 +136,7 @@ class _PlacedValue:
 
 
 def _options(kind: Any) -> Iterator[Any]:
-    """Yield the members of a union, without their annotations."""
+    """Yield the members of a union, stripped of annotations."""
     if get_origin(kind) is Annotated:
         yield from _options(get_args(kind)[0])
     elif get_origin(kind) in (Union, types.UnionType):

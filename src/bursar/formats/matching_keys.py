@@ -1,4 +1,4 @@
-"""The keys by which a task of a campaign file chooses its site."""
+"""The keys of a campaign file by which tasks choose sites."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from bursar.model.task import Value
 @dataclass(frozen=True, slots=True)
 class MatchingKeys:
     """
-    The keys of a task set that make its :class:`Matching`, checked.
+    The checked keys of a task set from which the :class:`Matching` is made.
 
     Parameters
     ----------

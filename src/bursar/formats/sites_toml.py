@@ -131,7 +131,9 @@ def sites_schema() -> Schema:
 
 
 def with_default_kind(site: object) -> object:
-    """Return the table of a site with its kind: a table that does not state one is local."""
+    """
+    Return the table of a site with the kind filled in: a table that does not state one is local.
+    """
     return {"kind": "local"} | site if isinstance(site, dict) else site
 
 

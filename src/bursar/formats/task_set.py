@@ -1,4 +1,4 @@
-"""One entry of a campaign file, checked, its text split at the places for values."""
+"""One checked entry of a campaign file, with texts split at the places for values."""
 
 import re
 from collections.abc import Callable, Collection, Mapping

@@ -115,7 +115,7 @@ class CommittedCapacity:
         return True
 
     def restore(self, key: Hashable, processors: int, start: float, end: float) -> None:
-        """Commit processors that were promised before, without a check that they are free."""
+        """Commit processors promised earlier, without checking that enough are free."""
         self._commitments[key] = Commitment(processors, start, end)
 
     def shorten(self, key: Hashable, end: float) -> None:

@@ -55,7 +55,7 @@ class MessageExchange:
 
     def deliver(self, messages: Iterable[TradeMessage], now: float) -> None:
         """
-        Deliver messages and all answers to them until every party is silent.
+        Deliver messages and the answers until every party is silent.
 
         A message to an unknown party is lost.
 

@@ -314,7 +314,7 @@ class BudgetGuard:
 
     @property
     def unsettled(self) -> tuple[str, ...]:
-        """Ids of leases that were given back and wait for their providers' figures."""
+        """Ids of returned leases whose providers have not reported the time held yet."""
         return tuple(self._unsettled)
 
     @property
@@ -325,7 +325,7 @@ class BudgetGuard:
     # What the dispatcher asks.
 
     def admit(self, task: int, lease: str, now: float) -> float | Refusal:
-        """Whether a task may start, and how long it may run; see the dispatcher's guard."""
+        """Return the seconds for which a task may run, or a refusal; see the dispatcher's guard."""
         entry = self._open.get(lease)
         if entry is None:
             return Refusal(f"{lease} has ended", final=False)

@@ -111,7 +111,7 @@ class Ledger:
         return self._spent
 
     def settled(self) -> dict[str, Micros]:
-        """Payments of each lease to its site, micro-units."""
+        """Payments to the site for each lease, micro-units."""
         paid: dict[str, Micros] = {}
         for row in self._rows:
             if row.kind == "settle":

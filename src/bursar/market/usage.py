@@ -135,7 +135,7 @@ def charge(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
 
 def undelivered(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
     """
-    Return the price of the part not delivered, to be refunded if it was paid.
+    Return the price of the undelivered part, to be refunded if paid.
 
     Raises
     ------

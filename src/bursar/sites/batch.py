@@ -334,7 +334,7 @@ class BatchSite:
         return HeldPilot(entry, partial(self._release, entry, admission))
 
     async def _hand_over(self, entry: BatchPilot, admission: PilotAdmission) -> None:
-        """Write the pilot's credential at the site, and wait until its job is in the queue."""
+        """Write the pilot's credential at the site, and wait until the job is in the queue."""
         pilot = entry.pilot
         bundle = pilot.bundle if pilot.copies > 1 else ""
         if bundle:
@@ -498,7 +498,7 @@ class BatchSite:
         entry.begun.set_result(None)
 
     async def _lose_with_reason(self, entry: BatchPilot, loss: AllocationLoss, reason: str) -> None:
-        """Report the end of a job with its program's words; the scheduler knows a status only."""
+        """Report a job's end with the pilot's message; the scheduler has only an exit status."""
         words = await read_complaint(self._shell, entry.credential)
         self._lose(entry, loss, f'{reason}; it said "{words}"' if words else reason)
 

@@ -12,7 +12,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_lines(path: Path, kind: type[T]) -> list[T]:
-    """Return the lines in the order in which they were added; one cut off by a crash is skipped."""
+    """Return the lines in the order of writing, without a line cut off by a crash."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
 
 
 def encode_lines(lines: Sequence[msgspec.Struct]) -> bytes:
-    """Encode lines as they stand in the file."""
+    """Encode lines in the file's format, one JSON object each."""
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 

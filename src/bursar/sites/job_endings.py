@@ -17,7 +17,7 @@ _GATHERED = 0.02  # seconds in which jobs are gathered that are to be ended by o
 
 class JobEndings:
     """
-    Ends jobs, and remembers those whose cancellation has not reached the scheduler.
+    Ends jobs, and remembers jobs whose cancellation has not reached the scheduler.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class JobEndings:
     # The end of the site.
 
     async def wait_until_ended(self, jobs: Sequence[str]) -> list[str]:
-        """Wait until jobs have ended; return those that have not, or whose state is unknown."""
+        """Wait until jobs have ended; return jobs still there or of unknown state."""
         loop = asyncio.get_running_loop()
         left = list(jobs)
         give_up = loop.time() + PARTING

@@ -1,5 +1,5 @@
 """
-Find out from when to when the jobs of leases held their processors, by the scheduler's record.
+Determine the time that each lease's jobs held processors, by the scheduler's record.
 
 The same questions are asked for a lease that was just given back and for one of a killed life:
 which job was it, has it ended, and from when to when does the scheduler say that it ran? A job
@@ -43,7 +43,7 @@ SUBMITTERS = frozenset({"sbatch", "qsub", "bsub", "flux"})
 """Names of the commands that carry requests."""
 
 UNRECORDED = 10.0
-"""Seconds for which a job is in no list and no record before it counts as unrecorded for good:
+"""Seconds in no list and no record after which a job counts as unrecorded for good:
 accounting may lag behind the queue."""
 
 _SOONEST, _SLOWER, _LATEST = 0.2, 1.3, 2.0  # seconds between two questions, and their growth
@@ -67,7 +67,7 @@ class _UnsettledLease:
 
 class JobSettlement:
     """
-    Finds out for how long the jobs of one site's leases held their processors.
+    Determines for how long the jobs of one site's leases held processors.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class JobSettlement:
             self._owed.pop(lease.id, None)
 
     def record_report(self, report: JobReport) -> None:
-        """Journal when a job began, which its scheduler may forget."""
+        """Journal the time at which a job began, since the scheduler may forget that time."""
         known = self._began.get(report.id)
         if report.state == "running" and report.began is not None and report.began != known:
             self._began[report.id] = report.began
@@ -148,7 +148,7 @@ class JobSettlement:
 
     def answered(self, name: str, *, clearly: bool) -> None:
         """
-        Note that a submission command has ended, and whether it said what became of the request.
+        Record the end of a submission command, and whether the answer settles the request's fate.
         """
         self._under_way.discard(name)
         if not clearly:
@@ -160,7 +160,7 @@ class JobSettlement:
 
     async def adopt(self, left: RecoveredJobs) -> dict[str, str]:
         """
-        Find the jobs of requests whose answer was not recorded; return them with their pilots.
+        Find the jobs of requests whose answer was not recorded; return pilot names by job id.
 
         A name is a run's own, but a run of the same folder may have had it before: what ended
         before the request was made is not meant.
@@ -270,7 +270,7 @@ class JobSettlement:
                 self._record.refused(name)
 
     async def _cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs that are there, and again when they do not end."""
+        """Cancel jobs, and repeat the cancellation for jobs that do not end."""
         now = asyncio.get_running_loop().time()
         due = [job for job in jobs if now >= self._cancel_at.get(job, now)]
         if due:
@@ -310,7 +310,7 @@ class JobSettlement:
             self._find(owed, self._worst(owed, stints))
 
     def _stopping(self, job: str, report: JobReport, now: float) -> JobUsage | None:
-        """Return the held time of a stopped job, though its nodes may not answer for minutes."""
+        """Return the held time of a stopped job without waiting for unresponsive nodes."""
         began, ended = report.began, report.ended
         # Slurm gives a completing job an end time at once; a crashed node would keep it completing,
         # and the run's end waiting, until the node is declared down.
@@ -323,7 +323,7 @@ class JobSettlement:
         return JobUsage(id=job, processors=report.processors, seconds=seconds, how="unknown")
 
     def _worst(self, owed: _UnsettledLease, stints: Sequence[HoldingInterval]) -> MeteredTime:
-        """Return the longest time that a job without a record may have held its processors."""
+        """Return the longest time for which a job without a record may have held processors."""
         lease, now = owed.lease, self._clock()
         ends = [now]
         if owed.watched is not None:

@@ -1,4 +1,4 @@
-"""Watch the jobs of a batch scheduler by one query for all, as often as it pays."""
+"""Watch the jobs of a batch scheduler by one query for all, at adaptive intervals."""
 
 import asyncio
 import contextlib
@@ -112,7 +112,7 @@ class JobWatch:
             await self._rest(least, pause)
 
     async def _rest(self, least: float, pause: float) -> None:
-        """Wait for a pause, cut short by news after its least part, or by a loss at any time."""
+        """Pause between queries; news cuts the pause to ``least`` seconds, a loss at any time."""
         loop = asyncio.get_running_loop()
         courteous = loop.time() + least
         # Even urgent looks keep this distance: one crashed node loses all its workers in one burst.

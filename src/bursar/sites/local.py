@@ -67,7 +67,7 @@ class ProcessorClaims(Protocol):
     async def take(
         self, site: SiteFacts, name: str, processors: int, notify: Callable[[str], None]
     ) -> None:
-        """Hold processors of a site under a name; wait until they are free."""
+        """Hold processors of a site under a name; wait until enough are free."""
 
     def give(self, site: SiteFacts, name: str) -> None:
         """Give back the processors held under a name."""
@@ -81,7 +81,7 @@ class ProcessorClaims(Protocol):
 
 class LocalSite:
     """
-    Provides processors of this machine, as the site's facts describe them.
+    Provides processors of this machine, as described by the site's facts.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ class LocalSite:
         notify: Callable[[str], None],
     ) -> "dict[str, HeldWorkers]":
         """
-        Take over pilots of an earlier process; return those that can be had again, by name.
+        Take over pilots of an earlier process; return the pilots regained, by name.
 
         Workers that are gone are started again, after the processes they left were killed.
 
@@ -239,7 +239,7 @@ class LocalSite:
                 await asyncio.to_thread(kill_leftovers, self._run, name)
 
     async def leave(self) -> None:
-        """Leave the workers alone; lasting ones go on until another process finds them."""
+        """Leave the workers running; lasting workers go on until another process adopts them."""
         for held in list(self._held):
             await held.leave_running()
 

@@ -97,7 +97,7 @@ def is_named() -> bool:
 
 
 def user_name() -> str:
-    """Return the name of the user, as owners know their customers."""
+    """Return the user's name, by which owners know the customer."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container knows numbers only
@@ -117,7 +117,9 @@ class _HolderProcess:
     mark: str
 
     def is_there(self) -> bool:
-        """Whether the process or one that its workers started is alive; elsewhere, presumed so."""
+        """
+        Whether the process or a child of its workers is alive; on other machines, presumed so.
+        """
         # Only this machine's /proc can be read. To call a live run of another machine dead would
         # sell its processors twice.
         if self.host != socket.gethostname():
@@ -131,7 +133,7 @@ class _HolderProcess:
 
 class OwnersBook:
     """
-    The owners' book as one run uses it.
+    The owners' book from the viewpoint of one run.
 
     Nothing is written before the run holds, waits for or buys something.
 
@@ -184,7 +186,7 @@ class OwnersBook:
         self, site: SiteFacts, name: str, processors: int, notify: Callable[[str], None]
     ) -> None:
         """
-        Hold processors of a site under a name; wait until they are free.
+        Hold processors of a site under a name; wait until enough are free.
 
         Parameters
         ----------
@@ -258,7 +260,7 @@ class OwnersBook:
 
     def note_paid(self, paid: Iterable[tuple[SiteFacts, Micros]]) -> None:
         """
-        Note what the run has paid each owner since its first start, by its own ledger.
+        Record the run's total payments to each owner, by the run's ledger.
 
         Repeating the call changes nothing, so that a payment that was under way when a process was
         killed counts once.
@@ -337,7 +339,7 @@ class OwnersBook:
     def _held_by_others(
         self, db: sqlite3.Connection, site: SiteFacts
     ) -> list[tuple[_HolderProcess, int, float]]:
-        """List each other living process, how many processors it holds, and since when."""
+        """List other living processes, each with the processors held and the time held since."""
         query = """SELECT holders.*, sum(processors), min(since) FROM held
             JOIN holders ON id = holder WHERE site = ? AND id != ? GROUP BY id"""
         rows = db.execute(query, (_key(site), self._id)).fetchall()
@@ -538,7 +540,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int:
-    """Return when a process began, in clock ticks since boot; -1 if it is gone or a zombie."""
+    """Return a process's start, in clock ticks since boot; -1 for a zombie or no process."""
     try:
         # The command's name in parentheses may hold spaces and parentheses itself: fields follow
         # the last.

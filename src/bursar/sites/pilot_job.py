@@ -90,7 +90,7 @@ def pilot_request(
     reservation: str | None,
 ) -> JobRequest:
     """
-    Return the request for pilots that are alike, and note what it asks for each.
+    Build one request for equal pilots, and record in each pilot what was requested.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Journal of the jobs that a run has at a scheduler, so that they are found again after a kill."""
+"""Journal of a run's jobs at a scheduler, by which a killed run finds the jobs again."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ class SubmittedRequest:
 @dataclass(slots=True)
 class HoldingInterval:
     """
-    Time for which a job was seen to hold its processors.
+    Time for which a job was seen to hold processors.
 
     Parameters
     ----------
@@ -138,11 +138,11 @@ class PilotJobJournal:
         self._append([_PilotJobLine("refused", name)])
 
     def has(self, name: str, jobs: Mapping[str, str]) -> None:
-        """Record the jobs that a request became, and their pilots."""
+        """Record the jobs of a request, with the pilot of each job."""
         self._append([_PilotJobLine("job", name, job, pilot) for job, pilot in jobs.items()])
 
     def began(self, job: str, at: float, until: float | None) -> None:
-        """Record since when a job has its processors, seconds since the epoch."""
+        """Record the time at which a job got processors, seconds since the epoch."""
         self._append([_PilotJobLine("began", "", job, at=at, until=until)])
 
     def requeued(self, job: str, at: float) -> None:

@@ -15,7 +15,7 @@ from bursar.worker.launch import Endpoint
 
 
 class PilotBeginListener(Protocol):
-    """Callback for a pilot that has its processors."""
+    """Callback for a pilot that has received processors."""
 
     def __call__(self, processors: int | None = None, seconds: float | None = None) -> None:
         """
@@ -112,7 +112,7 @@ class SharedSite(Protocol):
 
     async def take(self, pilots: Sequence[Pilot], notify: Callable[[str], None]) -> None:
         """
-        Wait for enough free processors, then hold them for all pilots of a plan.
+        Wait for enough free processors for all pilots of a plan, then hold all at once.
 
         Processors held before are replaced; ``reserve(())`` gives them back.
 

@@ -72,7 +72,7 @@ class QueueObserver:
 
     async def probe(self, name: str, folder: str) -> None:
         """
-        Ask the scheduler itself when a small request would start, where nothing is free.
+        Ask the scheduler for the start of a small request while no processor is free.
 
         The rules of the site say how often at most, since each question costs the scheduler a
         round of its own.

@@ -25,7 +25,7 @@ LARGEST_FILE = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class JdlDescription:
     """
-    The ad of a job, of a node, or of all of them.
+    The ad of a job, of a DAG node, or of a whole description.
 
     Parameters
     ----------

@@ -302,7 +302,9 @@ def _expression(
 
 
 def _attributes(job: JdlDescription, used: list[Expression]) -> Mapping[str, str]:
-    """Attributes that have no meaning here, and such others as the expressions ask for."""
+    """
+    Return the attributes that Bursar does not interpret, and others that expressions refer to.
+    """
     read = {name.lower() for name in READ}
     others = [name for name in job.ad if name.lower() not in read]
     expressions = [*used, *(job.ad.expression(name) for name in others)]

@@ -151,7 +151,7 @@ def _record(job: _DaxJob, parents: Sequence[str]) -> RecordedTask:
 
 def _check_signs(jobs: Sequence[_DaxJob], *, generated: bool) -> None:
     """
-    Refuse negative runtimes and sizes, except those of the workflow generator.
+    Refuse negative runtimes and sizes, except the workflow generator's known ones.
 
     The generator drew sizes from normal distributions and did not cut them off at 0; run
     times and further sizes follow from those. So a negative size is the

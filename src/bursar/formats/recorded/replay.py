@@ -27,7 +27,7 @@ LONGEST_PART = 240
 
 def replay(campaign: Campaign, *, scale: float, size_scale: float = 1.0) -> Campaign:
     """
-    Return the campaign in which every recorded task has a stand-in as its program.
+    Return a campaign that runs a stand-in program for every recorded task.
 
     Parameters
     ----------

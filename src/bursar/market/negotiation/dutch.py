@@ -76,7 +76,7 @@ class DutchAuctioneer(Auctioneer):
         return self.worth(self.worth(self.first) - level * self.step)
 
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Announce the clock's price when it has moved; end below the reserve."""
+        """Announce the clock's price after each change; end below the reserve."""
         if self.state != "called" or now >= self.closes:
             return super().tick(now)
         level = self._level(now)

@@ -85,7 +85,7 @@ class NegotiationSide(ABC):
         return math.inf
 
     def again(self, party: str) -> tuple[TradeMessage, ...]:
-        """Return the last messages to a party; resending them recovers lost answers."""
+        """Return the last messages to a party, to be sent again when answers were lost."""
         return next((tuple(sent) for sent in reversed(self._sent[party]) if sent), ())
 
     @abstractmethod

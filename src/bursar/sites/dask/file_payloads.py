@@ -22,7 +22,7 @@ FileIdentities = Mapping[str, tuple[int, int, int]]
 
 class FilePayload(msgspec.Struct, frozen=True, array_like=True):
     """
-    A file that travels with a job or its result.
+    A file that travels with a job or a result.
 
     Parameters
     ----------

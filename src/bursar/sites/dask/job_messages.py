@@ -1,4 +1,4 @@
-"""Messages to a Dask worker, and its replies."""
+"""Messages between a run and a Dask worker."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from bursar.sites.dask.file_payloads import FilePayload
 
 class SharedRunPaths(msgspec.Struct, frozen=True, array_like=True):
     """
-    Paths of the run's files, for workers that share its file system.
+    Paths of the run's files, for workers on the same file system.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class SharedRunPaths(msgspec.Struct, frozen=True, array_like=True):
 
 class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
     """
-    Jobs for one thread of a Dask worker, to be run after those of earlier orders.
+    Jobs for one thread of a Dask worker, to be run after earlier orders.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
 
 class DaskJobResult(msgspec.Struct, frozen=True, array_like=True):
     """
-    Outcome of one job, with its files.
+    Outcome of one job, with the job's files.
 
     Parameters
     ----------

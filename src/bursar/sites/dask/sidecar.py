@@ -1,5 +1,5 @@
 """
-A worker process of ours beside a Dask worker, for one of its threads.
+A worker process of ours beside a Dask worker, one for each Dask thread.
 
 Dask's threads cannot start programs as ours does: a working directory and the ended children
 belong to a whole process. So each thread that carries out jobs has a small process at its side,

@@ -1,5 +1,5 @@
 """
-Functions that Dask calls, by name, in the processes of its workers.
+Functions that Dask calls, by name, in Dask's worker processes.
 
 A run keeps its benches there from order to order. It is heard of again and again; one that is
 not is taken to be gone, and all that it has there ends.

@@ -189,7 +189,7 @@ async def end_deal(
     client: AsyncServiceClient, bought: PurchaseRecord, named: Collection[str]
 ) -> AgreementInfo | None:
     """
-    End a purchase that is not needed any more; return its last state, None if it never came about.
+    End an unneeded purchase; return the agreement's last state, None if none was made.
 
     Parameters
     ----------

@@ -121,7 +121,7 @@ class HeldInstance:
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
-        """End the instance, so that nothing of it is left at the service."""
+        """End the instance, and leave nothing behind at the service."""
         await self.leave()
         await self._release(self)
 
@@ -149,7 +149,7 @@ class HeldInstance:
             self._bridge.close()  # the dispatcher then starts its jobs elsewhere
 
     async def leave(self) -> None:
-        """Stop sending jobs to the instance and watching it."""
+        """Stop sending jobs to the instance, and stop watching the instance."""
         if self._bridge is not None:
             self._bridge.close()
         await self._watching.close()

@@ -93,7 +93,7 @@ class InvoiceReconciler:
         held.seconds = _seconds(pilot, from_micros(spent))
 
     def guess(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
-        """Pay for the time until the service's last answer, since it may never answer again."""
+        """Pay for the time until the service's last answer; a silent service sends no invoice."""
         pilot = held.pilot
         if bought is None:
             if pilot.unit_price:

@@ -319,7 +319,7 @@ class RemoteLeases:
     # Given back.
 
     async def _back(self, held: HeldInstance) -> None:
-        """Give a pilot's processors back and compare their cost with what was held."""
+        """Give a pilot's processors back, and compare the service's charge with the time held."""
         # Lost and released at once: the second call finds nothing to do.
         if self._held.get(held.pilot.name) is not held:
             return
@@ -379,7 +379,7 @@ class RemoteLeases:
             await asyncio.sleep(_ASK_AGAIN)
 
     async def _end_shared(self, held: HeldInstance, client: AsyncServiceClient) -> None:
-        """Kill what still runs on shared processors, so that its cost is counted in full."""
+        """Kill tasks left on shared processors, so that the final cost counts all of the tasks."""
         if not held.pilot.unit_price:
             return
         handle = held.session.handle

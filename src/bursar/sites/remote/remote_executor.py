@@ -1,4 +1,4 @@
-"""Send jobs to an instance of a service, and take their results in."""
+"""Send jobs to an instance of a service, and receive the results."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _FAULTS = frozenset({400, 403, 409, 413, 415, 422})
 
 @dataclass(slots=True, eq=False)
 class _SubmittedJob:
-    """A job that was handed over, with its number at the service once it has one."""
+    """A job handed to the service; ``number`` is None until the service has numbered the job."""
 
     job: WireJob
     since: float  # seconds since the epoch
@@ -124,7 +124,7 @@ class RemoteJobExecutor:
         await self._tasks.close()
 
     def _on_failure(self, error: BaseException) -> None:
-        """Give up the instance; by a fault of ours, too, or nobody would hear of its jobs."""
+        """Give up the instance, even after a fault of ours: otherwise its jobs would never end."""
         is_expected = isinstance(error, RemoteProblem | SiteError)
         self._on_lost(str(error) if is_expected else f"{type(error).__name__}: {error}")
 

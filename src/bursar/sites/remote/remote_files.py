@@ -1,4 +1,4 @@
-"""Copy files between the run and an instance, each to where it is needed."""
+"""Copy files between the run and an instance, in both directions."""
 
 import asyncio
 import os
@@ -60,7 +60,7 @@ class InstanceFileIndex:
 
 class RemoteInstanceFiles:
     """
-    Sends the files that jobs read to an instance, each content once, and fetches what they make.
+    Sends jobs' input files to an instance, each content once, and fetches output files.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 FRESH = 5.0
-"""Seconds for which what the service said of itself is good."""
+"""Seconds for which a status received from the service counts as current."""
 
 
 class RemoteSite:
@@ -89,7 +89,7 @@ class RemoteSite:
 
     async def refresh(self) -> SiteInfo:
         """
-        Ask the service for its status.
+        Query the service's status.
 
         Raises
         ------

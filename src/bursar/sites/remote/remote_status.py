@@ -48,11 +48,11 @@ class RemoteSiteStatus:
         self._is_silent = False
 
     def take_silence(self) -> None:
-        """Note that the service did not answer; no processors are requested until it does."""
+        """Record that the service did not answer; request no processors until the next answer."""
         self._is_silent = True
 
     def take_price(self, unit_price: float, fixed_price: float) -> None:
-        """Note a quote above the posted price; it counts for ``probe_every`` seconds."""
+        """Record a quote above the posted price, valid for ``probe_every`` seconds."""
         self._dearer = unit_price, fixed_price, time.time() + self._published.acquiring.probe_every
 
     def facts(self) -> SiteFacts:
@@ -160,7 +160,7 @@ class RemoteSiteStatus:
         ]
 
     def _free(self, held: int) -> int:
-        """Return the processors that could be had at once, beside those held."""
+        """Return the number of further processors that could be had at once."""
         info = self._info
         if info is None or info.draining or self._is_silent:
             return 0

@@ -1,4 +1,4 @@
-"""Translate the dispatcher's jobs for a service, and its results for the dispatcher."""
+"""Translate the dispatcher's jobs into a service's tasks, and the results back."""
 
 import base64
 import os
@@ -46,7 +46,7 @@ def copied(job: WireJob) -> list[tuple[str, str]]:
 
 def spec_of(job: WireJob, trust: Trust = "data") -> TaskSpec:
     """
-    Return a job in the form in which it is submitted.
+    Return a job as the task specification to submit.
 
     Files that jobs copy to the root are kept apart at the service; which of two copies wins is
     decided here, when the files are fetched.
