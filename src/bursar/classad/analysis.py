@@ -75,7 +75,12 @@ class _ReferenceWalker:
             )
 
     def _bare_or_of(self, node: AttributeReference) -> list[ExpressionNode]:
-        """Return the nodes to visit after a name."""
+        """
+        Note which attribute a reference reads, and return the nodes to visit after it.
+
+        A name that the own ad does not define is one of the other ad, as is ``target.name``. A
+        name that the own ad defines leads to its expression there, unless already visited.
+        """
         key = lower(node.name)
         if node.of is None:
             if key in self._mine:
@@ -92,7 +97,8 @@ class _ReferenceWalker:
                 return []
             if word not in self._mine and word in ("my", "self") and key in self._mine:
                 return self._follow(key)
-        # Of an ad within one of the two, which looks in what is around it as well.
+        # Selected from a nested ad. Such an ad looks up a missing name in the ads around it, so the
+        # name may be one of the other ad as well as of the own.
         self.found.add(EVERYTHING if key in SCOPES else key)
         return [of, *(self._follow(key) if key in self._mine else [])]
 

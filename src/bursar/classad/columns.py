@@ -209,7 +209,7 @@ def _divided(sign: str, left: Numbers, right: Numbers) -> Numbers:
 
 
 def negated(column: Column) -> tuple[Column, Mask]:
-    """Unary minus."""
+    """Return the column with unary minus applied, and the odd rows, of which there are none."""
     fits = (column.kinds == INT) | (column.kinds == REAL)
     kinds = np.where(fits, column.kinds, _strict(column.kinds, column.kinds)).astype(np.uint8)
     # An integer has no minus zero, and what is no number has 0, by which errors are the same.

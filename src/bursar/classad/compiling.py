@@ -306,7 +306,19 @@ def _judged(decisive: bool, values: Any) -> Value:
 
 
 def _compared(sign: str, part: CompiledNode, constant: Value) -> CompiledNode:
-    """An attribute of the other ad against a constant of the usual kinds."""
+    """
+    Compile the comparison of an attribute of the other ad with a constant.
+
+    Strings (``==``), and numbers that need no conversion, are compared directly; everything
+    else goes to the general operator, which is slower.
+
+    Parameters
+    ----------
+    sign
+        Comparison, with the attribute on its left.
+    part
+        Compiled reference to the attribute.
+    """
     compare, slow, read = COMPARISONS[sign], BINARY[sign], part.run
     assert part.reads is not None
     key = part.reads

@@ -78,6 +78,12 @@ def _remainder(left: int, right: int) -> Value:
 def _arithmetic(
     whole: Callable[[int, int], Value], reals: Callable[[float, float], Value]
 ) -> Operator:
+    """
+    Make an operator on values: ``whole`` for integers, ``reals`` once one of the two is real.
+
+    Booleans count as integers; of other kinds the result is that of :func:`misfit`.
+    """
+
     def apply(left: Value, right: Value) -> Value:
         kinds = (type(left), type(right))
         if kinds == (float, float):

@@ -257,7 +257,12 @@ class _TableEvaluation:
         self.odd: Mask = _NOWHERE
 
     def column(self, node: ExpressionNode) -> Column:
-        """The values of a part."""
+        """
+        Return the values of a part of the expression for all ads of the table.
+
+        What has no operator on whole columns is evaluated ad by ad. Rows that a column cannot
+        hold are added to :attr:`odd`.
+        """
         match node:
             case Literal(value):
                 return self._constant(value)

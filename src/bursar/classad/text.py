@@ -15,6 +15,7 @@ def text_of(value: Value) -> str:
 
 
 def _nested(value: Value) -> str:
+    """Return the text of a value within a list or an ad, where strings are quoted."""
     if type(value) is str:
         return quoted(value)
     if type(value) is bool:

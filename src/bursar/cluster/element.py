@@ -196,7 +196,12 @@ class ComputingElement:
         return self._ended.value if self._ended.count else self._stated.value
 
     def startable(self) -> list[Hashable]:
-        """Jobs that first come, first served begins now, in this order: to be told of each."""
+        """
+        Return the keys of the waiting jobs to start now, first come, first served.
+
+        These are the first in the queue, up to one that is wider than what is left. Nothing
+        starts here: the caller reports each start by :meth:`began`.
+        """
         free, found = self.free_processors, []
         for key, job in self._waiting.items():
             free -= job.processors
@@ -244,7 +249,7 @@ class ComputingElement:
     # The forecast.
 
     def _is_current(self, now: float) -> bool:
-        """Whether the forecast holds: no begin or end that was due by now is missing."""
+        """Whether the forecast still holds: no start or end that it expected before now is late."""
         if not self._holds:
             return False
         # Ends that are out of date are dropped when they come to the top, instead of being

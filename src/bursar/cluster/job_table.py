@@ -75,7 +75,7 @@ class JobTable:
     count
         Number of jobs.
     submit, width, estimate, runtime
-        What was submitted when: processors, seconds asked for, seconds that it will run.
+        Time of submission, processors, seconds asked for, and seconds that the job will run.
     start, finish, expected
         Times of start and end, and the end by the estimate.
     promise

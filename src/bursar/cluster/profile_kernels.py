@@ -79,7 +79,12 @@ def merge(k: IntArray, times: FloatArray, free: IntArray, index: int) -> None:
 def change(
     k: IntArray, times: FloatArray, free: IntArray, begin: float, end: float, amount: int
 ) -> None:
-    """Add an amount to what is free from ``begin``, no earlier than the profile's, to ``end``."""
+    """
+    Add ``amount`` to the free processors from ``begin`` to ``end``; negative: take them.
+
+    ``begin`` must not lie before the profile. An infinite ``end`` changes all steps from
+    ``begin`` on; with an ``end`` not after ``begin`` nothing changes.
+    """
     if end <= begin:
         return
     split(k, times, free, begin)
@@ -129,10 +134,14 @@ def earliest(
     guaranteed: float,
 ) -> float:
     """
-    The earliest start from ``begin`` on of a window of so many processors.
+    Return the earliest start, from ``begin`` on, of a window with room for a job.
 
     Parameters
     ----------
+    width
+        Processors that the job needs throughout.
+    length
+        Seconds that the window lasts.
     guaranteed
         From here on for ``length`` there is room anyhow (a promise that would
         be given up), so this is the answer where nothing earlier is; infinite

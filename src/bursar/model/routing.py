@@ -81,7 +81,14 @@ def shortest_path_tree(arcs: Arcs, source: str, *, least: float = 0.0) -> dict[s
 
 
 def path_from_tree(last: Mapping[str, Arc], source: str, target: str) -> list[Arc] | None:
-    """The arcs from source to target, given the last arc of the way to each node."""
+    """
+    Return the arcs from source to target in order of travel; None when there is no way.
+
+    Parameters
+    ----------
+    last
+        Last arc of the way from the source to each node that can be reached.
+    """
     way: list[Arc] = []
     node = target
     while node != source:
@@ -94,8 +101,9 @@ def path_from_tree(last: Mapping[str, Arc], source: str, target: str) -> list[Ar
 
 def widest_path_bandwidths(arcs: Arcs, source: str) -> dict[str, float]:
     """
-    How wide the widest way to each node is that can be reached, bytes per second.
+    Return the bandwidth of the widest way to each node that can be reached, bytes per second.
 
+    A way is as wide as its narrowest wire; that to the source itself is infinitely wide.
     Dijkstra's algorithm with the narrowest wire as the distance. Which of several such ways
     is the quickest must be asked anew, of :func:`shortest_path_tree` over the arcs that are wide
     enough: the beginning of that way need not be the widest way there.

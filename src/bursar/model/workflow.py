@@ -76,6 +76,7 @@ class Workflow:
 
 
 def _index_by_id(tasks: Sequence[Task]) -> dict[str, int]:
+    """Return the index of each task by its id; refuse an id that two tasks have."""
     index: dict[str, int] = {}
     for i, task in enumerate(tasks):
         if task.id in index:

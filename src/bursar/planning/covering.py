@@ -259,7 +259,12 @@ class _CoveringProgramme:
         return self.programme.best_bound(self.add_broken, until)
 
     def add_broken(self, solution: FloatArray) -> int:
-        """Add rows that the solution breaks; return how many."""
+        """
+        Add rows of windows whose demand the solution does not cover, at most ``ROWS``.
+
+        Return 0 when every window is covered; otherwise the number picked, in which a window
+        picked by share and by amount counts twice.
+        """
         candidates = self.candidates
         n = len(candidates)
         bought = np.where(candidates.whole, solution[:n], 1.0)

@@ -114,11 +114,11 @@ class WidthWeights(NamedTuple):
     rates
         Weight per second of each task on each site, shape ``(n_tasks, n_sites)``.
     times
-        When what all sites take per second changes, seconds, shape ``(n,)``.
+        Seconds at which the capacity of all sites together changes, ascending, shape ``(n,)``.
     most
-        Weight per second that they take from there on, shape ``(n,)``.
+        Weight per second that the sites can take from each of ``times`` on, shape ``(n,)``.
     done
-        Most weight that they have taken until there, shape ``(n,)``.
+        Most weight that the sites can have taken until each of ``times``, shape ``(n,)``.
     """
 
     rates: FloatArray
@@ -127,7 +127,7 @@ class WidthWeights(NamedTuple):
     done: FloatArray
 
     def done_by(self, instants: FloatArray) -> FloatArray:
-        """Most weight that all sites together have taken by then, shape ``(n,)``."""
+        """Return the most weight that all sites together can have taken by each instant."""
         if not len(self.times):
             return np.zeros(len(instants))
         step = np.maximum(np.searchsorted(self.times, instants, side="right") - 1, 0)
@@ -202,7 +202,14 @@ class EmptySlotCapacity:
         return True
 
     def _measures(self) -> list[WidthWeights]:
-        """Return one measure for the widths as they are, and two for each width tried as wide."""
+        """
+        Return the ways to weigh widths under which :meth:`fits` compares work with capacity.
+
+        The first counts processors as they are. Up to ``MAX_WIDTHS`` thresholds, each a share of
+        the site and above half of it, give two more: a task from the threshold on fills the
+        whole site, and narrower tasks count as they are where they fit beside it no more, or
+        not at all.
+        """
         times, free = self._free()
         speeds = self.problem.speeds
         widths = np.broadcast_to(self.problem.widths[:, None], self.problem.runtimes.shape)

@@ -57,7 +57,7 @@ class Schedule:
 
     @property
     def holdings(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Task, slot and width of each holding, task after task, shape ``(n,)`` each."""
+        """Return task, slot and processors of each holding, by task, shape ``(n,)`` each."""
         counts = self.held_count
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         at = np.repeat(self.held_first, counts) + within

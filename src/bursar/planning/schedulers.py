@@ -70,9 +70,11 @@ def schedule(
     caps
         Processors of each slot that may be used, shape ``(n_slots,)``.
     priority
-        Tasks, parents before children, shape ``(n_tasks,)``; None: by the policy.
+        Tasks, parents before children, shape ``(n_tasks,)``; None: the order of the policy's
+        scheduler.
     due
-        Moments by which ``list-cost`` tries to finish tasks, shape ``(n_tasks,)``.
+        Moments by which ``list-cost`` tries to finish tasks, seconds, shape ``(n_tasks,)``;
+        None: no such moments.
     """
     used = np.empty((1, problem.n_slots), dtype=np.bool_)
     priority = priority_of(problem, caps, policy.scheduler) if priority is None else priority

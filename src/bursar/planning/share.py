@@ -76,7 +76,15 @@ def least_work_first(front: ParetoFront, problem: PlanningProblem) -> IntArray:
     """
     Return the tasks by work, least first, parents before children, shape ``(n_tasks,)``.
 
-    Of equal ones the one listed first.
+    Work is the runtime on the fastest site times the width, processor-seconds. Of tasks with
+    equal work the one listed first in the workflow goes first.
+
+    Parameters
+    ----------
+    front
+        Front of the same workflow, of which only the dependencies are read.
+    problem
+        Tells runtimes, all of them known, and widths.
     """
     work = (problem.runtimes.min(axis=1) * problem.widths).tolist()
     parents, children = front.workflow.parents, front.workflow.children

@@ -303,10 +303,17 @@ def _unpriced_front(
 
 def _outline(problem: PlanningProblem, processors: Sequence[int] | None) -> list[PlanOption]:
     """
-    Return purchases where a runtime is unknown, so that makespan and cost are, too.
+    Return options without makespan and cost, for a problem of which a runtime is unknown.
 
-    The first slot alone, the first two together, and so on, each with as many
-    processors as the tasks could hold at once.
+    They buy the first slot alone, the first two together, and so on, in the order of the
+    offers, and only those are returned in which every task is narrow enough for some site.
+    Of each slot at most as many processors are bought as all tasks together could use.
+
+    Parameters
+    ----------
+    processors
+        Numbers to try of the last slot of each purchase; of those above what all tasks
+        together could use only the first. None: as many as all tasks could use.
     """
     options = []
     most = int(problem.widths.sum())

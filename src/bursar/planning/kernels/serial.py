@@ -220,7 +220,12 @@ def gap_for(
 
 @inlined
 def take(gaps: IdleGaps, s: int, place: int, at: int, begins: float, finish: float) -> int:
-    """Run a task in a gap, and keep what is left of the gap before and after. Return the slot."""
+    """
+    Run a task in a gap, keep what is left of the gap before and after, and return its slot.
+
+    The gap is ``gaps.gap[at]``, in block ``place`` of site ``s`` (see :func:`gap_for`); the task
+    runs from ``begins`` to ``finish``, seconds, both within the gap.
+    """
     gap, block = gaps.gap, gaps.block
     start, over, slot = gap[at]["start"], gap[at]["end"], gap[at]["slot"]
     greatest = over >= block[place]["latest"] or over - start >= block[place]["longest"]

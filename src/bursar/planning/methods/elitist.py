@@ -301,7 +301,12 @@ def _crossing(
 def _offspring(
     rng: np.random.Generator, problem: PlanningProblem, held: list[_DeadlinePurchase], i: int
 ) -> BoolArray:
-    """Another purchase near the one for deadline ``i``."""
+    """
+    Return a random variation of ``held[i]``: whether each slot is bought, shape ``(n_slots,)``.
+
+    Either cross it with another held purchase, or drop up to two slots, preferably wasteful
+    ones, and add up to two that begin before the deadline. Nothing is scheduled here.
+    """
     purchase = held[i]
     bits = purchase.bits.copy()
     used = np.flatnonzero(bits)
