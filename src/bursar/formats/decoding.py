@@ -123,7 +123,12 @@ class _PlacedValue:
         return None
 
     def _failing_entry(self) -> "_PlacedValue | None":
-        """Return the first wrong entry of a dictionary: msgspec does not tell its key."""
+        """
+        Return the first entry of a dictionary whose value is wrong; None when there is none.
+
+        It is searched for because an error of msgspec does not tell the key. None also when no
+        dictionary is expected here.
+        """
         for option in _options(self.kind):
             if get_origin(option) is dict:
                 kind = get_args(option)[1]

@@ -166,6 +166,21 @@ def site_facts(table: SiteTable, name: str, folder: Path, place: str) -> SiteFac
 
 
 def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
+    """
+    Return the sites of a sites file in its order, each with its links and the customer's groups.
+
+    Parameters
+    ----------
+    document
+        The file as read from TOML.
+    folder
+        Folder to which paths in the file are relative.
+
+    Raises
+    ------
+    InputError
+        When there is no site, a name is used twice, or the sites count in several currencies.
+    """
     sites = document.get("site")
     if isinstance(sites, dict):
         sites = {name: with_default_kind(table) for name, table in sites.items()}

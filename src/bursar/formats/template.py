@@ -174,6 +174,7 @@ def _next_brace(text: str, start: int) -> int:
 
 
 def _lone_brace(text: str, at: int) -> InputError:
+    """Return the error for the brace at index ``at``, which belongs to no parameter."""
     brace = text[at]
     around = "".join(c if c.isprintable() else " " for c in text[at : at + 24])
     return InputError(

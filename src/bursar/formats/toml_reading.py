@@ -91,6 +91,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _syntax_error(message: str, text: str) -> InputError:
+    """Turn a message of :mod:`tomllib` about a text into an error at line and column."""
+    # The message alone tells the position: the exception has attributes for it only from Python
+    # 3.14 on.
     match = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     if match is None:
         return InputError(f"is not TOML: {message}")

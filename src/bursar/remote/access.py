@@ -246,6 +246,12 @@ def _trusting(ca: Path | None) -> ssl.SSLContext:
 
 
 def _readable(path: Path, what: str) -> str:
+    """
+    Return the path with ``~`` expanded, once the file could be opened.
+
+    It is opened here because errors of :mod:`ssl` do not name the file. ``what`` names the
+    setting in the message.
+    """
     path = path.expanduser()
     try:
         with path.open("rb"):

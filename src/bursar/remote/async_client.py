@@ -183,7 +183,15 @@ class AsyncServiceClient:
                 await session.destroy()
 
     def attach(self, handle: str, *, seal: "TaskSealer | None" = None) -> "AsyncSession":
-        """Return a session of an existing instance; ``seal`` must be the one used for the tasks."""
+        """
+        Return a session of an existing instance, without a request to the service.
+
+        Parameters
+        ----------
+        seal
+            Seals tasks and opens results; must be that with which the instance's tasks were
+            sealed. None: they are not sealed.
+        """
         if seal is None:
             return AsyncSession(self, handle)
         from bursar.remote.sealed_tasks import InstanceSealer  # what it needs takes time to load

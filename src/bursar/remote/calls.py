@@ -181,7 +181,7 @@ def events(handle: str, after: int) -> ApiCall[None]:
 
 
 def submit(handle: str, lines: bytes, key: str) -> ApiCall[api.Submitted]:
-    """Add tasks, a JSON document per line; the same key again adds nothing."""
+    """Add tasks to an instance, a JSON document per line; the same key again adds nothing."""
     return ApiCall(
         method="POST",
         path=_at("instances", handle, "tasks"),

@@ -28,6 +28,10 @@ class RemoteProblem(BursarError):
     kind
         Last part of the problem's type: ``"not-found"``, ``"over-quota"``; empty when it names
         none.
+    transient
+        Whether the same request may succeed later.
+    exit_status
+        Exit status for a command: 2 where the input is at fault, otherwise 1.
     """
 
     def __init__(self, site: str, problem: Problem, shown: str = "") -> None:

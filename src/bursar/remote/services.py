@@ -188,6 +188,7 @@ def _service(
     place = f"{path}: {joined('service', name)}"
 
     def found() -> FoundToken:
+        """Return the token and where it was found; empty, and why there is none."""
         if (own := file(table.token_file)) is not None:
             return FoundToken(read_token(own), f"token_file {own}")
         if table.certificate:  # the environment's goes nowhere where another way in is known

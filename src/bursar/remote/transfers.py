@@ -174,7 +174,12 @@ class _DownloadTarget:
         self._tag = ""
 
     async def take(self, connection: ServiceConnection, call: ApiCall[None]) -> int:
-        """Write the answer, over several connections if needed; return the number of bytes."""
+        """
+        Write the answer, over several connections if needed; return the number of bytes.
+
+        After a break, reading goes on where it ended if the service names the version by a tag,
+        and otherwise begins anew.
+        """
         tries = connection.tries()
         while True:
             try:

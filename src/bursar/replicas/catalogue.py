@@ -252,6 +252,7 @@ def _forget_unheld(db: Connection, name: str) -> None:
 
 
 def _other_content(db: Connection, name: str, content: LogicalFileContent) -> InputError:
+    """Return the error for a file that is registered with another size or checksum."""
     row = db.execute("SELECT size, checksum FROM files WHERE name = ?", (name,)).fetchone()
     return InputError(
         f"is registered with {LogicalFileContent(*row)}, not with {content}: "

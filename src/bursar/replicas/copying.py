@@ -142,7 +142,19 @@ def _copied(
 def _opened(
     url: str, content: LogicalFileContent, sink: CopySink, stop: CancellationToken, patience: float
 ) -> ReplicaSource:
-    """Open the source where the sink ends; empty a sink that cannot be continued."""
+    """
+    Open the source so that reading goes on where the sink ends.
+
+    A sink whose bytes may be of another version of the file is emptied first, and the source is
+    then read from its beginning.
+
+    Parameters
+    ----------
+    content
+        Expected size and checksum, as far as they are known.
+    patience
+        Seconds to wait for an answer.
+    """
     before = sink.origin
     same = before.url == redact_url(url)
     # Halves of two versions would make a file that nothing shows to be wrong, unless a checksum or

@@ -91,6 +91,7 @@ class SharedDatabase:
 
 @contextlib.contextmanager
 def _opening(path: Path, what: str) -> Iterator[None]:
+    """Turn errors of SQLite and of the file system into input errors while a database is opened."""
     try:
         with translate_sqlite_errors(path, what):
             yield

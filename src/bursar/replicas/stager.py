@@ -207,7 +207,15 @@ class Stager:
     async def _one(
         self, name: str, site: str, job: str, place: str | None, on_file: OnFile | None
     ) -> str:
-        """Bring a file, pin the copy for a job, and return the place."""
+        """
+        Bring a file unless it is there, pin the copy for a job, and return its path or URL.
+
+        Parameters
+        ----------
+        place
+            Where the file is in the site's storage, pinned already; None: not there. A usable
+            copy at the site but outside of its storage is returned without a pin.
+        """
         store = self._stores[site]
         for _ in range(_TRIES):
             found = await self._transfers.run(self._catalogue.locate, name)
@@ -284,7 +292,12 @@ class Stager:
         await self._register(name, site, content)
 
     def _candidates(self, replicas: Sequence[Replica], site: str) -> list[CandidateReplica]:
-        """Return the copies of a file, the nearest first; copies of no site last."""
+        """
+        Return the copies of a file with the limits of their links, the quickest to bring first.
+
+        A copy's time is the link's latency and its size over the bandwidth; a copy whose site is
+        not known comes last.
+        """
 
         def seconds(replica: Replica) -> float:
             if not replica.site:

@@ -189,7 +189,12 @@ class TransferPool:
 
 
 async def wait_until_ended(future: "asyncio.Future[T]") -> None:
-    """Wait for a future despite cancellation, and consume the exception."""
+    """
+    Wait until a future has ended, even when the waiting task is cancelled meanwhile.
+
+    Neither that cancellation nor the future's exception is raised here.
+    """
+    # The exception is looked at so that asyncio does not log it as never retrieved.
     while not future.done():
         try:
             await asyncio.wait([future])

@@ -131,7 +131,8 @@ class TrustStore:
     Raises
     ------
     InputError
-        When a certificate is of no authority, or a list is signed by none of them.
+        When there is no authority, a certificate is not that of an authority, or a list is
+        signed by none of them.
     """
 
     def __init__(

@@ -170,6 +170,7 @@ def key_name(key: PublicKey) -> bytes:
 
 
 def _read_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in a PEM text; refuse an encrypted one and other curves than P-256."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):  # TypeError: it is encrypted

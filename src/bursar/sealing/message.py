@@ -88,6 +88,10 @@ def open_result(
     ----------
     certificate
         The worker's certificate from the envelope; checked by the caller.
+    user
+        Certificate and key for which the result was sealed.
+    about
+        Text with which the task was sealed.
 
     Raises
     ------

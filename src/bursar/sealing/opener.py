@@ -147,6 +147,7 @@ class TaskOpener:
         return known
 
     def _open_message(self, task: MessageTask, name: bytes) -> OpenedTask:
+        """Open a task that was sealed by itself; ``name`` is the digest of its envelope."""
         now = self._clock()
         worker = self._recipient(task.recipient)
         user = self._user(task.certificate, now)

@@ -26,6 +26,8 @@ _COLUMNS = (
 
 class LaneTable:
     """
+    Holds the lanes of a network, and tells their rates and which flow ends next.
+
     Parameters
     ----------
     capacity
@@ -147,7 +149,16 @@ class LaneTable:
         return float(self._progress[row] + self._pace[row] * (now - self._since[row]))
 
     def pace_of_one_more(self, key: FlowKey, channels: Sequence[int]) -> float:
-        """Return the pace of one more flow beside all others."""
+        """
+        Return the pace that one more flow would have, bytes per second for each unit of weight.
+
+        The table stays as it is.
+
+        Parameters
+        ----------
+        channels
+            Indices of the channels that the flow would use.
+        """
         # The row below the last one is written but not counted, and paces go to an array of their
         # own: nothing changes for the lanes that there are.
         row = self._lay_out(key, channels)

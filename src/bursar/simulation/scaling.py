@@ -29,7 +29,7 @@ def with_second_copy(
     Raises
     ------
     InputError
-        When the probability is none.
+        When the probability does not lie between 0 and 1.
     """
     if not 0 <= probability <= 1:
         raise InputError(f"a probability lies between 0 and 1, got {probability:g}")
@@ -46,7 +46,10 @@ def probability_for(
     shift: float = WEEK,
 ) -> tuple[float, Trace]:
     """
-    Return the probability at which the offered load is as wanted, and the trace.
+    Return the probability with which to copy jobs for a wanted load, and the loaded trace.
+
+    The trace is what :func:`with_second_copy` makes with that probability and the same
+    random numbers.
 
     The load is the work of the jobs submitted in a window over what the machine
     can do in it. The window is that between the first and the last submission
@@ -60,15 +63,17 @@ def probability_for(
     Parameters
     ----------
     utilisation
-        Wanted, as a share of the machine.
+        Wanted load, as a share of what the machine can do: 0.8 for 80 %.
     processors
-        Processors of the machine.
+        Processors of the machine. At least 1.
+    shift
+        Seconds by which the copy is later than the trace.
 
     Raises
     ------
     InputError
-        When it lies below the trace's own load, or above that with the whole
-        copy; when all jobs are submitted at once.
+        When the wanted load lies below the trace's own, or above that with the
+        whole copy; when all jobs are submitted at once; when there is no processor.
     """
     if processors < 1:
         raise InputError(f"must be at least 1, got {processors}", where="processors")

@@ -118,7 +118,11 @@ class SimulatedGrid:
         return {name: cluster.copy() for name, cluster in self._clusters.items()}
 
     def holds(self, pilots: Sequence[Pilot]) -> bool:
-        """Whether the clusters would reserve these pilots at the begin."""
+        """
+        Whether the clusters would reserve processors for all these pilots when a simulation begins.
+
+        Pilots at sites without a cluster are not looked at.
+        """
         for name, cluster in self._clusters.items():
             asked = pilot_windows(pilot for pilot in pilots if pilot.site == name)
             # Tried on a copy: asking must change nothing.

@@ -143,7 +143,12 @@ class SimulatedSite:
         )
 
     def view(self) -> PoolSite:
-        """Return what the machine leaves free; without one, all processors are free at once."""
+        """
+        Return the site as a pool sees it now, with its free processors.
+
+        With a machine these are what its jobs and reservations leave, and the jobs of other users
+        are counted as waiting. Without one these are what no pilot holds, and there is no queue.
+        """
         cluster = self.cluster
         facts = self._facts
         seen = PoolSite(

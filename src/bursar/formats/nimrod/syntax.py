@@ -183,6 +183,7 @@ def _command(text: str, node: "Tree[Token]") -> PlanCommand:
 
 @cache
 def _parser() -> "Lark":
+    """Return the parser of plan files and of their expressions, made once for each process."""
     from lark import Lark
 
     return Lark.open(

@@ -45,7 +45,18 @@ class KnownHosts(SFTPFileSystem):  # type: ignore[misc]
 
 
 class SshSource:
-    """A copy read from a file of another machine."""
+    """
+    Reads a copy from a file of another machine over SFTP.
+
+    Parameters
+    ----------
+    offset
+        Bytes to leave out; of a shorter file all of them.
+    patience
+        Seconds to wait for the connection.
+    stop
+        Cancels the reading from another thread.
+    """
 
     chunk = 4 * 1024 * 1024
 

@@ -289,7 +289,7 @@ class DataGridSimulation:
             self._fail(job, f'the site "{site}" is gone')
             return
         if job.kind.processors > facts.processors:
-            # It was sent to a site by name.
+            # The broker picks only sites that are wide enough: this job named its site.
             self._fail(job, f'the site "{site}" has only {facts.processors} processors')
             return
         job.state = GridJobState.QUEUED
@@ -359,9 +359,10 @@ class DataGridSimulation:
     # What is written down.
 
     def _note(self, event: GridJobEvent, job: GridJob) -> None:
+        """Record an event of a job, and have the observer called once this step is over."""
         self._record.add(self._loop.time(), event, job.number, job.site)
         if self._watch is not None and not self._review_due:
-            # Once what is happening has come to its end: a job is at one place then.
+            # Not at once: in the middle of a step a job may be counted at two places, or at none.
             self._review_due = True
             self._loop.call_soon(self._review)
 

@@ -13,7 +13,7 @@ class ReplicaCatalogue:
     Parameters
     ----------
     replicas
-        At the begin; each of a known size.
+        Copies at the beginning. One without a size counts as 0 bytes.
     """
 
     def __init__(self, replicas: Iterable[Replica]) -> None:

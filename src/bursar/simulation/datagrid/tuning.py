@@ -70,8 +70,8 @@ class WeightSearch:
     ----------
     measure
         A function of weights and replication; always the same for the same.
-    tell
-        Told how many simulations there were, and how many there will be at most.
+    on_progress
+        Called with the number of simulations done, and the most that there will be.
     """
 
     def __init__(
