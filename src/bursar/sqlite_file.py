@@ -131,8 +131,8 @@ def connect(
     synchronous
         When SQLite waits for the disk: ``"FULL"`` at each commit, ``"NORMAL"`` now and then (a
         power cut may lose the last commits), ``"OFF"`` never. None: only to read.
-    say
-        Told of long waits for a lock; None: stderr is.
+    notify
+        Called when the wait for a lock is long; None: a line goes to stderr.
     patience
         Seconds to wait for a lock; None: :data:`PATIENCE`.
 

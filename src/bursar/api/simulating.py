@@ -37,6 +37,9 @@ class Simulation:
     ----------
     summary
         Its key figures, as ``bursar simulate --json`` prints them.
+
+    Attributes
+    ----------
     exit_status
         As ``bursar run``'s: 0 when every task succeeded in time.
     """

@@ -76,11 +76,16 @@ class CompiledNode:
     Parameters
     ----------
     run
-        The function.
-    value
-        The constant, where ``is_constant``.
+        Function that evaluates the part for the other ad.
     reads
-        Key of the attribute of the other ad that it is and nothing else; None otherwise.
+        Key of the other ad's attribute when the part is that attribute alone; None otherwise.
+
+    Attributes
+    ----------
+    is_constant
+        Whether the value is the same for every other ad.
+    value
+        The constant; None has no meaning unless ``is_constant``.
     """
 
     __slots__ = ("is_constant", "reads", "run", "value")

@@ -53,8 +53,12 @@ class AdScope:
         Ad that holds the attributes.
     parent
         Scope of the surrounding ad; None for one of the two that are matched.
+
+    Attributes
+    ----------
     other
-        The other of the two; None within an ad, or where there is none.
+        The other of the two ads that are matched; None for an ad within one of these, and when an
+        expression is evaluated without a match.
     """
 
     __slots__ = ("ad", "other", "parent")

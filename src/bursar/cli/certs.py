@@ -111,7 +111,11 @@ def make_server(
 
 
 def _making(kind: Literal["user", "worker"]) -> Callable[..., None]:
-    """The command that makes key and certificate of one who is called by a name alone."""
+    """
+    Return the command that makes the key and certificate of a user, or of a site's workers.
+
+    Both are identified by a name alone, unlike a service, which also has addresses.
+    """
 
     def make(
         name: Name,

@@ -463,6 +463,7 @@ def _quota(text: str, per: str, currency: str | None) -> "SpendingQuota":
 
 
 def _currency(name: str | None) -> str | None:
+    """Return ``--currency`` if it is a valid name, otherwise raise InputError; None stays None."""
     from bursar.model.errors import InputError
     from bursar.model.money import check_currency
 

@@ -122,7 +122,11 @@ def _complain(message: str, status: int) -> int:
 
 
 def _complain_of_usage(error: typer.TyperException) -> int:
-    """One line, as for any other bad input, instead of the library's box."""
+    """
+    Print what is wrong with a command line on stderr, and return the exit status.
+
+    The message takes one line, as for any other bad input, instead of the library's box.
+    """
     message = getattr(error, "format_message", error.__str__)()
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bursar"

@@ -157,7 +157,10 @@ def _scored(score: tuple[int, int] | None) -> dict[str, int | None]:
 
 def _by_site(found: "Sequence[AllocationReport]") -> list[dict[str, Any]]:
     """
-    Sum requests by site; compare the scheduler's record only with the requests on record there.
+    Sum a run's allocations by site, in processor-seconds.
+
+    The sums of the scheduler's accounting, and of its difference to ours, cover only the requests
+    of which the scheduler has a record; they are None when it has none at a site.
     """
     sums = []
     for site in dict.fromkeys(one.site for one in found):

@@ -204,6 +204,12 @@ def _is_program(path: Path) -> bool:
 
 
 def _read_tasks(path: Path) -> _TaskSubmission:
+    """
+    Read tasks from a file: JSON lines or, by any other suffix than theirs, a campaign file.
+
+    A path of ``-`` is stdin and a name without a suffix a file of JSON lines. Only a campaign file
+    names files to upload.
+    """
     if path.suffix not in ("", ".ndjson", ".jsonl", ".json") and str(path) != "-":
         from bursar.formats.campaign_file import read_campaign
         from bursar.remote.campaigns import specs_of, uploads_of

@@ -55,7 +55,7 @@ async def _show(site: str | None, *, once: bool, every: float, as_json: bool) ->
 
 
 class _ServiceView:
-    """What one may see of a service: an administrator all, others what is their own."""
+    """Shows a service to its administrator as a whole, and to other users what is their own."""
 
     def __init__(self, client: "AsyncServiceClient") -> None:
         self._client = client
@@ -72,7 +72,14 @@ class _ServiceView:
         }
 
     async def panel(self, height: int | None = None) -> Any:
-        """For people; on a screen of so many lines, or without an end."""
+        """
+        Ask the service and return a table for people; its rates cover the time since the last call.
+
+        Parameters
+        ----------
+        height
+            Lines of the screen, to which the table is cut; None: the whole table.
+        """
         from bursar.report.service_overview import overview_panel, own_panel, rates_between
 
         name = self._client.access.name

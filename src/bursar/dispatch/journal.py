@@ -109,7 +109,7 @@ class RunJournal:
         Path of the database file.
     durable
         Whether committed transactions survive a power cut; waiting for the disk takes time.
-    say
+    notify
         Called with one line for people about long waits for a lock, in the thread that waits;
         None: the line goes to stderr.
 

@@ -50,7 +50,7 @@ class RetryBackoff:
         ----------
         now
             Seconds, on any clock.
-        told
+        advised
             Seconds for which the server asks to wait; None: not stated.
         """
         # Counted from the first failure: a request that waits long for its answer, or sends much,

@@ -24,7 +24,12 @@ MOST_BARS = 20_000
 
 
 def proposal_chart(front: ParetoFront, choice: PlanChoice) -> "altair.TopLevelMixin":
-    """Return the chart of the curve, above that of the chosen plan if tasks are placed."""
+    """
+    Return the trade-off curve, with the chosen plan's chart below it.
+
+    The plan is left out when none is chosen, when it does not say which task runs where, and when
+    it has more rectangles than can be told apart.
+    """
     curve = front_chart(front, choice)
     if choice.plan is None or not choice.plan.placements:
         return curve

@@ -57,7 +57,16 @@ class CopyProgress:
             self._bars.stop()
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
-        """Record the arrived bytes of a file, and the total."""
+        """
+        Redraw the bar of a file; a file's first call adds its bar, and a complete file has none.
+
+        Parameters
+        ----------
+        name
+            Name of the file.
+        done, total
+            Bytes that have been copied, and bytes of the file; None: not known yet.
+        """
         if self._bars is None:
             return
         if name not in self._tasks:

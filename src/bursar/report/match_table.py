@@ -54,6 +54,7 @@ def _print_kind(kind: Mapping[str, Any], console: "Console") -> None:
 
 
 def _print_candidates(rows: list[Mapping[str, Any]], console: "Console") -> None:
+    """Print a table of the sites that match, with the figures that decided between them."""
     from rich.table import Table
     from rich.text import Text
 

@@ -32,22 +32,33 @@ STATUSES = [str(status) for status in Status]
 
 class RunClock:
     """
-    Seconds since a run began, the time between its lives left out.
+    Converts a moment to seconds since a run began, the time between its incarnations left out.
 
     A run that was stopped in the evening and resumed in the morning has one
     short schedule, not two at the ends of a night.
 
     Parameters
     ----------
-    lives
-        Begin and end of each, in order, seconds since the epoch.
+    incarnations
+        Begin and end of each process that carried the run out, in order, seconds since the epoch;
+        empty: one incarnation that began at the epoch.
     """
 
     def __init__(self, incarnations: Sequence[tuple[float, float]]) -> None:
         self._incarnations = incarnations or [(0.0, math.inf)]
 
     def at(self, moment: float) -> float:
-        """Of a moment, seconds since the epoch; between two lives: of the end of the first."""
+        """
+        Return the seconds that the run had been carried out by a moment.
+
+        A moment between two incarnations counts as the end of the first of them, one before the
+        run as 0. The last incarnation is not cut off at its end: money may move after it.
+
+        Parameters
+        ----------
+        moment
+            Seconds since the epoch.
+        """
         passed = 0.0
         for number, (begin, end) in enumerate(self._incarnations, 1):
             if moment < begin:
@@ -222,7 +233,7 @@ class ReportContent:
         return points
 
     def _end(self) -> float:
-        """Return the time of the last known event, on the page's clock."""
+        """Return when the last attempt, payment or lease ended, seconds on the page's clock."""
         moments = [r.outcome.end for r in self.records]
         moments += [t.time for t in self.transfers]
         moments += [lease.end for lease in self.leases if lease.end is not None]

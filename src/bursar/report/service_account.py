@@ -10,7 +10,7 @@ from bursar.report.formatting import plain
 
 
 def print_account(account: AccountInfo) -> None:
-    """One line."""
+    """Print what a user's account at a service has left, holds and has spent, on one line."""
     left, held, spent = (
         format_amount(amount, account.currency)
         for amount in (account.balance, account.held, account.spent)

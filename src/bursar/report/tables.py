@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
 def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) -> None:
     """
-    A run's key figures.
+    Print a run's key figures as a table, and the command that resumes the run if one can.
 
     Parameters
     ----------
     summary
-        As ``bursar run --json`` prints it.
+        The key figures, as ``bursar run --json`` prints them, or ``bursar simulate --json``.
+    console
+        Console to print on; None: one on stdout.
     """
     from rich.console import Console
     from rich.table import Table

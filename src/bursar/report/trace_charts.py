@@ -37,16 +37,20 @@ def gantt_chart(
     last: float,
 ) -> "altair.Chart":
     """
-    Processors against time, a rectangle for each run of neighbours that a job holds.
+    Return a chart of processors against hours, with a rectangle for each job.
+
+    The input says how many processors a job holds, not which: these are chosen here, and a job
+    that gets no adjacent ones has several rectangles.
 
     Parameters
     ----------
     begin, end, width, names
-        Of each job; together never wider than the machine.
+        Start and end of each job, seconds; its number of processors; its name. Jobs that run at a
+        time never hold more processors than the machine has.
     processors
-        Of the machine.
+        Number of the machine's processors.
     first, last
-        Seconds: what is shown.
+        Seconds between which jobs are shown; a job that reaches beyond is cut off there.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class RunBroker:
         Returns the loop's time, seconds.
     copies
         Looks up the replicas of a logical file; None: no task reads any.
-    haulage
+    staging
         Stages files to sites; None: no task reads logical files.
     """
 

@@ -141,7 +141,7 @@ class RunExecution:
         Whether some task may hold several processors.
     prefetch
         Whether workers get tasks ahead of time.
-    look
+    tick
         Seconds between looks at money and workers, at most.
     durable
         Whether what is journalled survives a power cut.

@@ -185,7 +185,7 @@ class RunPayments:
         ----------
         spent
             Returns the amount that the run's ledger has paid, micro-units.
-        say
+        notify
             Called once with a line when the book cannot be written; missing entries follow later.
         """
         notified = False

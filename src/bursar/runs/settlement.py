@@ -39,7 +39,7 @@ class LeaseSettlements:
         The present time, seconds since the epoch.
     note
         Journals a lease with the movements of money that belong to it.
-    say
+    notify
         Called with one line for people about each notable event.
     on_settled
         Called when money has become free.

@@ -323,7 +323,18 @@ class JobSettlement:
         return JobUsage(id=job, processors=report.processors, seconds=seconds, how="unknown")
 
     def _worst(self, owed: _UnsettledLease, stints: Sequence[HoldingInterval]) -> MeteredTime:
-        """Return the longest time for which a job without a record may have held processors."""
+        """
+        Return the longest time that a job without a record may have held its processors.
+
+        It ends at the earliest of the moments by which the job must have been over, but lasts no
+        less than the journal saw.
+
+        Parameters
+        ----------
+        stints
+            Intervals, in order, in which the journal saw the job hold its processors; empty: the
+            journal saw none.
+        """
         lease, now = owed.lease, self._clock()
         ends = [now]
         if owed.watched is not None:

@@ -93,8 +93,8 @@ def open_control_groups(
 
     Parameters
     ----------
-    say
-        Called with one line that says why there are none.
+    notify
+        Called with one line that says why there are no control groups.
     memory
         Bytes for each processor; see :class:`ControlGroups`.
     info

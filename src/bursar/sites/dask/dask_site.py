@@ -208,6 +208,7 @@ class DaskSite:
             raise self._silent(error) from None
 
     def _silent(self, error: Exception) -> SiteError:
+        """Return the error for a Dask scheduler that does not answer; it may do so later."""
         return SiteError(
             f"{self._facts.name}: the Dask scheduler at {self._dask.scheduler} does not answer: "
             f"{_line(error)}",

@@ -281,6 +281,12 @@ class DaskJobExecutor:
         return answer
 
     async def _take_in(self, answer: DaskReply) -> None:
+        """
+        Report the jobs that have ended, and settle those that the sidecar returned unstarted.
+
+        A returned job that was cancelled meanwhile is reported as cancelled; others are handed
+        back to the run.
+        """
         done = answer.done
         if any(one.made or one.logs for one in done):
             assert self._welcome is not None
@@ -298,7 +304,8 @@ class DaskJobExecutor:
             else:
                 self._report([unstarted_outcome(job, Status.CANCELLED, reason)])
         if stuck and not self._is_over:
-            # Another Dask worker may run them sooner; what waits here came after them.
+            # Another Dask worker may run them sooner. All that waits here came after them and is
+            # handed back too, so that the order of the jobs is kept.
             self._hand_back([*self.give_back(len(self._waiting)), *stuck])
 
     # Ends.

@@ -97,7 +97,18 @@ class RemoteJobExecutor:
         self._work.set()
 
     def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
-        """Stop tasks; tasks that were not submitted yet end at once."""
+        """
+        Stop tasks; tasks that were not submitted yet end at once, as cancelled.
+
+        Parameters
+        ----------
+        tasks
+            Numbers of the tasks; None: all tasks.
+        grace
+            Seconds between the request to end and the kill.
+        reason
+            Text in the outcomes of the tasks.
+        """
         wanted = None if tasks is None else set(tasks)
         numbers: list[int] = []
         for submitted in list(self._submitted.values()):

@@ -56,7 +56,14 @@ class RemoteSiteStatus:
         self._dearer = unit_price, fixed_price, time.time() + self._published.acquiring.probe_every
 
     def facts(self) -> SiteFacts:
-        """Facts of the site, with the prices that the service last posted."""
+        """
+        Facts of the site, with the prices that the service last posted.
+
+        A quote above the posted price replaces it while the quote counts. At a service that sells
+        no processors, the unit price is that of tasks on shared ones. The speeds of file and
+        service are multiplied; memory and attributes of the sites file win. Until the service has
+        answered once, these are the facts of the sites file.
+        """
         info = self._info
         if info is None:
             return self._published
