@@ -65,7 +65,7 @@ class EconomyScheduler:
     strategy
         Name of the strategy: ``"adaptive"``, our own, or one of the papers'.
     trading
-        What sites ask for, and agreeing with them; None: by their facts, from the begin on.
+        Sites' prices, and agreements with sites; None: the prices of the sites' facts throughout.
     out_of_reach
         Policy once not all jobs can be done: do as many as fit, or start nothing more.
     retry

@@ -42,16 +42,15 @@ class Pilot:
     works
         Whether workers are started on it; otherwise it only pays for those of others.
     extensible
-        Whether it lasts on past its duration while a task runs, as far as the money goes.
+        Whether the pilot outlasts its duration while a task runs, as far as the money goes.
     booked
-        Whether it was agreed on ahead, for its start: its processors are kept from then on.
+        Whether the pilot was booked ahead: the processors are kept from the agreed start on.
     tasks
-        Numbers of the tasks that it runs, in order.
+        Numbers of the pilot's tasks, in order of execution.
     least_processors, least_duration
-        What it may have less of if that is sooner; None: nothing.
+        Least processors and least seconds accepted for an earlier start; None: no less than asked.
     bundle, copies
-        Of pilots that are asked for by one submission, and how many these are; empty: it is
-        alone.
+        Name of the pilots submitted together, and their number; empty for a single pilot.
     """
 
     name: str

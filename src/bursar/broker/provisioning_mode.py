@@ -3,6 +3,7 @@
 from typing import Literal
 
 ProvisioningMode = Literal["planned", "dynamic", "best-effort", "queued", "either"]
-"""By a plan's reservations; by a pool that acquires and releases processors as there is work for
-them; task by task from the sites' queues; from the queues, all at once; or by whichever of the
-first, the third and the fourth is expected to serve the goal best."""
+"""Ways to get processors: ``planned`` by a plan's reservations; ``dynamic`` by a pool that acquires
+and releases processors with the load; ``best-effort`` task by task from the sites' queues;
+``queued`` from the queues, all at once; ``either`` by whichever of ``planned``, ``best-effort`` and
+``queued`` is expected to serve the goal best."""

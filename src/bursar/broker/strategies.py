@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Strategy = Literal["time", "cost", "none", "cost-time", "conservative-time"]
-"""Minimise the time within the budget, the cost within the deadline, neither within both, the
-cost and, where it is the same, the time; or the time, with each waiting job's share of the budget
-kept for it."""
+"""Goals of the strategies: ``time`` minimises the time within the budget, ``cost`` the cost within
+the deadline, ``none`` neither within both, ``cost-time`` the cost and, at equal cost, the time;
+``conservative-time`` the time, with a share of the budget kept for each waiting job."""
 
 Named = Literal["adaptive", "time", "cost", "none", "cost-time", "conservative-time"]
 """Our own (:mod:`bursar.broker.adaptive`), or one of the papers'."""

@@ -128,7 +128,7 @@ class CampaignTrader:
         now
             Seconds since the begin of the campaign.
         ahead
-            How long after now the use begins, seconds.
+            Seconds from now to the begin of the use.
         """
         server = self._current(site)
         if server is None or site.pricing is None:
@@ -222,7 +222,7 @@ class CampaignTrader:
         now
             Seconds since the begin of the campaign.
         ahead
-            How long after now the job begins, seconds.
+            Seconds from now to the begin of the job.
         limit
             Currency units that it may cost; infinite for no limit.
 

@@ -27,7 +27,7 @@ class AddOnCommand:
     summary
         Line in ``bursar --help`` while the distribution is absent.
     distribution
-        What ``pip install`` is told to get it.
+        Name of the distribution for ``pip install``.
     module
         Where the command is defined: a module with a function ``register(app)``.
     """

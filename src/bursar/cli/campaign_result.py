@@ -1,4 +1,5 @@
-"""How a command that carries out a campaign answers: with the result, or with counter-offers."""
+"""Prints the result of a command that carries out a campaign: with the result, or with counter-
+offers."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol

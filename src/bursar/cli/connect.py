@@ -24,9 +24,9 @@ class ServiceSession:
     Parameters
     ----------
     client
-        Of the service.
+        Client of the service.
     seal
-        How its tasks are sealed; None: they are in clear.
+        Sealing level of tasks for this service; None: tasks are sent in clear.
     """
 
     def __init__(self, client: "AsyncServiceClient", seal: Any) -> None:

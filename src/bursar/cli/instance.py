@@ -142,7 +142,7 @@ def watch(instance: InstanceId, site: ServiceName = None, as_json: AsJson = Fals
 
 
 async def _watch(site: str | None, handle: str, *, as_json: bool) -> int:
-    """How many tasks were no success."""
+    """Return the number of tasks that did not succeed."""
     from contextlib import aclosing
 
     from bursar.cli.connect import connect_service

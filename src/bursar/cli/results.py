@@ -94,7 +94,7 @@ async def print_results(
     Returns
     -------
     int
-        How many were no success.
+        Number of results that are no success.
     """
     import msgspec
 

@@ -107,7 +107,7 @@ def _shown(status: SiteAnswer) -> tuple[str, str]:
 
 
 def _status_fields(status: SiteAnswer) -> dict[str, Any]:
-    """The same and more, for scripts."""
+    """Status fields of the JSON output, for scripts."""
     error = str(status) if isinstance(status, SiteError) else None
     if isinstance(status, SiteError):
         status = None

@@ -112,7 +112,7 @@ def submit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TaskSubmission:
-    """What is to be handed over: tasks, and files by their names in the instance."""
+    """A submission: tasks, and files by the files' names in the instance."""
 
     tasks: "Iterable[TaskSpec]"
     uploads: dict[str, Path] = field(default_factory=dict)

@@ -24,16 +24,16 @@ def read_rows(
     Parameters
     ----------
     what
-        The rows are, for errors: "slots".
+        Noun for the rows in error messages, such as "slots".
     check_heading
-        Refuses names of columns that cannot be.
+        Function that refuses unknown or missing columns.
     read_row
-        What a row says: its cells by the names of their columns, and its line.
+        Function of a row's cells, by column name, and line number that returns the row's value.
 
     Raises
     ------
     InputError
-        With the file, the line and what ``check_heading`` and ``read_row`` say.
+        Error of ``check_heading`` or ``read_row``, with the file and the line.
     """
     text = read_text(path)
     if "\0" in text:

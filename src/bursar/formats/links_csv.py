@@ -28,11 +28,11 @@ class LinkRow:
     Parameters
     ----------
     line
-        Of the file.
+        Line number in the file.
     wire
-        What it says, each direction with the bandwidth.
+        Link described by the row, each direction with the stated bandwidth.
     others
-        Its cells in the other columns, by their names.
+        Cells of the other columns, by column name.
     """
 
     line: int

@@ -30,9 +30,9 @@ class Axis:
     Parameters
     ----------
     name
-        Its key in ``[parameters]``, which ``combine`` uses.
+        Key in ``[parameters]``, by which ``combine`` refers to the axis.
     parameters
-        What each row gives a value to.
+        Names of the parameters to which each row gives a value.
     rows
         One tuple for each row, as long as ``parameters``. At least one.
     """
@@ -96,7 +96,7 @@ def combine(axes: Mapping[str, Axis], how: str) -> Sweep:
     Parameters
     ----------
     axes
-        By name, in the order of the file. At least one.
+        Axes by name, in the order of the file; at least one.
     how
         ``"product"``, ``"zip"``, or an expression over the axes' names: see
         :func:`parse_combination`.

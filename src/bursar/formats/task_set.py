@@ -28,7 +28,7 @@ class TaskSet:
     name
         Unique in the campaign.
     table
-        Its settings, those of ``[task]`` included.
+        Settings of the task set, including those inherited from ``[task]``.
     place
         Path of its table in the file.
     places

@@ -43,7 +43,7 @@ class Template:
     Parameters
     ----------
     text
-        As written.
+        Text as written in the file.
     pieces
         Literal text and holes, in order.
     """
@@ -108,7 +108,7 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
     Parameters
     ----------
     text
-        As the user wrote it.
+        Text as the user wrote it, with places for values.
     shell
         True for a line that a shell will read: values are then quoted.
 

@@ -56,11 +56,11 @@ def write_weights(
     Parameters
     ----------
     path
-        What is there is replaced.
+        File to write; an existing file is replaced.
     weights
         The weights.
     found
-        How they were found, by name; for people.
+        Circumstances of the search, by name; for readers only.
 
     Raises
     ------

@@ -83,7 +83,7 @@ class _GuardedLease:
         return lease.rate * MICROS if on else 0.0
 
     def beyond(self, moment: float) -> float:
-        """How far a hold may reach beyond a moment, seconds."""
+        """Seconds by which a hold may reach beyond a moment."""
         return max(CHUNK, SHARE * (moment - self.lease.start))
 
 
@@ -422,7 +422,7 @@ class BudgetGuard:
         return effects
 
     def next_tick(self, now: float) -> float:
-        """When :meth:`tick` has something to do next, if nothing happens; infinite for never."""
+        """Time at which :meth:`tick` is due next if nothing happens; infinite for never."""
         if not self._priced():
             return math.inf
         instants = []

@@ -49,7 +49,7 @@ class PriceQuery:
     groups
         Groups of the customer.
     paid
-        What the customer has paid this owner so far, micro-units.
+        Total of the customer's payments to this owner so far, micro-units.
     adjusted
         Present factor of supply and demand; see :func:`adjusted`.
 

@@ -19,7 +19,7 @@ class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
     processors, seconds
         Number of processors that it held, and for how long.
     how
-        How it ended.
+        Ending of the pilot's job.
     """
 
     pilot: str

@@ -118,7 +118,7 @@ def shape_requests(
     only_fitting
         Whether to leave out requests that would have to wait.
     choose
-        How long to ask for what has to wait, where nobody knows when it would start.
+        Returns the seconds to request for a waiting request whose start is unknown.
 
     Returns
     -------

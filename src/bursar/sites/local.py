@@ -1,4 +1,4 @@
-"""This machine as a site."""
+"""A site that runs workers on this machine."""
 
 import asyncio
 import os

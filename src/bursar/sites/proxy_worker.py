@@ -66,7 +66,7 @@ class ProxyWorker(asyncio.Protocol):
     name
         Name of the worker, unique in the run.
     site, lease, processors
-        As of :class:`bursar.dispatch.wire.Hello`.
+        See :class:`bursar.dispatch.wire.Hello`.
     on_end
         Called when the dispatcher dismisses the worker, or is gone.
     """

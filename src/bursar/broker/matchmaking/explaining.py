@@ -136,12 +136,12 @@ def explain_match(
     now: float,
 ) -> MatchExplanation:
     """
-    How the sites fare with a job.
+    Explain how each site matches a job.
 
     Parameters
     ----------
     maker
-        Knows the sites.
+        Matchmaker of the sites.
     job, matched
         The job, and the sites that satisfy it.
     weighing

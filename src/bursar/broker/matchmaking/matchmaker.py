@@ -86,7 +86,7 @@ class Matchmaker:
     Attributes
     ----------
     evaluations
-        How often an expression has been held against the sites.
+        Number of evaluations of an expression over all sites so far.
     """
 
     def __init__(

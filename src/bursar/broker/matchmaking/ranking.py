@@ -28,12 +28,12 @@ DEFAULT_RANKS = frozenset(
 
 def file_rank(access: T, transfer: T, beta: float) -> T:
     """
-    How good sites are for a job's files (equation 3).
+    Rank sites by the access and transfer times of a job's files (equation 3).
 
     Parameters
     ----------
     access
-        Seconds that reading them takes there.
+        Seconds to read the files at each site.
     transfer
         Seconds until they have been brought there.
     beta

@@ -35,13 +35,13 @@ class SiteRegistry:
     names
         Names of the sites, in their order; the index of a name is the site's number.
     constant
-        Attributes of each that do not change, by name in lower case.
+        Constant attributes of each site, by name in lower case.
     requirements
-        What sites ask of jobs themselves, by number; most ask nothing.
+        Requirements of the sites on jobs, by site number; most sites have none.
     asked
         Attributes of jobs, in lower case, that sites ask for.
     asks_by_status
-        Whether what sites require of jobs may depend on how they are at the moment.
+        Whether the sites' requirements on jobs may depend on the sites' present status.
 
     Raises
     ------

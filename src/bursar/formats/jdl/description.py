@@ -30,11 +30,11 @@ class JdlDescription:
     Parameters
     ----------
     ad
-        Its attributes, those it takes over from the ad around it included.
+        Attributes, including those inherited from the enclosing ad.
     places
         File, line and column of each attribute, by its name in lower case.
     place
-        Of the ad itself.
+        File, line and column of the ad itself.
     """
 
     ad: Ad

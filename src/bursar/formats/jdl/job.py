@@ -48,11 +48,11 @@ class JdlNode:
     Parameters
     ----------
     id
-        Of the task.
+        Id of the task.
     root
         Folder of the file.
     folder
-        Within the run's files, that its outputs go to; empty: none of its own.
+        Folder of the job's outputs within the run's files; empty: no folder of its own.
     after
         Ids of the jobs that must have succeeded before.
     """

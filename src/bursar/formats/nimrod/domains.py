@@ -34,7 +34,7 @@ def values_of(parameter: PlanParameter, folder: Path) -> list[Value]:
     parameter
         The statement.
     folder
-        That globs of a ``files`` parameter are relative to.
+        Folder to which globs of a ``files`` parameter are relative.
 
     Raises
     ------

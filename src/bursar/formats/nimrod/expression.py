@@ -70,9 +70,9 @@ def evaluate(tree: "Tree[Token]", values: Mapping[str, Value]) -> Number:
     Parameters
     ----------
     tree
-        As the grammar's ``expression`` makes it.
+        Syntax tree made by the grammar's ``expression``.
     values
-        Of every parameter it names.
+        Value of every parameter named in the expression.
 
     Raises
     ------

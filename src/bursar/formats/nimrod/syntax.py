@@ -89,9 +89,9 @@ class PlanCommand:
     kind
         The grammar's rule.
     arguments
-        Its tokens; None where an optional one is missing.
+        Tokens of the statement; None where an optional token is missing.
     line
-        All of it after the first word, as one line; for the shell.
+        Statement's text after the first word, as one line for the shell.
     """
 
     kind: str

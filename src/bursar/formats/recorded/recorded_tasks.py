@@ -54,13 +54,13 @@ def recorded_campaign(
     path
         The file that was read.
     name
-        Of the campaign.
+        Name of the campaign.
     records
-        In the order of the file.
+        Recorded tasks in the order of the file.
     sizes
         Bytes of each file by its recorded name.
     recording
-        What is known of the execution.
+        Data recorded of the execution.
 
     Raises
     ------

@@ -87,12 +87,12 @@ def make_initial_files(campaign: Campaign, folder: Path) -> int:
     campaign
         Any; nothing is done unless it is a replay.
     folder
-        Exists.
+        Existing folder in which the files are made.
 
     Returns
     -------
     int
-        How many files there are.
+        Number of files.
 
     Raises
     ------

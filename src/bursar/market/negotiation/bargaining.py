@@ -183,9 +183,9 @@ class BargainingBuyer(BuyerSide):
     Parameters
     ----------
     concession
-        How it concedes; upwards.
+        Rule by which the buyer raises the offer.
     until
-        When it bargains no more, seconds since the epoch.
+        End of the bargaining, seconds since the epoch.
     """
 
     def __init__(

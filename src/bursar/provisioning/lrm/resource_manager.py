@@ -105,12 +105,12 @@ class JobReport:
     id
         Id that :meth:`ResourceManager.submit` returned.
     state
-        Where it stands.
+        State of the job in our terms.
     how
-        How it ended; None while it has not.
+        Ending of the job; None before the end.
     reason
-        In the scheduler's own words: why it waits, or how it ended, or what was wrong with
-        what was said of it.
+        Reason in the scheduler's own words: of the wait, of the ending, or of an unreadable
+        listing.
     began, ended
         Seconds since the epoch; None: not yet, or unknown. A job that is running and has an end
         has stopped, is charged up to then, and its processors are not free yet.
@@ -268,9 +268,9 @@ class JobUsage:
     Parameters
     ----------
     processors, seconds
-        Number of processors that it held, and for how long.
+        Number of processors held, and the seconds for which they were held.
     how
-        How it ended; None: it runs.
+        Ending of the job; None while the job runs.
     is_whole
         Whether the seconds hold the times before the job was put back into the queue, if it was.
     """

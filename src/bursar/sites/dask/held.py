@@ -24,7 +24,7 @@ class HeldThreads:
     run
         Identity of the run among all that use the Dask cluster.
     pilot, endpoint
-        As of :class:`bursar.sites.protocol.Site`.
+        See :class:`bursar.sites.protocol.Site`.
     among
         All pilots of the site; this one is removed when it is released.
     notify

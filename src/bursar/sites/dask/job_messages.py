@@ -14,7 +14,7 @@ class SharedRunPaths(msgspec.Struct, frozen=True, array_like=True):
     Parameters
     ----------
     root, files, work, logs
-        As of :class:`bursar.dispatch.wire.Welcome`.
+        See :class:`bursar.dispatch.wire.Welcome`.
     """
 
     root: str

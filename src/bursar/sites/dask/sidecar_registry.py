@@ -123,7 +123,7 @@ class SidecarRegistry:
         Parameters
         ----------
         patience
-            As of :class:`bursar.sites.dask.job_messages.DaskJobOrder`.
+            See :class:`bursar.sites.dask.job_messages.DaskJobOrder`.
 
         Returns
         -------

@@ -36,13 +36,13 @@ class QacctRecord:
     task
         Number of the array task; None: the job is no array.
     slots
-        Number of slots that it held.
+        Number of slots held by the job.
     began, ended
-        Seconds since the epoch; None where it never began.
+        Seconds since the epoch; None for a job that never began.
     seconds
-        Seconds that it ran.
+        Seconds that the job ran.
     limit
-        Its ``h_rt``, seconds; None where it is not said.
+        Limit ``h_rt`` of the job, seconds; None if not recorded.
     failed
         Code of Grid Engine's own failure, 0 for none.
     words
@@ -71,7 +71,7 @@ class QacctRecord:
     @property
     def how(self) -> JobEnding:
         """
-        How the job ended.
+        Ending of the job.
 
         Grid Engine does not say whether a job was killed by its time limit or by ``qdel``: what
         ran as long as it might is taken for the former, anything else that was killed for the
@@ -94,7 +94,7 @@ class QacctRecord:
 
     @property
     def reason(self) -> str:
-        """The same, in Grid Engine's words."""
+        """Reason of the ending, in Grid Engine's words."""
         if self.failed == 0:
             return "" if self.status == 0 else f"exit status {self.status}"
         by = f", deleted by {self.deleted}" if self.deleted else ""

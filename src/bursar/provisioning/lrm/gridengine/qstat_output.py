@@ -50,17 +50,17 @@ class QstatJob:
     name, owner
         Name and owner of the job.
     slots
-        Number of slots that it holds or asks for.
+        Number of slots held or requested.
     began, submitted
-        Seconds since the epoch, where they are said.
+        Seconds since the epoch; None if not listed.
     limit
-        Its ``h_rt``, seconds; None: without one.
+        Limit ``h_rt`` of the job, seconds; None: no limit.
     nodes
         Hosts on which it runs.
     queues
-        Queues that it asks for; empty: any.
+        Queues requested for the job; empty: any.
     odd
-        Why it could not be read; empty: it could be.
+        Reason that the job could not be read; empty if it was read.
     """
 
     number: str

@@ -98,7 +98,7 @@ def id_of(entry: Entry) -> str:
 
 
 def id_in(block: str) -> str | None:
-    """The same, of a record that cannot be read."""
+    """Find the job id in a record that cannot be parsed."""
     number = _JOBID.search(block)
     if number is None:
         return None
@@ -113,7 +113,7 @@ def read_job(entry: Entry, now: float) -> ListedJob:
     Parameters
     ----------
     entry
-        Its record.
+        Job's record in the listing.
     now
         Seconds since the epoch; by it a time without a year is understood.
     """

@@ -482,7 +482,7 @@ _START = re.compile(r"Job (\d+) to start at (\S+)", re.IGNORECASE)
 
 
 def read_estimate(text: str) -> float | None:
-    """When ``sbatch --test-only`` says that a job would start, seconds since the epoch."""
+    """Parse the expected start from ``sbatch --test-only``, seconds since the epoch."""
     match = _START.search(text)
     return parse_slurm_time(match[2]) if match else None
 

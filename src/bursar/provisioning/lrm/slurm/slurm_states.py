@@ -21,7 +21,7 @@ class SlurmStateMeaning(NamedTuple):
     state
         State in our terms.
     how
-        How the job ended; None while it has not.
+        Ending of the job; None before the end.
     """
 
     state: JobState
