@@ -97,7 +97,12 @@ def compare_with_bounds(
     Parameters
     ----------
     ours
-        A sample, of whose mean the interval is taken, or a figure without chance.
+        A sample, of whose mean the interval is taken, or a figure without chance. A sample
+        without values leaves the comparison open.
+    at_least, at_most
+        Bounds, in the unit of the figure; infinite where there is none.
+    name
+        What is compared, where a finding has several comparisons.
     """
     if isinstance(ours, Summary):
         low, high = ours.mean - ours.half_width, ours.mean + ours.half_width

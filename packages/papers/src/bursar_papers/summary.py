@@ -119,14 +119,18 @@ def _log_ratio(first: np.ndarray, second: np.ndarray) -> float:
 
 def paired(rows: Sequence[Row], on: Sequence[str], value: str, first: Row, second: Row) -> Summary:
     """
-    The ratio of one measure in two kinds of rows that share some factors, first over second.
+    Summarise the ratios of a measure in pairs of rows of two kinds, first over second.
+
+    A row of the first kind without a partner or without a value is left out.
 
     Parameters
     ----------
     on
-        What a pair has in common: a submission, a load.
+        Names of the factors that a pair has in common, such as the seed.
+    value
+        Name of the measure.
     first, second
-        Factors that tell the two kinds.
+        Factors and values that a row of the first or second kind has.
 
     Raises
     ------

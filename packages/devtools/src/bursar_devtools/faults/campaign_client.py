@@ -47,7 +47,7 @@ class CampaignClient:
         Client of the service, with the user's token.
     clock
         The user's clock, seconds since the epoch.
-    witness, trace
+    checker, trace
         Notified of everything that the user does and receives.
     """
 
@@ -226,10 +226,17 @@ class CampaignClient:
             await asyncio.sleep(_LOOK)
 
     async def _withdraw(self, campaign: ClientCampaign) -> None:
-        """Cancel the agreement before its end, perhaps before its start."""
+        """
+        Cancel the agreement before its end, perhaps before its start, when the campaign is to.
+
+        The campaign's ``withdraws_after`` is the wait in virtual seconds; None: it keeps the
+        agreement. It is set to None once the service has acknowledged, so that a restarted client
+        does not cancel twice.
+        """
         if campaign.withdraws_after is None:
             return
         await asyncio.sleep(campaign.withdraws_after)
+        # Set before the request: the service may act on it although its answer is lost.
         campaign.withdrawing = campaign.all_given_up = True
         info = await self._client.cancel_agreement(campaign.agreement)
         self._checker.contracts.ended(self._user, info)

@@ -39,7 +39,7 @@ class ExpiringInstanceUser:
     up_since, now
         Virtual time at which the service began to serve (infinite while it is down); virtual time
         now.
-    witness, trace
+    checker, trace
         Notified of violations and events.
     """
 
@@ -97,6 +97,11 @@ class ExpiringInstanceUser:
         campaign.destroying = campaign.destroyed = True
 
     async def _look(self) -> None:
+        """
+        Ask for the instance, and report it when it outlives its expiry or expires with open tasks.
+
+        The moment before which it must exist is moved on to what the answer promises.
+        """
         asked, expires = self._server_clock(), self._expires
         up = self._now() - self._up_since() > _SWEPT
         info = await self._client.instance(self._campaign.handle)

@@ -32,9 +32,9 @@ class FaultInjector:
         Random source of times and victims.
     nature
         Simulated process whose steps inject the faults.
-    network, platter, trace
+    network, storage, trace
         Network and storage that get the faults, and the trace that records them.
-    aims
+    targeting
         Targeted faults, which are on and off together with these.
     parties
         Returns the names of all parties that can be partitioned now.
@@ -42,7 +42,7 @@ class FaultInjector:
         Listener to which workers connect; its certificate may expire.
     evict
         Evicts one worker.
-    crowd
+    unauthenticated
         Opens several unauthenticated connections.
     cluster
         Cluster with the batch scheduler; None when the plan has none.

@@ -67,7 +67,16 @@ class FaultTargeting:
         self._workers = workers
 
     def at(self, moment: FaultTarget) -> None:
-        """Report an event of interest, which happens in this step of the service."""
+        """
+        Draw whether a fault follows on an event in this step of the service, and inject it.
+
+        The fault is a partition of all workers or a kill of the service within 100 steps.
+
+        Parameters
+        ----------
+        moment
+            Kind of the event, by which the plan says how likely a fault is.
+        """
         process = self._server()
         if process is None or not process.is_alive or not self.hits(moment):
             return

@@ -117,7 +117,7 @@ class FaultyTransport(asyncio.Transport):
     ----------
     network
         Network that carries the bytes.
-    life
+    process
         Process that owns this end.
     """
 

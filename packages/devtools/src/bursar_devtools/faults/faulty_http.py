@@ -78,7 +78,7 @@ class FaultyHttpTransport:
     ----------
     network
         Network between client and service.
-    life
+    process
         Process of the client.
     service
         Address of the service.

@@ -108,7 +108,7 @@ class FaultyWorker:
     ----------
     post
         Arguments of the worker.
-    life
+    process
         Process of the worker.
     door
         Address of the worker server.
@@ -116,7 +116,7 @@ class FaultyWorker:
         The worker's clock, seconds since the epoch.
     chance
         Random source of the worker's speed and of the times of reconnections.
-    witness, trace
+    checker, trace
         Notified of everything that the worker does.
     says_returns_again
         Whether the worker reports all returned jobs again, on each further connection and whenever
@@ -523,7 +523,7 @@ class _WorkerProtocol(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the hello."""
+        """Send the Hello, in which the worker names itself and the jobs that it still holds."""
         assert isinstance(transport, FaultyTransport)
         self._transport = transport
         hello = self._worker.hello()

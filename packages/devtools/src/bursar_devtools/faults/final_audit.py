@@ -24,7 +24,7 @@ class FinalAudit:
 
     Parameters
     ----------
-    witness
+    checker
         Records of all promises; gets the violations.
     homes
         Folders of instances.

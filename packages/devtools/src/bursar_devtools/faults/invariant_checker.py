@@ -94,10 +94,10 @@ class InvariantChecker:
         self._calm = calm
         self._same_time = same_time
         self._busy: Counter[str] = Counter()  # processors, by worker
-        self._ends: dict[str, list[tuple[float, float]]] = {}  # attempts, by piece
+        self._ends: dict[str, list[tuple[float, float]]] = {}  # begin, end of attempts, by piece
         self._owner: dict[str, ClientCampaign] = {}  # by piece
         self._begun: set[str] = set()  # pieces
-        self._unwanted: dict[str, float] = {}  # when it was acknowledged, by piece
+        self._unwanted: dict[str, float] = {}  # virtual s of its acknowledged cancel, by piece
         self._due: dict[str, float] = {}  # processor-seconds to be charged, by campaign
 
     def wrong(self, party: str, what: str) -> None:

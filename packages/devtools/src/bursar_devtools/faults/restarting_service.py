@@ -50,7 +50,7 @@ class RestartingService:
         Seed of all random choices of the service.
     plan
         Settings of the market, and faults of the clock.
-    platter, homes, service, door, machine
+    storage, homes, service, door, machine
         Parts that outlive a process: disk, instance folders, addresses for clients and workers,
         processors.
     cluster

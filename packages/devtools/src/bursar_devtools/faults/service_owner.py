@@ -135,7 +135,7 @@ class StaleTokenUser:
         Returns virtual seconds.
     chance
         Random source of the times of requests.
-    witness
+    checker
         Notified when a revoked token is accepted.
     prompt
         Whether messages arrive soon.

@@ -140,9 +140,9 @@ class SimulatedDisk:
 
     Parameters
     ----------
-    platter
+    storage
         Content of the disk.
-    life
+    process
         Process that uses the disk; after its end, every operation raises ``ProcessKilled``.
     """
 

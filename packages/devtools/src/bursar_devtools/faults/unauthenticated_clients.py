@@ -103,7 +103,23 @@ class UnauthenticatedClients:
 
 
 class _UnauthenticatedProtocol(asyncio.Protocol):
-    """Handles one unauthenticated connection, which the service must end."""
+    """
+    Handles one unauthenticated connection, which the service must end.
+
+    Parameters
+    ----------
+    said
+        Bytes to send once connected, for instance half a Hello; empty: nothing is sent.
+    network
+        Network of the connection.
+    process
+        Process that owns the client's end.
+    server
+        Process of the service that was connected to; None when there was none. Its death excuses
+        a connection that is still open.
+    wrong
+        Callback for violations, see :data:`ReportViolation`.
+    """
 
     def __init__(
         self,

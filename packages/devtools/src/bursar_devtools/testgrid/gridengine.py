@@ -256,7 +256,10 @@ class GridEngineCluster:
             grid_folder.remove(self.folder)
 
     def _end_all(self) -> None:
+        """Kill all processes of the cluster, jobs too; raise SiteError when one is left."""
+
         def none_left() -> bool:
+            # Daemons may start others between the listing and the kill, hence again and again.
             left = self.processes()
             processes.end(left, signal.SIGKILL)
             return not left

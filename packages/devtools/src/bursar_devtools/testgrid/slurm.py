@@ -343,7 +343,7 @@ class SlurmCluster:
 
     def begin(self) -> None:
         """
-        Write the cluster's files and start the controller.
+        Write the cluster's files, start munged and the controller; the nodes are started later.
 
         Raises
         ------
@@ -409,7 +409,7 @@ class SlurmCluster:
         begin = time.monotonic()
 
         def ready() -> bool:
-            if time.monotonic() > begin + 2.0:
+            if time.monotonic() > begin + 2.0:  # by now a live daemon has its pid file
                 self._need(nodes)
             try:
                 states = self.states()
@@ -551,7 +551,7 @@ def start_all(
 def _start_together(
     wanted: Mapping[Path, SlurmClusterSettings], patience: float
 ) -> list[SlurmCluster]:
-    clusters: list[SlurmCluster] = []
+    clusters: list[SlurmCluster] = []  # all are up at the end; if one fails, all are removed
     try:
         # One block for all clusters, chosen under the lock: each controller and each node has a
         # port of its own.

@@ -279,7 +279,12 @@ class PaperSite:
                 self._let_in(job)
 
     def _let_in(self, job: _PaperJob) -> None:
-        """Register a job's workers one after the other."""
+        """
+        Set when each worker of a job that starts now will have registered.
+
+        Workers register one by one, ``latencies.worker`` seconds apart, behind those already in the
+        same sequence: all workers of the site, or those of the same submission.
+        """
         door = 0 if self._latencies.door == "shared" else job.submission
         at = max(self.now, self._doors.get(door, 0.0))
         times = [at + self._latencies.worker * i for i in range(job.processors)]

@@ -23,7 +23,7 @@ from bursar_papers.experiment import Cell, PaperFinding, Row
 from bursar_papers.summary import Summary, selected
 
 BLIND = ("one-at-a-time", "additive", "exponential", "all-at-once")
-"""Policies that ask without looking."""
+"""Policies that request processors without asking how many are free."""
 MARGIN = 0.01
 """Share of a blind policy's mean by which ours may be below and is still at least as good."""
 NEAR = 0.02

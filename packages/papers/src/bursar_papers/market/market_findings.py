@@ -128,7 +128,11 @@ def _beside_posted(rows: Sequence[Row]) -> list[PaperFinding]:
 
 
 def find_policies(rows: Sequence[Row]) -> list[PaperFinding]:
-    """Each policy against flat prices."""
+    """
+    Compare each pricing policy with flat prices; the paper's claim stands beside each figure.
+
+    Owners of several processors count only in the findings on demand.
+    """
     alone = selected(rows, processors=1)
     return [
         *_overview(alone, "policy", _OF_POLICIES),

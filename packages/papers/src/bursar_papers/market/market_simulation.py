@@ -183,7 +183,17 @@ class MarketSimulation:
         )
 
     def limits(self, customer: MarketCustomer, now: float) -> dict[int, Micros]:
-        """Return a customer's limits for the next jobs, at most one job for each processor."""
+        """
+        Return the most that a customer pays now for each of its next jobs, micro-units by job.
+
+        There are at most as many jobs as processors. Limits rise with urgency: the share of all
+        processors that the customer's waiting jobs need until the deadline, 1 at most.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch.
+        """
         left = max(self.setting.seconds, self.end - now)
         needed = len(customer.waiting) * self.setting.seconds / (self.processors * left)
         money = self.accounts.balance(f"user:{customer.name}")

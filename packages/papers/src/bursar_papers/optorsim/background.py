@@ -42,12 +42,14 @@ class MeasuredBandwidth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTraffic:
     """
+    Share of each link's bandwidth that background traffic leaves, by the time of day.
+
     Parameters
     ----------
     measured
-        By the numbers of the two nodes, in the order of the file's rows and columns.
+        Measured shares by the numbers of the link's two nodes, the file's row and column.
     zone
-        Hours to add to the user's time of day for that at each node of a row.
+        Hours, for the same pairs, to add to the user's time of day for that at the row's node.
     """
 
     measured: Mapping[tuple[int, int], MeasuredBandwidth]
@@ -72,7 +74,7 @@ class BackgroundTraffic:
             lie above 0 and up to 1. (OptorSim draws one at each question, from Landau's
             distribution.) None: the means.
         days
-            After so many, what was drawn comes again.
+            Number of days that are drawn; afterwards they come again. Without ``rng`` of no effect.
 
         Raises
         ------
