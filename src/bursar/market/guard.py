@@ -504,7 +504,7 @@ class BudgetGuard:
         self, until: dict[str, float], now: float, new: _GuardedLease | None = None
     ) -> Refusal | None:
         """
-        Set aside the most that every open lease can cost; move nothing when the budget is short.
+        Set aside the most that every open lease can cost; hold nothing new if the budget is short.
 
         A lease with an agreed end was covered to that end when it was opened.
 

@@ -177,9 +177,9 @@ class PilotPool:
         """
         Update what the pool remembers from a view, before it decides.
 
-        Allocations that no call announced become known, sites whose processors work become
-        healthy, and the claims on a site are forgotten once its free processors or backfill
-        windows have changed, since these then contain the claims.
+        Allocations that no call announced become known. A site's failures are forgotten once an
+        allocation there works. Its claims are forgotten once its free processors or backfill
+        windows have changed, which shows that the scheduler was asked again.
         """
         for a in view.allocations:
             known = self._memory.known.get(a.name)
