@@ -37,7 +37,7 @@ class SiteSnapshot:
     fixed
         Currency units that each job pays besides.
     running
-        Size of each job there, and seconds since it was sent.
+        Size of each job sent to the site, and seconds since the sending.
     probed
         Whether a job has been sent there before.
     shared

@@ -24,11 +24,11 @@ class BoughtProcessor:
     since
         When the job that runs now was sent, seconds since the begin of the run.
     until
-        When all its jobs should have ended.
+        Expected end of all jobs on the processor.
     tasks
-        Jobs that it was given and that have not ended, in order.
+        Unfinished jobs sent to the processor, in order.
     again
-        Whether it may be given more jobs.
+        Whether the processor may get more jobs.
     agreements
         Agreements with the owner by the task that each was made for.
     begin

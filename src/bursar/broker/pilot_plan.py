@@ -32,13 +32,13 @@ class Pilot:
     start
         Seconds on the plan's clock; None: when the site's queue lets it.
     duration
-        Seconds that it may last; infinite: until it is given back.
+        Longest duration in seconds; infinite: until the pilot is released.
     unit_price
         Currency units per processor-second of its own; None when unknown.
     fixed_price
         Currency units charged once; None when unknown.
     whole
-        Whether it is paid to its end, used or not.
+        Whether the whole duration is paid, used or not.
     works
         Whether workers are started on it; otherwise it only pays for those of others.
     extensible

@@ -29,9 +29,9 @@ class QueuePilot:
     name
         Name of the pilot's lease.
     width
-        Number of its processors.
+        Number of the pilot's processors.
     until
-        When its jobs should have ended, seconds since the run's begin.
+        Expected end of the pilot's jobs, seconds since the run's begin.
     tasks
         Expected seconds of the running job and of jobs given in advance; infinite without an
         estimate.

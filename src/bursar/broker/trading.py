@@ -224,7 +224,7 @@ class CampaignTrader:
         ahead
             Seconds from now to the begin of the job.
         limit
-            Currency units that it may cost; infinite for no limit.
+            Highest cost of the job, currency units; infinite for no limit.
 
         Returns
         -------

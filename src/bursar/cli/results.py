@@ -87,7 +87,7 @@ async def print_results(
     Parameters
     ----------
     follow
-        Whether those that are still to come are waited for.
+        Whether to wait for further results.
     folder
         Where what the tasks printed is written to; None: nowhere.
 

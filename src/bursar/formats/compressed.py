@@ -26,7 +26,7 @@ def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
     path
         The file.
     limit
-        Bytes, after decompression, beyond which it is refused.
+        Most bytes after decompression; a larger file is refused.
 
     Raises
     ------

@@ -36,7 +36,7 @@ class TomlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     refused
         Hints for keys that other kinds have and this one cannot have; others get a general one.
     kind_by_default
-        Whether a table that does not state its kind is of this one.
+        Whether a table without a ``kind`` is of this kind.
     schema_rules
         What the fields' types do not say in the JSON Schema, such as keys that exclude each other.
     """

@@ -368,7 +368,7 @@ class Period:
     begin
         First second, since the epoch.
     end
-        First second after it. Beyond ``begin``.
+        First second after the interval; later than ``begin``.
     """
 
     begin: float

@@ -140,7 +140,7 @@ class AgreementBalance:
     Parameters
     ----------
     user, provider
-        Parties of the agreement; the provider is empty until it is paid.
+        Parties of the agreement; the provider is empty before the first payment.
     since
         When something was first held for the agreement, seconds since the epoch.
     held, paid, refunded

@@ -43,7 +43,7 @@ class MessageExchange:
     Attributes
     ----------
     delivered
-        Every message that reached its party, in order.
+        Every message delivered, in order.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MessageExchange:
         Parameters
         ----------
         now
-            Seconds since the epoch; it does not pass meanwhile.
+            Time of all deliveries, seconds since the epoch.
 
         Raises
         ------

@@ -98,7 +98,7 @@ class BudgetGuard:
     on_budget
         Share of the budget to action.
     limit_of
-        Wall-time limit of a task, seconds; None where it has none.
+        Function from a task to its wall-time limit, seconds; None for no limit.
     rows
         Ledger rows to start from; empty for a new run.
     """

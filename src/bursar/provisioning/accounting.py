@@ -56,11 +56,11 @@ class AllocationUsage:
     Parameters
     ----------
     name, site
-        Name and site of its lease.
+        Name and site of the lease.
     processors
-        Number of processors that it held.
+        Number of processors held.
     acquired
-        Processor-seconds from its begin to its end.
+        Processor-seconds from begin to end.
     starting
         Processor-seconds before each processor's worker had registered; part of ``acquired``.
     used
@@ -89,7 +89,7 @@ def account_of(
     Parameters
     ----------
     lease
-        Lease as it was last journalled.
+        Lease in the last journalled state.
     ready
         Times of the lease's workers, from their registration on.
     tasks

@@ -21,13 +21,13 @@ class PendingRequest:
     asked
         Time of the request, on the pool's clock; None: unknown.
     fits
-        Whether it should have started at once.
+        Whether the request fitted the free processors and should have started at once.
     began
-        When it got its processors, on the pool's clock; None: not yet.
+        Time at which processors were received, on the pool's clock; None: not yet.
     worked
-        Whether any of its processors had a task.
+        Whether any of the processors had a task.
     given_back
-        Whether its release was decided.
+        Whether the release was decided.
     silent_since
         When its last worker went away, on the pool's clock, if it was given back for that.
     """

@@ -17,15 +17,15 @@ class Allocation:
     Parameters
     ----------
     name
-        Name of its lease, unique in a run.
+        Name of the lease, unique in a run.
     site
         Name of the site.
     processors
-        Number asked for; once held, the number it has.
+        Number of processors requested or, once begun, held.
     asked
         Time of the request, seconds on the pool's clock.
     seconds
-        Seconds that it asked for.
+        Seconds requested.
     began
         Time of its begin, seconds on the pool's clock; None while it waits.
     until
@@ -43,7 +43,7 @@ class Allocation:
     idle_since
         Time since when no processor is busy; None while one is, or while it waits.
     leaving
-        Whether its release is under way.
+        Whether the release is under way.
     bundle
         Label of the submission that it shares with other allocations; empty: it is alone.
     race
@@ -187,7 +187,7 @@ class PoolSnapshot:
     sites
         Sites by name.
     until_deadline
-        Seconds left to the campaign's deadline; None: it has none.
+        Seconds left to the campaign's deadline; None: no deadline.
     affordable
         Currency units that are not spent or promised; None: there is no budget.
     settling

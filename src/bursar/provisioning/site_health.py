@@ -39,7 +39,7 @@ class SiteHealth:
     same
         Number of times in a row that this message came.
     given_up
-        Reason why the site is not asked any more; empty: it is asked.
+        Reason for which the site was given up; empty for a site in use.
     """
 
     until: float = float("-inf")
@@ -75,7 +75,7 @@ class SiteHealth:
         words
             The scheduler's words.
         lived
-            Seconds from its begin to its loss.
+            Seconds from the allocation's begin to the loss.
         was_busy
             Whether the allocation had a task: a first such loss is replaced without delay, since
             the site was able to run something.

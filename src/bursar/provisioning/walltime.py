@@ -60,7 +60,7 @@ def least_seconds(demand: ProcessorDemand, site: PoolSite, wanted: float) -> flo
     Parameters
     ----------
     wanted
-        See :func:`wanted_seconds`; it is never more.
+        Upper bound of the result; see :func:`wanted_seconds`.
     """
     if not site.batch:
         return math.inf

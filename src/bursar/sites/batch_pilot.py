@@ -24,7 +24,7 @@ class BatchPilot:
     Parameters
     ----------
     pilot
-        The pilot as the run asked for it.
+        The pilot as requested by the run.
     begin
         Called when the pilot has its processors, with those that differ from what was asked.
     notify
@@ -34,13 +34,13 @@ class BatchPilot:
     credential
         File, at the site, that holds the pilot's credential.
     job
-        Id of its job; empty until the scheduler has answered.
+        Id of the pilot's job; empty until the scheduler has answered.
     seconds
-        Time limit of its job.
+        Time limit of the pilot's job, seconds.
     processors
         Processors of its job where these are not as many as were asked for; None: as many.
     has_begun
-        Whether the pilot has its processors.
+        Whether the pilot has received its processors.
     has_run
         Whether the scheduler has said that the job runs.
     submitted

@@ -259,7 +259,7 @@ class HeldWorkers:
     processors
         Number of processors that the pilot holds.
     among
-        All pilots of the site; this one is removed when it is released.
+        All pilots of the site, from which a release removes this one.
     give
         Called when the pilot's processors are free.
     """

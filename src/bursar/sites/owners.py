@@ -140,7 +140,7 @@ class OwnersBook:
     Parameters
     ----------
     path
-        Path of the SQLite file, which is made when it is missing.
+        Path of the SQLite file, created if missing.
     run
         Name of the run, which people of other runs are shown as the holder.
     identity

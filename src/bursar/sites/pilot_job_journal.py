@@ -51,7 +51,7 @@ class SubmittedRequest:
     Parameters
     ----------
     pilots
-        Names of its pilots, in the order of its jobs.
+        Names of the request's pilots, in the order of the jobs.
     at
         Time of the submission, seconds since the epoch.
     host

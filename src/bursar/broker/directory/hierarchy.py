@@ -17,7 +17,7 @@ class IndexLevel:
     every
         Seconds between two rounds of asking the level below, the time to live of values.
     delay
-        Seconds from when something is said below to when it can be read.
+        Seconds from the publication of a status below to its availability here.
     first
         When the first round is, seconds.
     """

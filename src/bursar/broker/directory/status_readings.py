@@ -15,7 +15,7 @@ class StatusSnapshot:
     Parameters
     ----------
     statuses
-        Statuses by site; not copied, so they must not change any more.
+        Statuses by site; not copied, so the caller must not change the mapping.
     """
 
     __slots__ = ("_published", "statuses")

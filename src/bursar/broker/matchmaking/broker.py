@@ -37,7 +37,7 @@ class SiteMatch:
     rank
         Rank by equation 1; None where it is undefined, and for a job that named its site.
     terms
-        Terms of the rank; None for a job that named its site.
+        Terms of the rank; None for a job that names a site.
     matched
         Sites that were to be chosen from.
     notes

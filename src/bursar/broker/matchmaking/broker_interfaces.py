@@ -27,13 +27,13 @@ class BrokerJob:
     matching
         Requirements, rank and choice of the job.
     processors
-        Number of processors that it holds.
+        Number of processors that the job holds.
     runtime
         Estimate at speed 1, seconds; None when unknown.
     memory
-        Bytes it needs; None when unknown.
+        Bytes of memory that the job needs; None when unknown.
     data
-        Logical names of the files it reads.
+        Logical names of the job's input files.
     """
 
     number: int

@@ -28,11 +28,11 @@ class CandidateSite:
     site
         Name of the site.
     probability
-        Probability that it is chosen.
+        Probability of the site being chosen, 0 to 1.
     terms
-        Terms of its rank.
+        Terms of the site's rank.
     age
-        Seconds since the site said what it was ranked by.
+        Age of the status used for the rank, seconds.
     """
 
     site: str
@@ -71,7 +71,7 @@ class MatchExplanation:
     requirements, rank
         Expressions; the rank is the default one where the job has none.
     named
-        Site that the job names; it is not matched then.
+        Site that the job names, which replaces matching.
     choice
         Name of the rule by which a site is chosen.
     weights
@@ -81,7 +81,7 @@ class MatchExplanation:
     fresh
         Whether the sites that match were asked themselves.
     candidates
-        Sites that match, what they are chosen by the better first.
+        Matching sites, best choice first.
     outsiders
         The others, in their order.
     refusal

@@ -187,7 +187,7 @@ class InFlightJobs:
             Processors that the job holds; its seconds at speed 1, None when unknown: the usual
             runtime is assumed.
         arrival
-            When its files would be at each site, seconds; None: now.
+            Arrival of the job's files at each site, seconds; None: now.
 
         Returns
         -------

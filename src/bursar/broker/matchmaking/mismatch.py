@@ -25,11 +25,11 @@ class MismatchReason:
     Parameters
     ----------
     sites
-        Mask of the sites that it is against.
+        Mask of the sites excluded for this reason.
     one, many
         Text about one site, and about several.
     lasts
-        Whether it stays so, however the sites may change.
+        Whether the mismatch holds however the sites' status may change.
     clause
         Clause of the job's requirements that the sites fail.
     """

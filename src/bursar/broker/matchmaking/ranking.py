@@ -35,7 +35,7 @@ def file_rank(access: T, transfer: T, beta: float) -> T:
     access
         Seconds to read the files at each site.
     transfer
-        Seconds until they have been brought there.
+        Seconds until the files have been brought to each site.
     beta
         Weight of access.
     """

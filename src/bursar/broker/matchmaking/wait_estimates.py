@@ -46,7 +46,7 @@ class PublishedStatus(NamedTuple):
     at
         Time of the reading, seconds.
     wait
-        Estimated traversal time, seconds; nan where it is not known.
+        Estimated traversal time, seconds; nan where unknown.
     free
         Number of processors that no job held.
     waiting
@@ -108,9 +108,9 @@ def expected_waits(
     usual
         Seconds at speed 1 assumed for a job whose runtime is unknown.
     processors, runtime
-        Processors that the job holds, and its seconds at speed 1.
+        Processors that the job holds, and the job's seconds at speed 1.
     arrival
-        When its files would be at each site, seconds.
+        Arrival of the job's files at each site, seconds.
 
     Returns
     -------

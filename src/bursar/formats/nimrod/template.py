@@ -20,7 +20,7 @@ class ParameterName(str):
     Attributes
     ----------
     written
-        The whole reference as it was written, ``$name`` or ``${name}``.
+        Whole reference as written, ``$name`` or ``${name}``.
     """
 
     __slots__ = ("written",)
@@ -41,7 +41,7 @@ class NimrodTemplate:
     Parameters
     ----------
     parts
-        In order; a :class:`ParameterName` stands for its value.
+        Parts in order; a :class:`ParameterName` stands for the parameter's value.
     """
 
     __slots__ = ("parts",)

@@ -86,7 +86,7 @@ class BargainingOwner(OwnerSide):
     concession
         Returns the owner's concession, downwards, from the terms by the owner's pricing.
     patience
-        Seconds from the first offer after which it bargains no more.
+        Seconds from the first offer to the end of the bargaining.
     """
 
     def __init__(

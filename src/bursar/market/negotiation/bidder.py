@@ -36,14 +36,14 @@ class Bidder(NegotiationSide):
     currency
         Currency of the value.
     seller
-        In reverse: the owner on whose behalf it bids.
+        Owner on whose behalf the bidder sells, in a reverse auction.
     terms
         In reverse: what the owner would ask; None: it does not have the processors.
 
     Attributes
     ----------
     won
-        Outcome, once the auctioneer has announced it.
+        Outcome, once announced by the auctioneer.
     agreement
         Once there is one.
     """

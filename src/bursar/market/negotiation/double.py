@@ -126,7 +126,7 @@ class DoubleAuctioneer(NegotiationSide):
     lot
         Times of the traded processors; each party states its number of processors.
     closes
-        Orders are taken before it, seconds since the epoch.
+        Time before which orders are accepted, seconds since the epoch.
     k
         See :func:`clear`.
     """

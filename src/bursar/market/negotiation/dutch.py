@@ -20,13 +20,13 @@ class DutchAuctioneer(Auctioneer):
     Parameters
     ----------
     first
-        Price at which it opens, micro-units.
+        Opening price of the auction, micro-units.
     step
         Step by which the price falls, micro-units. Positive.
     every
         Seconds between steps. Positive.
     opened
-        When it opens, seconds since the epoch.
+        Opening time of the auction, seconds since the epoch.
     """
 
     rule = "dutch"

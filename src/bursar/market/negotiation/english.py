@@ -22,9 +22,9 @@ class EnglishAuctioneer(Auctioneer):
     increment
         Step from a bid to the next price asked, micro-units. Positive.
     quiet
-        Seconds without a bid after which it ends. Positive.
+        Seconds without a bid after which the auction ends; positive.
     opened
-        When it opens, seconds since the epoch.
+        Opening time of the auction, seconds since the epoch.
     """
 
     rule = "english"

@@ -56,7 +56,7 @@ class OwnerSide(NegotiationSide, ABC):
     Attributes
     ----------
     agreement
-        Once there is one; it stays when it is cancelled.
+        Agreement reached, None before; kept after a cancellation.
     """
 
     def __init__(self, seller: Seller, deal: str, customer: str) -> None:

@@ -128,7 +128,7 @@ class CommandRunner:
         Parameters
         ----------
         command
-            Program and arguments; no shell sees them.
+            Program and arguments, run without a shell.
         stdin
             Standard input of the command.
         environment

@@ -27,11 +27,11 @@ class ListedJob:
     limit
         Wall-clock limit, seconds; None: no limit, or unknown.
     processors
-        Number that it has or asks for; None: not said.
+        Number of processors held or requested; None if not listed.
     nodes
-        Nodes on which it runs or ran.
+        Nodes on which the job runs or ran.
     spent
-        Seconds that it ran, where the scheduler counts them itself.
+        Seconds that the job ran, by the scheduler's own count; None without one.
     """
 
     id: str

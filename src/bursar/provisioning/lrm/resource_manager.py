@@ -36,7 +36,7 @@ class ManagerCapabilities:
     shrinks
         Whether nodes can be taken from a running job.
     accounting
-        Whether it keeps records of jobs that are gone.
+        Whether the scheduler keeps records of finished jobs.
     """
 
     arrays: bool = False
@@ -75,11 +75,11 @@ class JobRequest:
     together
         Whether all processors must be on one node.
     least_seconds
-        Seconds down to which the limit may be cut; None: it may not.
+        Seconds down to which the limit may be cut; None: no cut allowed.
     begin
         Earliest start, seconds since the epoch; None: any.
     reservation
-        Name of the reservation in which it runs; None: none.
+        Name of the reservation in which the job runs; None: no reservation.
     """
 
     name: str
@@ -117,7 +117,7 @@ class JobReport:
     until
         When its wall-clock limit is over, seconds since the epoch; None where unknown.
     processors
-        Number that it has or asks for; None where unknown.
+        Number of processors held or requested; None where unknown.
     nodes
         Names of its nodes, where known.
     expected
@@ -148,7 +148,7 @@ class ClusterNode:
     allocated
         Number of processors that jobs hold.
     up
-        Whether jobs can start on it.
+        Whether jobs can start on the node.
     state
         State in the scheduler's own words.
     memory
@@ -173,19 +173,19 @@ class QueuedJob:
     id
         Id at the scheduler.
     running
-        Whether it runs; otherwise it waits.
+        Whether the job runs; otherwise the job waits.
     processors
         Number that it has or asks for.
     submitted
         Seconds since the epoch; None where unknown.
     began
-        Start, seconds since the epoch; None while it waits.
+        Start, seconds since the epoch; None for a waiting job.
     seconds
         Wall-clock limit; None: no limit, or unknown.
     own
-        Whether it belongs to this user.
+        Whether the job belongs to this user.
     held
-        Whether it is on hold and must not start.
+        Whether the job is on hold and must not start.
     nodes
         Names of its nodes, while it runs and where known.
     """
@@ -211,7 +211,7 @@ class QueueReservation:
     start, seconds
         Start, seconds since the epoch, and duration.
     own
-        Whether this user may use it.
+        Whether this user may use the reservation.
     """
 
     name: str

@@ -74,7 +74,7 @@ class RequestBody:
     readers
         Decoders by media type.
     limit
-        Name of the field of :class:`HttpLimits` that limits its bytes.
+        Name of the field of :class:`HttpLimits` that limits the body's bytes.
     """
 
     type: Any
@@ -101,7 +101,7 @@ class ApiRoute:
     summary
         One line for the OpenAPI document.
     query
-        Type of the query string; None: it must be empty.
+        Type of the query string; None: no query string allowed.
     body
         Decoders of a body that is read as a whole; None: no such body.
     pieces

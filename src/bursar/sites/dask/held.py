@@ -26,7 +26,7 @@ class HeldThreads:
     pilot, endpoint
         See :class:`bursar.sites.protocol.Site`.
     among
-        All pilots of the site; this one is removed when it is released.
+        All pilots of the site, from which a release removes this one.
     notify
         Called with a line for people when workers are gone.
     on_broken

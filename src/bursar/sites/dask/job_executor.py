@@ -50,7 +50,7 @@ class DaskWorker:
     identity
         Identity of the worker's process.
     threads
-        Number of its threads.
+        Number of the Dask worker's threads.
     sees_files
         Whether the worker shares the run's file system; otherwise files travel.
     """

@@ -44,7 +44,7 @@ class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
     jobs
         Jobs in the order in which they run; empty: the sidecar goes on with those it has.
     place
-        Paths of the run's files; None: they are not shared, and travel.
+        Paths of the run's files on a shared file system; None: files travel with the jobs.
     payloads
         For each job, the files that it reads; empty where files are shared.
     """

@@ -87,7 +87,7 @@ class DaskSidecar:
     processors
         Processors of each job; with more than one, jobs come one at a time.
     place
-        Paths of the run's files; None: they travel.
+        Paths of the run's files on a shared file system; None: files travel with the jobs.
     parent
         Folder in which the sidecar may make a scratch folder.
 

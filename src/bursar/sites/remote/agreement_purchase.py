@@ -144,7 +144,7 @@ class ServicePurchaser:
         Returns
         -------
         str
-            Reason of the service's last rejection; empty if it agreed.
+            Reason of the service's last rejection; empty after an agreement.
         """
         reason = ""
         outgoing = deque(messages)

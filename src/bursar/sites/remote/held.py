@@ -39,7 +39,7 @@ class HeldInstance:
     check
         Checks whether the processors are still ours.
     release
-        Ends the instance, and the agreement that was bought for it.
+        Ends the instance, and the agreement bought for the instance.
     trust
         Form in which calls send their results: data, or pickles of a trusted service.
 

@@ -70,7 +70,7 @@ class RemoteLeases:
     contact, status
         Client of the service, and its last known status.
     refresh
-        Coroutine function that asks the service for its status.
+        Coroutine function that queries the service's status.
     label
         Prefix of the labels of the run's instances.
     record

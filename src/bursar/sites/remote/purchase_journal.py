@@ -20,7 +20,7 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     terms
         Terms that were about to be accepted.
     agreement
-        Id of the agreement; empty: it was not recorded.
+        Id of the agreement; empty if not recorded.
     over
         Whether nothing of the purchase is left.
     """

@@ -50,9 +50,9 @@ class QacctRecord:
     status
         Exit status of the job.
     deleted
-        User who deleted it, where the version tells.
+        User who deleted the job, where the version records this.
     host
-        Host on which it ran.
+        Host on which the job ran.
     """
 
     number: str

@@ -44,9 +44,9 @@ class QstatJob:
     number
         Number of the job.
     tasks
-        Ranges of its tasks: first, last and step; empty: it is no array.
+        Ranges of array tasks: first, last and step; empty for a job that is no array.
     state
-        Letters of its state; empty where it could not be read.
+        State letters of the job; empty where unreadable.
     name, owner
         Name and owner of the job.
     slots
@@ -56,7 +56,7 @@ class QstatJob:
     limit
         Limit ``h_rt`` of the job, seconds; None: no limit.
     nodes
-        Hosts on which it runs.
+        Hosts on which the job runs.
     queues
         Queues requested for the job; empty: any.
     odd
@@ -108,7 +108,7 @@ class QueueInstance:
     used, total
         Number of slots in use, and of all slots.
     state
-        State letters; empty: it takes jobs.
+        State letters; empty for a queue that accepts jobs.
     resources
         Value and kind of each resource by name, as ``-F`` lists them.
     jobs
