@@ -25,6 +25,9 @@ from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, Queu
 from bursar_devtools.testgrid.gridengine import PACKAGES, PROGRAMS, QUEUES, missing_programs
 from bursar_devtools.testgrid.gridengine import GridEngineCluster as Cluster
 
+# One fixture carries out all checks; each may wait as long as the contract allows.
+pytestmark = pytest.mark.timeout(300)
+
 SLOTS = 6
 QSTAT = text_of("gridengine/qstat.xml")
 QSTAT_F = text_of("gridengine/qstat-f.xml")
