@@ -172,7 +172,15 @@ def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros
 
 
 def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> float:
-    """Return when the deal next begins, ends or is due for a checkpoint."""
+    """
+    Return when the deal next begins, ends or is due for a checkpoint, seconds since the epoch.
+
+    Parameters
+    ----------
+    checkpoint
+        Seconds of delivery after which the amount delivered is written to the journal; only a
+        deal with ready processors is due for this.
+    """
     moments = [deal.end]
     if deal.start > now:
         moments.append(deal.start)

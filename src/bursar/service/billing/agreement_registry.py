@@ -151,7 +151,12 @@ class AgreementRegistry:
         return None
 
     def take_back(self, agreement: Agreement, now: float) -> None:
-        """Cancel an agreement that has not begun, and give the money back to the user."""
+        """
+        Cancel an agreement, and give the whole amount set aside back to the user.
+
+        The caller has made sure that the agreement has not begun. Nothing happens when it has
+        ended already.
+        """
         deal = self._deals[agreement.id]
         if deal.is_open:
             # Charged 0: the whole hold goes back.
@@ -162,7 +167,17 @@ class AgreementRegistry:
     # What happens.
 
     def ready(self, name: str, processors: int, now: float) -> None:
-        """Note how many of an agreement's processors have workers."""
+        """
+        Note how many processors have workers, and meter the time with the number so far.
+
+        Processors beyond those of the agreement do not count. Nothing happens once the agreement
+        has ended.
+
+        Parameters
+        ----------
+        name
+            Identifier of the agreement.
+        """
         deal = self._deals[name]
         # Unchanged numbers are not recorded: they would cut the time into intervals that mean
         # nothing.

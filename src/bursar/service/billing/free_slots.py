@@ -17,10 +17,11 @@ class FreeInterval(NamedTuple):
 
 def free_slots(capacity: CommittedCapacity, now: float) -> list[FreeInterval]:
     """
-    Return the free processors as long slots that do not overlap.
+    Return the processors free from now on as long slots, in the order of their starts.
 
     Processors are taken in layers: what is always free is one slot without an end, what is free
-    besides between two commitments lies above it. In the order of their starts.
+    besides between two commitments lies above it. Slots overlap in time but share no processor.
+    Times are in seconds since the epoch; an end of None: for ever.
     """
     steps = list(_steps(capacity, now))
     levels = sorted({free for _, _, free in steps if free > 0})

@@ -194,7 +194,14 @@ class ServiceBilling:
         Charge the usage of shared processors that have a price; in the journal on return.
 
         Tasks that run at the same time may together use more than the account has: the part that
-        the account lacks is not charged.
+        the account lacks is not charged. Usage of an agreement's pool is not charged here.
+
+        Parameters
+        ----------
+        what
+            Handle of the instance, under which the usage is summed up.
+        seconds
+            Seconds for which each of the processors was used.
         """
         if not is_shared(pool) or not self._selling.price_shared or seconds <= 0:
             return
@@ -208,7 +215,11 @@ class ServiceBilling:
         return self._shared_usage.spent(user, what)
 
     def pools(self, now: float) -> Mapping[str, WorkerDemand]:
-        """Return the workers that agreements want now or soon, by pool."""
+        """
+        Return the workers that agreements want, by pool, which is the agreement's identifier.
+
+        An agreement wants workers from :data:`SOON` seconds before its start until its end.
+        """
         return {
             deal.agreement.id: WorkerDemand(
                 user=deal.agreement.customer,
@@ -358,7 +369,11 @@ class ServiceBilling:
     def invoice(
         self, user: str, since: float = -math.inf, until: float = math.inf
     ) -> api.InvoiceInfo:
-        """Return the charges posted for a user from ``since`` until before ``until``."""
+        """
+        Return the charges posted for a user from ``since`` until before ``until``.
+
+        Both are in seconds since the epoch; by default everything that was ever posted.
+        """
         return write_invoice(
             user,
             since,

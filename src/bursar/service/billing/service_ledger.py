@@ -155,7 +155,10 @@ class ServiceLedger:
 
     def deposit(self, user: str, amount: Micros, key: str, now: float) -> None:
         """
-        Add money to an account, once for each key.
+        Add money to an account, once for each key of a user.
+
+        A repeated request with the same key and amount changes nothing and is no error, so that a
+        client that has lost the answer may ask again.
 
         Raises
         ------

@@ -73,11 +73,13 @@ class SharedUsageMeter:
         self._journal = journal
         self._ledger = ledger
         self._entropy = entropy
+        # Sums not yet posted, by user and instance, and the records that hold them.
         self._open: dict[tuple[str, str], SharedUsage] = {}
         self._position: dict[tuple[str, str], Position] = {}
         self._at: dict[Position, tuple[str, str]] = {}
         self._posted: dict[str, list[SharedUsage]] = {}
-        self._past: dict[tuple[str, str], Micros] = {}  # posted, of each that used something
+        # Micro-units posted in all, by user and instance.
+        self._past: dict[tuple[str, str], Micros] = {}
         journal.register([SHARED_USAGE, POSTED], self)
 
     # Its records.

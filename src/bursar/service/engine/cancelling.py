@@ -149,6 +149,11 @@ def _chosen(instance: Instance, tasks: Sequence[int] | None) -> list[int]:
 
 
 def _cancelled(instance: Instance, task: int, now: float) -> TaskEnd:
+    """
+    Return the ending of a task that is cancelled while no worker has it, with nothing to charge.
+
+    Attempt 0 stands for no attempt; ``now`` is in seconds since the epoch.
+    """
     outcome = Outcome(
         task=instance.base | task,
         attempt=0,

@@ -231,8 +231,8 @@ class TaskDispatcher:
         now = self._clock()
         ahead = 0
         blamed: set[int] = set()
-        # Only the first tasks that fill the processors can have been running. Those behind them
-        # waited and cannot have brought the worker down; they use up no try.
+        # The loss uses up a try (if it counts) of the first tasks that fill the processors only:
+        # those behind them waited, and cannot have brought the worker down.
         for claim in claims:  # in the order in which they were given, and begun
             if counts and ahead < worker.processors:
                 blamed.add(claim.number)

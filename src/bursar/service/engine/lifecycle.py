@@ -72,8 +72,10 @@ class InstanceLifecycle:
         self._background = background
         self._clock = clock
         self._entropy = entropy
+        # The record that sets instance numbers aside, and the first number beyond them.
         self._numbers: RecordLocation | None = None
         self._numbers_below = 1
+        # Tasks that make the instances' folders, by instance number; each leaves when it ends.
         self._making: dict[int, asyncio.Task[None]] = {}
 
     # After a restart.

@@ -210,6 +210,18 @@ class ResultRecorder:
         now: float,
         before: Sequence[WrittenResults],
     ) -> WrittenResults:
+        """
+        Append one record with results of an instance, and charge for the tasks.
+
+        Nothing is durable yet, and no reader sees the results before it is.
+
+        Parameters
+        ----------
+        now
+            Time noted as that of the results, seconds since the epoch.
+        before
+            What the same round has appended so far, for any instance.
+        """
         last = instance.results.last
         # An instance whose results take several records: the cursors go on from the record before,
         # which is not yet in instance.results.

@@ -58,7 +58,8 @@ class ReadyQueue:
     """
     Ready tasks of one width, in the order of the task numbers; returned tasks come first.
 
-    A task that has left the queue in another way is still listed, and skipped when it comes up.
+    A task that has left the queue in another way, as by cancellation, stays in ``waiting`` and is
+    skipped when it comes up; ``ready`` does not count it.
     """
 
     __slots__ = ("longest", "ready", "unknown", "waiting", "work")
@@ -66,8 +67,10 @@ class ReadyQueue:
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()
         self.ready = 0
-        self.work = 0.0  # seconds of those with a hint
-        self.unknown = 0  # those without
+        # The demand told to the provisioner: seconds of the ready tasks that were submitted with a
+        # runtime, the number of ready tasks without one, and the longest of these runtimes.
+        self.work = 0.0
+        self.unknown = 0
         self.longest = 0.0
 
 

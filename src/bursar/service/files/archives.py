@@ -216,7 +216,15 @@ def _move(stage: int, top: int, found: list[FileInfo]) -> None:
 
 
 def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_ArchiveMember | None]:
-    """Yield the members of an archive of at most ``most`` bytes unpacked; None for a folder."""
+    """
+    Yield the members of an archive in turn; None for a folder.
+
+    Parameters
+    ----------
+    most
+        Position, in bytes of the unpacked tar file, beyond which nothing is read. Members of a
+        zip file are not limited here: the caller counts their bytes.
+    """
     if kind == ZIP:
         yield from _zipped(archive)
     elif kind == GZIP:
@@ -236,6 +244,7 @@ def _parts_of(name: str) -> tuple[str, ...]:
 
 
 def _zipped(archive: IO[bytes]) -> Iterator[_ArchiveMember | None]:
+    """Yield the files of a zip archive, None for a folder; refuse links, devices, encryption."""
     with zipfile.ZipFile(cast(IO[bytes], _BoundedReader(archive, _LARGEST_INDEX))) as opened:
         for entry in opened.infolist():
             mode = entry.external_attr >> 16
@@ -304,6 +313,8 @@ class _BoundedReader:
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
         if self._onwards_to is not None:
+            # One block back is allowed, as tarfile itself steps back by a byte before it reads on;
+            # only a forged header leads further back.
             here = self._archive.tell()
             if not here - tarfile.BLOCKSIZE <= place <= self._onwards_to:
                 raise ValueError("it leads astray")

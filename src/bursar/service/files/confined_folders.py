@@ -39,7 +39,7 @@ def file_not_found(what: str) -> ServiceError:
 @contextmanager
 def translated_file_errors() -> Iterator[None]:
     """
-    Turn errors of the file system into service errors.
+    Turn errors of the file system into service errors; others pass unchanged.
 
     Raises
     ------

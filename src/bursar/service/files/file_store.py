@@ -70,6 +70,7 @@ class FileStore:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bursar-files")
+        # Fewer than there are threads: long jobs must leave some for small requests.
         self._unpacking = asyncio.Semaphore(_THREADS // 2)
         self._counting_users = asyncio.Semaphore(1)
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -259,7 +260,14 @@ class FileStore:
 
 
 def _bytes_of_all(homes: Sequence[str]) -> int:
-    """Return the bytes in all instances, with working directories and output of tasks."""
+    """
+    Return the bytes in all of a user's instances, with working directories and output of tasks.
+
+    Parameters
+    ----------
+    homes
+        Paths of the instances' folders.
+    """
     return sum(
         instance_files.total_size(f"{home}/{name}")
         for home in homes

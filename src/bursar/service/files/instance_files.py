@@ -76,7 +76,15 @@ class FileUpload:
         self._digest.update(data)
 
     def finish(self, *, durable: bool = True) -> FileInfo:
-        """Rename the file to the final name, in place of a file of that name."""
+        """
+        Rename the file to the final name, in place of a file of that name.
+
+        Parameters
+        ----------
+        durable
+            Whether content and name are synced to the disk before the return. False: the caller
+            syncs them, for many files at once.
+        """
         with translated_file_errors():
             # Content before name: after a power cut the name stands for the old file or the whole
             # new one.
@@ -130,6 +138,13 @@ def create_upload(
 def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
     """
     Open a file for reading; return descriptor and status of the file.
+
+    Parameters
+    ----------
+    root
+        Folder of the instance's files.
+    parts
+        Parts of the file's name, from the outermost folder on.
 
     Raises
     ------

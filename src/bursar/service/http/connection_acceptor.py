@@ -118,7 +118,7 @@ class _ConnectionLimit:
         self._idle.setdefault(slot.subnet, {})[slot] = None
 
     def mark_busy(self, slot: ConnectionSlot) -> None:
-        """Count a connection as busy."""
+        """Take a connection off the idle ones, which may be closed; busy ones may not."""
         same = self._idle.get(slot.subnet)
         if same is not None:
             same.pop(slot, None)
@@ -132,6 +132,14 @@ class _ConnectionLimit:
         self._per_subnet.leave(slot.subnet)
 
     def _make_room(self, subnet: str) -> None:
+        """
+        Close an idle connection for a new one, if the rules allow it.
+
+        Parameters
+        ----------
+        subnet
+            Subnet of the newcomer.
+        """
         if not self._idle:
             return
         most_idle = max(self._idle, key=lambda each: len(self._idle[each]))

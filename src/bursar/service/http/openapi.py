@@ -60,7 +60,8 @@ def document(version: str) -> bytes:
 
 
 def _types(routes: Iterable[ApiRoute]) -> list[Any]:
-    types: list[Any] = [api.Problem, api.Result, api.TaskSpec]  # lines are of these
+    # Types that no route names: those of errors and of the lines of NDJSON bodies.
+    types: list[Any] = [api.Problem, api.Result, api.TaskSpec]
     for route in routes:
         if route.answer is not None:
             types.append(route.answer)

@@ -153,6 +153,11 @@ class HttpRequest:
         """
         Decode the query string.
 
+        Parameters
+        ----------
+        kind
+            Struct whose fields are the parameters; None: no parameter is allowed.
+
         Raises
         ------
         ServiceError

@@ -45,6 +45,8 @@ class Router:
 
         Parameters
         ----------
+        method
+            In upper case.
         parts
             Parts of the path below the API's prefix.
 

@@ -204,6 +204,13 @@ class AuthorityFolder:
         The old certificate stays good until it ends or is revoked. The files of users and workers
         keep the old key too, behind the new one, for what was sealed to it.
 
+        Parameters
+        ----------
+        days
+            Days from now until the new certificate ends.
+        out
+            Folder that holds the party's files; None: the authority's.
+
         Raises
         ------
         InputError
@@ -315,7 +322,16 @@ class AuthorityFolder:
     def _write_trusted(
         self, believed: Sequence[Identity], lists: Mapping[x509.Name, set[int]]
     ) -> None:
-        """Write authorities and lists into one file, so that none is ever without the other."""
+        """
+        Write authorities and revocation lists into one file, so that none is without the other.
+
+        Parameters
+        ----------
+        believed
+            Authorities to trust from now on, with the keys that sign their lists.
+        lists
+            Serial numbers of revoked certificates, by the subject of the issuing authority.
+        """
         now = self._clock()
         parts = [certificate_pem(each.certificate) for each in believed]
         for each in believed:

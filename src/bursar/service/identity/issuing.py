@@ -211,6 +211,7 @@ def _builder(
     begin: datetime.datetime,
     end: datetime.datetime,
 ) -> x509.CertificateBuilder:
+    """Begin a certificate with a random serial number; extensions and signature are missing."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -52,6 +52,7 @@ def write_file(path: Path, data: bytes, *, mode: int = SECRET, replace: bool = F
 
 
 def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a file's own fsync does not cover its name."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -75,7 +75,7 @@ class ServerTls:
         return (self.expires - now) / 86_400
 
     def warning(self, now: float) -> str:
-        """Return a warning when the certificate ends soon or has ended; empty: neither."""
+        """Return a warning from :data:`SOON` days before the certificate's end on; else empty."""
         days = self.days_left(now)
         if days > SOON:
             return ""

@@ -112,6 +112,8 @@ class JournalTokenStore:
         """
         Make a token, and return the token with the secret, which is not shown again.
 
+        A request without ``seconds`` gets a token of :data:`DEFAULT_SECONDS`.
+
         Raises
         ------
         ServiceError

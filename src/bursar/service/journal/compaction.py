@@ -182,6 +182,21 @@ class SegmentCompaction:
         return chosen[-1] + 1
 
     def _move(self, segment: Segment, index: int, data: bytes) -> None:
+        """
+        Move one living record out of a segment, to the end of the journal.
+
+        Parameters
+        ----------
+        index
+            Index of the record in the segment's columns.
+        data
+            All bytes of the record as read from the disk; empty: they could not be read.
+
+        Raises
+        ------
+        DiskBroken
+            When the record is damaged.
+        """
         offset = segment.offsets[index]
         position = position_of(segment.number, offset)
         found = parse_record(data, position) if data else None

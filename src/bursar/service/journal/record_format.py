@@ -90,7 +90,11 @@ def record_head(position: int, kind: int, payload: bytes) -> bytes:
 
 
 def parse_record(data: bytes, position: int) -> tuple[int, bytes] | None:
-    """Return kind and payload from all bytes of a record; None: the record is damaged."""
+    """
+    Return kind and payload from all bytes of a record; None: the record is damaged.
+
+    The checksum covers the position, so that an intact record found elsewhere counts as damaged.
+    """
     if len(data) < RECORD_HEAD:
         return None
     length, check, kind = _RECORD.unpack_from(data)
@@ -123,7 +127,18 @@ def batch_at(data: memoryview, number: int, offset: int) -> tuple[int, int] | No
 
 
 def next_batch(data: bytes, number: int, offset: int) -> int | None:
-    """Return where the next batch after an offset begins; None: there is none."""
+    """
+    Return the offset of the first batch head at or after an offset; None: there is none.
+
+    Recovery searches this way behind damage: a batch there shows that the damage is no torn end.
+
+    Parameters
+    ----------
+    data
+        All bytes of the segment.
+    number
+        Number of the segment: heads of other segments do not count.
+    """
     view = memoryview(data)
     at = data.find(_BATCH_MAGIC, offset)
     while at >= 0:

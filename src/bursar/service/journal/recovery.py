@@ -42,10 +42,14 @@ class SegmentScan:
 
 def scan_segment(data: bytes, number: int, *, is_last: bool) -> SegmentScan:
     """
-    Read and check a whole segment.
+    Return the records in the bytes of a whole segment, after checking every checksum.
 
     Parameters
     ----------
+    data
+        All bytes of the segment's file.
+    number
+        Number in the file's name, which the heads must repeat.
     is_last
         Whether the segment was being written: only there can a crash have torn the end.
 

@@ -142,7 +142,7 @@ class SegmentBatch:
         return not self.killed and len(self.data) == self._head + BATCH_HEAD
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Add a record, and return the position of the record."""
+        """Add a record in memory, and return the position that it will have on the disk."""
         offset = self.segment.end
         position = position_of(self.segment.number, offset)
         self.data += record_head(position, kind, payload)

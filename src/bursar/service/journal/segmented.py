@@ -72,12 +72,15 @@ class SegmentedJournal:
         self._segments: dict[int, Segment] = {}
         self._open: SegmentBatch  # made by open()
         self._closed: deque[SegmentBatch] = deque()
+        # Appends and kills so far, and how many of them are durable.
         self._count = 0
         self._written = 0
         self._commit: asyncio.Task[ServiceError | None] | None = None
         self._problem = ""
         self._broken = ""
         self._end = asyncio.Event()
+        # Bytes that may still be written before new work is refused, an estimate; and bytes
+        # written since the disk was last asked for its free space.
         self._room = 0
         self._unseen = 0
         self._is_reserved = False
@@ -262,7 +265,15 @@ class SegmentedJournal:
         self.kill(position)
 
     def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
-        """Append a list of dead records anew; the list lives as long as the target segment."""
+        """
+        Append a list of dead records again, and kill the copy at the old position.
+
+        Parameters
+        ----------
+        target
+            Segment that holds the dead records. The list lives as long as this segment: without
+            the list, a restart would take the records for living ones.
+        """
         fresh = self.append(DEAD, payload, essential=True)
         # A list in the segment of which it speaks goes with that segment.
         number, offset = segment_and_offset(fresh)
@@ -333,6 +344,16 @@ class SegmentedJournal:
         return scanned
 
     def _apply_list(self, target: int, offsets: Sequence[int], position: Position) -> None:
+        """
+        Mark the records that a list names as dead, when the journal is opened.
+
+        Parameters
+        ----------
+        target, offsets
+            Number of the segment that holds the dead records, and their offsets there.
+        position
+            Position of the list, which is a record itself.
+        """
         number, offset = segment_and_offset(position)
         segment = self._segments.get(target)
         if segment is not None:

@@ -158,6 +158,7 @@ class ClusterLeasePolicy:
         )
 
     def _allocation(self, lease: LeaseView, site: str) -> Allocation:
+        """Return a lease of the service as the pool policy of a run sees it."""
         return Allocation(
             name=lease.name,
             site=site,
@@ -165,7 +166,8 @@ class ClusterLeasePolicy:
             asked=lease.asked,
             seconds=lease.until - lease.asked,
             began=lease.began,
-            # One that waits in a queue for longer than it is has all its time before it still.
+            # Without an end while it waits: its walltime runs from its start only, and the batch
+            # queue may keep it past the end that was planned when it was requested.
             until=math.inf if lease.began is None else lease.until,
             ready=lease.ready,
             busy=lease.busy,

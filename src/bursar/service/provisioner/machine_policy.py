@@ -131,6 +131,7 @@ class MachineLeasePolicy:
     # Agreements.
 
     def _end_agreements(self, plan: _LeasePlan) -> None:
+        """Close at once, busy or not, the leases of agreements that have ended or are unknown."""
         now = plan.view.now
         for lease in plan.view.leases:
             if is_shared(lease.pool) or lease.stopped:
@@ -213,7 +214,16 @@ class MachineLeasePolicy:
     # How they are cut.
 
     def _make_wide(self, plan: _LeasePlan, pool: str, target: int) -> None:
-        """Make room for a worker with enough processors for the widest task of a pool."""
+        """
+        Close small leases of a pool so that its widest task gets one worker that is wide enough.
+
+        Nothing is closed when such a worker is there, or the missing processors suffice for it.
+
+        Parameters
+        ----------
+        target
+            Processors that the pool is to have in all.
+        """
         widest = _widest(plan, pool, target)
         missing = target - plan.held(pool)
         if not widest or missing >= widest:
@@ -295,7 +305,15 @@ def _widest(plan: _LeasePlan, pool: str, target: int) -> int:
 
 
 def _end_blocking_leases(plan: _LeasePlan, missing: int) -> None:
-    """Close shared leases, busy or not, that hold processors of an agreement that begins."""
+    """
+    Close shared leases, busy or not, that hold processors of agreements that have begun.
+
+    Parameters
+    ----------
+    missing
+        Processors that these agreements lack. Free ones, and those of leases that end at once
+        anyway, are counted first.
+    """
     at_once = {d.name for d in plan.decisions if isinstance(d, CloseLease) and d.at_once}
     coming = plan.free
     for lease in plan.view.leases:
@@ -311,7 +329,16 @@ def _end_blocking_leases(plan: _LeasePlan, missing: int) -> None:
 
 
 def _release_sold_processors(plan: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
-    """Give no more tasks to shared workers whose processors have been sold."""
+    """
+    Close shared leases once their tasks have ended, until the others fit into the room.
+
+    Parameters
+    ----------
+    room
+        Processors that agreements leave to shared tasks.
+    shares
+        Fair share of each pool, in processors; leases of pools above theirs go first.
+    """
     over = {pool: plan.held(pool) - share for pool, share in shares.items()}
     leases = sorted(
         plan.staying(), key=lambda x: (over.get(x.pool, x.processors) <= 0, *_by_loss(x))

@@ -110,7 +110,18 @@ class WorkerConnection(AcceptedConnection):
     def recording(
         self, count: int, then: Callable[["WorkerConnection"], None]
     ) -> Callable[[], None]:
-        """Count received outcomes; return the callback that acknowledges the outcomes."""
+        """
+        Count received outcomes as not yet durable; return the callback for when they are.
+
+        The callback acknowledges the outcomes to the worker, which keeps them until then.
+
+        Parameters
+        ----------
+        count
+            Number of outcomes; 0: nothing is acknowledged.
+        then
+            Called with this connection after the acknowledgement.
+        """
         self.unrecorded += count
 
         # The worker forgets as many outcomes as are acknowledged, from the first on: outcomes must

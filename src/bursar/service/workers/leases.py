@@ -51,7 +51,12 @@ class AdmittedLease:
         return sum(self.workers.values())
 
     def has_room(self, hello: Hello) -> bool:
-        """Whether a worker with the right token may join without exceeding the processors."""
+        """
+        Whether a worker that has shown the right token may join.
+
+        The worker must be of the lease's site, have a name that begins with site and lease, and
+        not bring more processors than the lease has left.
+        """
         # A worker that comes back before the end of its old connection was noticed is not counted
         # twice.
         others = self.ready - self.workers.get(hello.worker, 0)

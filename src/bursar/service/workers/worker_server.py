@@ -265,7 +265,11 @@ class WorkerServer:
         return self._leases.keys()
 
     def leases(self) -> dict[str, LeaseLoad]:
-        """Return the occupancy of connected workers by lease."""
+        """
+        Return the connected and the busy processors by lease.
+
+        Leases without a connected worker are left out.
+        """
         found: dict[str, LeaseLoad] = {}
         for name, connection in self._connections.items():
             worker = self._dispatching.registered[name]
@@ -398,7 +402,7 @@ class WorkerServer:
             self.on_change()
 
     def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
-        """Log an invalid message of a worker, whose connection ends."""
+        """Log an invalid message of a worker at a limited rate; the caller ends the connection."""
         self._complaints.warning(
             "the worker %a on %a says what no worker says (%s); its connection ends",
             connection.worker,
@@ -437,6 +441,12 @@ class WorkerServer:
     # Inside.
 
     def _take_place(self, connection: WorkerConnection, hello: Hello, entry: AdmittedLease) -> None:
+        """
+        Let an admitted worker join, or come back, in place of its earlier connection if it had one.
+
+        The worker is welcomed, gets the seal key, and is told to cancel those of its tasks that
+        run elsewhere by now.
+        """
         name = hello.worker
         # Popped before its end is reported, so that left() does not take the worker for gone.
         before = self._connections.pop(name, None)
