@@ -120,6 +120,19 @@ class _PlanLimits:
         return fastest, max(fastest, self._work / self._slowest)
 
     def costs(self, deadline: float | None) -> tuple[float, float]:
+        """
+        Return the least and the greatest cost of the front's plans that meet a deadline.
+
+        Parameters
+        ----------
+        deadline
+            Seconds from the start of the campaign; None: all plans of known length count.
+
+        Raises
+        ------
+        InputError
+            When no plan of known cost meets the deadline.
+        """
         by = math.inf if deadline is None else deadline
         costs = [
             option.cost

@@ -195,7 +195,12 @@ def _least_seconds(site: SiteFacts) -> float:
 
 
 def _lease(pilot: Pilot, currency: str, site: SiteFacts) -> Lease:
-    """Return the lease of a pilot of a plan, on the plan's clock."""
+    """
+    Return the lease of a pilot of a plan, on the plan's clock.
+
+    A pilot whose slot another one pays whole costs nothing itself. A pilot without a known start
+    begins at 0; ``until`` is None when the pilot has no set end.
+    """
     start = pilot.start or 0.0
     return Lease(
         id=pilot.name,

@@ -382,7 +382,11 @@ def _check_dynamic(
 
 
 def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:
-    """Make the files that a replay reads and no task makes, of the recorded sizes, empty."""
+    """
+    Make the files that a replay reads and no task makes: sparse, of the recorded sizes.
+
+    Does nothing for a campaign that is not a recorded one.
+    """
     if campaign.recording is None:
         return
     from bursar.formats.recorded.replay import make_initial_files

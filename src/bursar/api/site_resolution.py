@@ -14,6 +14,11 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
     """
     Return the sites that a caller's argument stands for.
 
+    Parameters
+    ----------
+    sites
+        Path of a sites file, one site, or several; None: this machine.
+
     Raises
     ------
     InputError

@@ -276,11 +276,16 @@ def choose_strategy(
     campaign: Campaign, sites: Sequence[SiteFacts], strategy: Named | None
 ) -> tuple[Named | None, Campaign]:
     """
-    Whether a strategy brings the jobs to sites, and the campaign that is left to plan if not.
+    Decide whether a strategy sends the jobs to sites while they run, or a plan made before.
 
-    A workflow is planned by the goal that a strategy stands for. Without a strategy, a bag of
-    tasks with a deadline or a budget is brought to several sites by our own, where processors
-    can be had and given back at any time.
+    A workflow is always planned; a named strategy then only sets the trade-off of its goal. A bag
+    of tasks uses the named strategy. Without a name, a bag with a deadline or a budget uses
+    "adaptive", if there are several sites and all lease and release processors at any time.
+
+    Returns
+    -------
+    tuple
+        The strategy, None: make a plan; and the campaign, with the goal to plan for.
     """
     is_bag = campaign.workflow.is_bag
     if strategy is not None:

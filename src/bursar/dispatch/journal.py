@@ -407,6 +407,11 @@ def _load(
 
 
 def _load_unchained(db: sqlite3.Connection) -> JournalState:
+    """
+    Read a journal of the format without the chain of digests.
+
+    Nothing can be verified there, so missing or altered rows go unnoticed.
+    """
     transfer = msgspec.msgpack.Decoder(Transfer).decode
     query = "SELECT outcome, final, site, lease FROM attempts ORDER BY task, attempt"
     alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()

@@ -213,13 +213,17 @@ def check_head(
 
     Parameters
     ----------
+    head
+        The head as read; None: there is none, which is an error.
+    last
+        Last transaction in the journal.
     commits
         All transactions; without them, only their number is compared.
 
     Raises
     ------
     InputError
-        When transactions are missing or differ from those that were noted.
+        When the head is missing, or transactions are missing or differ from the one it notes.
     """
     if head is None:
         raise InputError(

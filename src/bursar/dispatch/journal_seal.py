@@ -66,6 +66,7 @@ def sealing_key(*, make: bool = False) -> SealingKey | None:
 
 
 def _read(path: Path) -> bytes | None:
+    """Return the secret in a file; None: it cannot be read or has not the right length."""
     try:
         secret = path.read_bytes()
     except OSError:

@@ -35,7 +35,11 @@ class Prefetch:
         self._is_stuck = False
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """Takes in attempts that have ended on the worker."""
+        """
+        Learn the mean duration from attempts that have ended on the worker.
+
+        An end also means that the worker may have something to return again.
+        """
         if not outcomes:
             return
         self._is_stuck = False

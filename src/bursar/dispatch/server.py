@@ -752,7 +752,7 @@ class Dispatcher:
 
     def _left(self, connection: "_WorkerSession") -> None:
         self._unauthenticated.discard(connection)
-        # A connection that never joined has no worker and no tasks.
+        # Never joined, or replaced by a newer connection of its worker: it has no tasks.
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
@@ -1108,7 +1108,7 @@ class Dispatcher:
                 self._on_outcome(record)
 
     def _release(self, outcome: Outcome) -> None:
-        """Let the children of a task start, now or when the data have arrived."""
+        """Let the children of a succeeded task start, each after the delay of its data."""
         task, delay = outcome.task, self._delay
         if delay is None:
             self._queue.release(task)

@@ -128,13 +128,13 @@ def execute_campaign(
     replan
         Plans the remaining tasks again when the goal would be missed; None: no replanning.
     changed
-        The campaign's goal is not the one that is kept, and takes its place.
+        Whether the campaign's goal differs from the one kept in the folder, and replaces it.
     retry_failed
         Whether tasks that failed for good in an earlier incarnation are tried again.
     written_up
         Whether results, bill and report are written.
     progress
-        Whether to show it on stderr.
+        Whether the run's progress is shown on stderr.
     anyway
         Whether to begin though the account that pays has less than the plan costs.
 
@@ -480,6 +480,7 @@ def _sharing(
 
 
 def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
+    """Return the object that runs tasks at a site; ``owners`` matters to local sites only."""
     if facts.batch is not None:
         from bursar.sites.batch import BatchSite
 

@@ -79,7 +79,14 @@ class StagedDataMover:
         return brought.paths if brought is not None and brought.site == site else {}
 
     def bring(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """Stage the files that a task reads to a site."""
+        """
+        Start to stage the files that a task reads to a site; return at once.
+
+        Parameters
+        ----------
+        done
+            Called once at the end with an empty text, or with the reason why it failed.
+        """
         self._times += 1
         # A name of its own each time: what is let go of late is not held by the next time.
         brought = _StagedFiles(site, f"{self._run}/{task}/{self._times}")
@@ -158,7 +165,7 @@ class StagedDataMover:
     def _start(
         self, work: Callable[[], Awaitable[None]], done: Callable[[str], None]
     ) -> asyncio.Task[None]:
-        """Start work in the background, and report the end, with the problem if there was one."""
+        """Start work in the background; at its end call ``done`` with the problem, or with ""."""
 
         async def tell() -> None:
             problem = ""

@@ -279,6 +279,11 @@ class PoolController(PilotObserver):
             self._provision.give_up(decision.name)
 
     def _view(self) -> PoolSnapshot:
+        """
+        Return what the pool decides on: demand, allocations, sites, and the goal's remainder.
+
+        Without a deadline or a budget in the goal, the remaining seconds or money are None.
+        """
         now = self._dispatcher.now()
         loads = self._dispatcher.leases()
         goal, free = self._goal(), self._guard.ledger.free

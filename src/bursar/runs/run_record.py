@@ -130,7 +130,7 @@ class RunRecord:
 
     @cached_property
     def skipped(self) -> frozenset[int]:
-        """Tasks that cannot run because a task before has failed."""
+        """Tasks that cannot run, as an ancestor ended without success; by number."""
         children = self.campaign.workflow.children
         stack = [t for t, r in self.final.items() if r.outcome.status is not Status.SUCCEEDED]
         found: set[int] = set()

@@ -106,7 +106,14 @@ class ConfinedFiles:
         return path
 
     def target(self, name: str) -> str:
-        """Return the path to write ``name`` to, and make the folder."""
+        """
+        Return the path to write a file of an instance to; make the folders that lead there.
+
+        Raises
+        ------
+        StagingError
+            When a link has the name: writing would follow it out of the folder.
+        """
         parts = parts_of(name)
         os.close(open_folder(self.folder, parts[:-1]))
         path = os.path.join(self.folder, *parts)

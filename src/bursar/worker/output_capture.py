@@ -148,6 +148,15 @@ class OutputCapture:
             return fd
 
     def _give_name(self, file: int, path: str) -> None:
+        """
+        Give the file of a long stream its name, in place of any file there.
+
+        Parameters
+        ----------
+        file
+            Descriptor of the file, which has no name so far or, where the file system knows no
+            nameless files, a temporary one.
+        """
         with contextlib.suppress(FileNotFoundError):
             # Of an attempt with the same number before a kill -9.
             os.unlink(path)

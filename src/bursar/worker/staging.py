@@ -269,7 +269,9 @@ _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 def substitute(source: str, target: str, values: Mapping[str, str]) -> None:
     """
-    Copies a text, replacing ``$name`` and ``${name}`` where the name is known.
+    Copy a text file, replacing ``$name`` and ``${name}`` where ``values`` has the name.
+
+    Unknown names, line ends and bytes that are no UTF-8 stay as they are.
 
     Raises
     ------

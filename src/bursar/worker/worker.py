@@ -125,15 +125,15 @@ class Worker:
         self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by file descriptor
-        self._streams: dict[int, OutputCapture] = {}  # listened to, by file descriptor
+        self._streams: dict[int, OutputCapture] = {}  # those drained in the loop, by descriptor
         self._young: list[Attempt] = []
         self._older: list[Attempt] = []
         self._next_check = 0.0
         self._blocked = False
         self._reported = 0.0
-        self._began = self._idle_since = time.monotonic()  # a job; the last of them
+        self._began = self._idle_since = time.monotonic()  # last start; last moment with a task
         self._asked_to_leave = False
-        self._must_end = math.inf  # when it has taken its leave, or ends without
+        self._must_end = math.inf  # after SIGTERM: when it ends, even without an answer
         self._outlives = 0.0
         self._in_touch = False  # it was made welcome over the present connection
         self._is_cut = False  # the present connection is of no use; acted on when a turn ends
@@ -277,7 +277,6 @@ class Worker:
             return
         self._must_end = time.monotonic() + PARTING
         if self._in_touch:
-            # Told to end while there was no connection, or in a request that was lost with one.
             self._send(frame(LeaveRequest(must=True)))
         # After the request to leave: the dispatcher must know that this worker leaves before
         # outcomes make room for new tasks here.
@@ -349,6 +348,7 @@ class Worker:
         self._setbacks = 0
         self._welcome_by = self._away_until = math.inf
         self._asked_to_leave = False
+        # Told to end while there was no connection, or in a request that was lost with one.
         if self._must_end < math.inf:
             self._send(frame(LeaveRequest(must=True)))
 
