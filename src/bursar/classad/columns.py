@@ -101,7 +101,7 @@ def booleans(values: Mask) -> Column:
 
 
 def encoded(values: Iterable[Any], pool: StringPool) -> Column:
-    """Plain values and others as a column; the others are odd."""
+    """Return values as a column; one that has no array, as a nested ad, gets the kind ``ODD``."""
     kinds, numbers, codes = [], [], []
     for value in values:
         kind, number, code = _encoded(value, pool)

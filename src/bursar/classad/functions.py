@@ -58,7 +58,11 @@ def _identical_member(value: Value, items: Value) -> Value:
 
 
 def _compared(decided: bool) -> Function:
-    """Goes through a list until one item decides."""
+    """
+    Make ``anyCompare`` (``decided`` true) or ``allCompare`` (false) of a sign, a list and a value.
+
+    The first item whose comparison with the value decides, or is an error, gives the result.
+    """
 
     def apply(sign: Value, items: Value, value: Value) -> Value:
         if type(sign) is not str:

@@ -58,7 +58,7 @@ def _whole(number: int) -> Value:
 
 
 def _quotient(left: int, right: int) -> Value:
-    """Towards zero, as C divides."""
+    """Divide integers, rounding towards zero as C does; by zero it is an error."""
     if right == 0:
         return ERROR
     # On absolute values: Python's // rounds down, C towards zero; and a detour over floats would
@@ -68,7 +68,7 @@ def _quotient(left: int, right: int) -> Value:
 
 
 def _remainder(left: int, right: int) -> Value:
-    """With the sign of the left operand."""
+    """Return the remainder with the sign of the left operand; an error for division by zero."""
     if right == 0:
         return ERROR
     remainder = abs(left) % abs(right)

@@ -212,7 +212,7 @@ class ComputingElement:
 
     def traversal_time(self, now: float, processors: int = 1) -> float | None:
         """
-        Seconds that a job of so many processors, submitted now, would wait.
+        Return the seconds that a job of so many processors, submitted now, would wait.
 
         Returns
         -------

@@ -169,6 +169,7 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
 
 
 def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
+    """Return the command of one task, a shell line or an argument list, with its values."""
     place = compiled.source.at("command")
     program: Step
     if compiled.line is not None:
@@ -218,6 +219,7 @@ def _data(compiled: CompiledTaskSet, values: Values) -> tuple[str, ...]:
 
 
 def _registers(compiled: CompiledTaskSet, draft: _TaskDraft, values: Values) -> dict[str, str]:
+    """Return the logical name under which each output is registered, by the output's path."""
     found: dict[str, str] = {}
     made = [file.name for file in draft.outputs]
     for output, logical in compiled.register:

@@ -286,6 +286,7 @@ def _file(key: str, said: str | None, folder: Path) -> str:
 
 
 def _check_private(path: str, where: str) -> None:
+    """Refuse a file that others than its owner may read, write or execute."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     # Whoever can read the token can spend the user's money at the service.
     if mode & 0o077:

@@ -178,7 +178,7 @@ class SiteFacts:
 
     @property
     def offers(self) -> tuple[Slot, ...]:
-        """Slots that the site offers for sale."""
+        """Return the slots on sale; without stated ones, all processors at any time as a lease."""
         if self.slots is not None:
             return self.slots
         return (

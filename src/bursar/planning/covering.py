@@ -190,7 +190,12 @@ class _MakespanCase:
 def _each_alone(
     problem: PlanningProblem, windows: TaskWindows, candidates: CoveringColumns, busy: IntArray
 ) -> float:
-    """Return what all tasks cost at their cheapest, with one fixed charge; or the dearest alone."""
+    """
+    Return a lower bound on the cost, currency units; infinite without candidate slots.
+
+    It is the greater of two bounds: all tasks at the lowest unit price with the lowest fixed
+    price once, and what the dearest single task costs in the slot that is cheapest for it.
+    """
     if not len(candidates):
         return float(np.inf)
     slots = problem.offers.arrays
@@ -205,7 +210,7 @@ def _each_alone(
     cheapest = np.where(may, used * np.where(np.isfinite(least), least, 0.0), np.inf).min(axis=1)
     bound = cheapest.sum() + fixed[candidates.slots].min()
 
-    # The dearest is likely a large or a late one; any will do.
+    # The dearest is likely a large or a late one. Only some are tried: the bound holds for any.
     latest = np.where(may, windows.starts[busy] + runtimes, np.inf).min(axis=1)
     tried = np.union1d(np.argsort(-cheapest)[:ALONE], np.argsort(-latest)[:ALONE])
     alone = np.full(len(tried), np.inf)
@@ -404,6 +409,7 @@ class _AssignmentProgramme:
     def _supplies(
         self, j: int, opens: FloatArray, closes: FloatArray, solution: FloatArray
     ) -> FloatArray:
+        """Return the processor-seconds that slot ``j`` gives in each window by the solution."""
         candidates = self.candidates
         n = len(candidates)
         one = slice(j, j + 1)

@@ -313,7 +313,8 @@ def _outline(problem: PlanningProblem, processors: Sequence[int] | None) -> list
     ----------
     processors
         Numbers to try of the last slot of each purchase; of those above what all tasks
-        together could use only the first. None: as many as all tasks could use.
+        together could use only the first. None, or where none suits: as many as all tasks
+        could use.
     """
     options = []
     most = int(problem.widths.sum())
@@ -333,7 +334,7 @@ def _outline(problem: PlanningProblem, processors: Sequence[int] | None) -> list
 
 
 def _unknown(problem: PlanningProblem, caps: list[int]) -> PlanOption:
-    """A purchase of which only the width is known."""
+    """Return an option of unknown makespan and cost, with so many processors of each slot."""
     return PlanOption(
         makespan=None,
         cost=None,
@@ -381,6 +382,7 @@ def _notes(workflow: Workflow, problem: PlanningProblem) -> Iterator[str]:
 def _no_plan(
     problem: PlanningProblem, processors: Sequence[int] | None, notes: Sequence[str]
 ) -> InputError:
+    """Return the error for offers that hold no plan; the last note, if any, is its hint."""
     if processors:
         return InputError(
             f"no plan with {' or '.join(map(str, processors))} processors holds every task; "

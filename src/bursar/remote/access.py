@@ -227,7 +227,11 @@ def _loopback(host: str) -> bool:
 
 
 def _trusting(ca: Path | None) -> ssl.SSLContext:
-    """Return a context that trusts only ``ca``, which may be the server's own certificate."""
+    """
+    Return a context that trusts only ``ca``, which may be the server's own certificate.
+
+    None: it trusts the authorities of the system. Revocation lists in the file are heeded.
+    """
     if ca is None:
         return ssl.create_default_context()
     file = _readable(ca, "ca")

@@ -115,6 +115,7 @@ class AiohttpTransport:
         return session
 
     def _translated(self, error: Exception) -> TransportError:
+        """Return the transport's error for one of aiohttp; its class decides about a retry."""
         if isinstance(error, aiohttp.ClientConnectorError):
             return ConnectionFailed(str(error))
         if not isinstance(error, aiohttp.ClientError) or isinstance(error, aiohttp.InvalidURL):

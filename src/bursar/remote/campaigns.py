@@ -81,7 +81,7 @@ def _program(steps: tuple[Step, ...]) -> tuple[tuple[str, ...], str, str]:
 
 
 def _below(root: Path, source: str) -> Iterator[tuple[str, Path]]:
-    """A file, or all files of a folder."""
+    """Yield a file, or all files below a folder: the path relative to ``root``, and the path."""
     path = root / source
     if not path.is_dir():
         yield str(PurePosixPath(source)), path

@@ -244,6 +244,7 @@ def _replica(name: str, site: str, url: str, size: int | None, checksum: str | N
 
 
 def _forget_unheld(db: Connection, name: str) -> None:
+    """Delete a file's entry, size and checksum included, when it has no copy left."""
     db.execute(
         "DELETE FROM files WHERE name = ? AND NOT EXISTS "
         "(SELECT 1 FROM copies WHERE file = files.number)",

@@ -145,6 +145,7 @@ class TaskSealer:
         return message.open_result(result, worker, self._identities[-1], about)
 
     def _talk(self, now: float) -> tuple[bytes, Conversation]:
+        """Return header and keys of the current conversation; begin one when it is used up."""
         if (
             self._current is None
             or now >= self._renew_at

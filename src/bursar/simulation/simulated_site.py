@@ -146,8 +146,8 @@ class SimulatedSite:
         """
         Return the site as a pool sees it now, with its free processors.
 
-        With a machine these are what its jobs and reservations leave, and the jobs of other users
-        are counted as waiting. Without one these are what no pilot holds, and there is no queue.
+        With a machine these are what its jobs and reservations leave, and ``waiting`` counts the
+        queued jobs of others. Without one these are what no pilot holds, and there is no queue.
         """
         cluster = self.cluster
         facts = self._facts

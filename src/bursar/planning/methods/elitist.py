@@ -281,7 +281,7 @@ def _waste(problem: PlanningProblem, area: FloatArray) -> FloatArray:
 
 
 def _near(rng: np.random.Generator, i: int, count: int) -> int:
-    """Another of the purchases, more likely one for a deadline close by."""
+    """Draw the index of another of ``count`` purchases; the nearer to ``i``, the likelier."""
     step = int(rng.geometric(0.5)) * (1 if rng.random() < 0.5 else -1)
     other = min(count - 1, max(0, i + step))
     return other if other != i else (i + 1 if i == 0 else i - 1)
@@ -290,7 +290,12 @@ def _near(rng: np.random.Generator, i: int, count: int) -> int:
 def _crossing(
     rng: np.random.Generator, slots: SlotArrays, bits: BoolArray, other: BoolArray
 ) -> BoolArray:
-    """Slots of either of two purchases: up to a moment of the one, then of the other."""
+    """
+    Cross two purchases: take each slot from one of them, shape ``(n_slots,)``.
+
+    Half of the time each slot is drawn by itself; otherwise slots that begin before a random
+    moment come from one purchase, and the later ones from the other.
+    """
     if rng.random() < 0.5:
         return np.where(rng.random(len(bits)) < 0.5, bits, other)
     moment = rng.choice(slots.begin[bits | other])

@@ -289,7 +289,7 @@ class DataGridSimulation:
             self._fail(job, f'the site "{site}" is gone')
             return
         if job.kind.processors > facts.processors:
-            # The broker picks only sites that are wide enough: this job named its site.
+            # Not expected: the broker checks the width, even of a site that a job names.
             self._fail(job, f'the site "{site}" has only {facts.processors} processors')
             return
         job.state = GridJobState.QUEUED
