@@ -49,7 +49,7 @@ MOST_AHEAD = 64
 
 class EconomyScheduler:
     """
-    Sends jobs to sites as an adviser says, as fast as their processors come free.
+    Sends jobs to sites by an adviser's shares, as fast as processors come free.
 
     Each end of a job is an event at which what is left is given out anew, and only as many
     are sent as processors are free, so that all others may still go elsewhere.

@@ -109,7 +109,7 @@ class RuntimeEstimates:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything can be said of a job's length."""
+        """Whether job lengths can be estimated, from stated or observed times."""
         return self.known or self._count > 0
 
     def runs(self, site: str) -> float:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 class FreezableClock:
     """
-    A clock that can be made to stand still.
+    A clock that can be stopped at a fixed time.
 
     To match a burst of jobs takes real time. Were each job matched at a later moment than the
     one before, those that begin after all of them are matched would seem to be late, and every
@@ -29,7 +29,7 @@ class FreezableClock:
         return None if self._held is None else self._times
 
     def __call__(self) -> float:
-        """Return the present time, or the time at which the clock stands, seconds."""
+        """Return the present time or, while frozen, the frozen time, seconds."""
         return self._clock() if self._held is None else self._held
 
     @contextmanager

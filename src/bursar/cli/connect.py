@@ -57,7 +57,7 @@ class ServiceSession:
 
 @asynccontextmanager
 async def connect_service(site: str | None) -> AsyncGenerator[ServiceSession, None]:
-    """The service of a name or URL; what is tried again is told on stderr."""
+    """Connect to the service of a name or URL; report retries on stderr."""
     from bursar.cli.output import print_note
     from bursar.remote.async_client import AsyncServiceClient
     from bursar.remote.services import find_service

@@ -26,7 +26,7 @@ def load_campaign(
     size_scale: float,
 ) -> Campaign:
     """
-    The campaign in a file, with what the command line says on top.
+    Read the campaign in a file, with the command line's options applied.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def by_factors(
     given: tuple[str | None, str | None],
 ) -> Campaign:
     """
-    The campaign with the limits that ``--deadline-factor`` and ``--budget-factor`` stand for.
+    Set the campaign's limits from ``--deadline-factor`` and ``--budget-factor``.
 
     Raises
     ------

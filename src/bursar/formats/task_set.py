@@ -30,7 +30,7 @@ class TaskSet:
     table
         Settings of the task set, including those inherited from ``[task]``.
     place
-        Path of its table in the file.
+        Path of the task set's table in the file.
     places
         Path of single settings that were written elsewhere.
     swept
@@ -107,7 +107,7 @@ class CompiledTaskSet:
     register: tuple[tuple[Template, Template], ...]
 
     def mentioned(self) -> set[str]:
-        """Return every name that stands in braces somewhere."""
+        """Return every name used in braces in the task set."""
         return {name for _, template in self.templates() for name in template.names}
 
     def templates(self) -> list[tuple[str, Template]]:

@@ -38,7 +38,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until
         When its processors go back at the latest; None: when they are given back.
     end
-        When it ended; None while it is open.
+        End of the lease; None while open.
     asked
         Whether its processors are asked for and not known to be there: ``start`` is then the
         moment of the request.

@@ -108,7 +108,7 @@ class BatchPilot:
                 future.set_exception(error)
 
     def abandon(self) -> None:
-        """Let nobody wait any longer for the pilot to begin."""
+        """End all waiting for the pilot to begin."""
         for future in (self.submitted, self.begun):
             if not future.done():
                 future.cancel()  # a job that is just being handed in is ended then

@@ -75,7 +75,7 @@ class JobEndings:
         return self._ending
 
     def end_again(self) -> None:
-        """Try once more to end the jobs of which the scheduler could not be told."""
+        """Retry the cancellations that did not reach the scheduler."""
         if self._not_ended:
             self.end_soon(self._not_ended)
 

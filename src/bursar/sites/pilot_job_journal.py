@@ -190,7 +190,7 @@ class PilotJobJournal:
         self.lines = len(lines)
 
     def read(self) -> RecoveredJobs:
-        """Return what the file tells; a line cut off by a crash is skipped."""
+        """Read the journal, skipping a line cut off by a crash."""
         found = RecoveredJobs()
         windows: dict[str, None] = {}
         for line in read_lines(self._path, _PilotJobLine):

@@ -141,7 +141,7 @@ class WindowReservations:
             await self.release(name)
 
     async def release(self, name: str) -> None:
-        """Give a reservation back; where the scheduler cannot be told, at the end once more."""
+        """Give a reservation back; retry at the end if the scheduler cannot be reached."""
         try:
             await self._manager.unreserve(name)
         except SiteError as error:

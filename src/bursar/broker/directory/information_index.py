@@ -212,7 +212,7 @@ class InformationIndex:
         return None if isinstance(status, Refusal) else status
 
     def _checked(self, site: str, reading: object, now: float) -> SiteStatus | Refusal:
-        """Status that a site said, if valid; otherwise a refusal."""
+        """Return the status that a site published if valid, else a refusal."""
         has = None
         if self._processors is not None:
             has = self._processors.get(site)

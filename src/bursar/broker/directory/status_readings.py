@@ -26,7 +26,7 @@ class StatusSnapshot:
 
     @property
     def published_at(self) -> NDArray[np.float64]:
-        """Time at which each site said its status, in order, seconds; computed once."""
+        """Publication time of each site's status, in order, seconds; computed once."""
         if self._published is None:
             made = np.fromiter(
                 (status.at for status in self.statuses.values()),

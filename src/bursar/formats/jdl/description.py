@@ -112,7 +112,7 @@ class JdlDescription:
         return list(root.items) if isinstance(root, ExpressionList) else [root]
 
     def inner(self, name: str, node: NestedAd) -> "JdlDescription":
-        """Return an ad that stands within an attribute."""
+        """Return an ad nested in an attribute."""
         ad = Ad.of(node)
         file = self.place
         places = {key.lower(): at(file, ad, key, self.places.get(name.lower(), file)) for key in ad}

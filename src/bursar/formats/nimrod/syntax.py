@@ -157,7 +157,7 @@ def parse_plan(text: str) -> NimrodPlan:
 
 
 def parse_expression(expression: "Token") -> "Tree[Token]":
-    """Parse what stands after ``compute``; errors are placed in the plan file."""
+    """Parse the expression after ``compute``; errors name line and column in the plan file."""
     return _parse(
         str(expression).rstrip(), "expression", expression.line or 1, expression.column or 1
     )

@@ -22,7 +22,7 @@ from bursar.model.money import Micros
 
 def proportional_shares(processors: int, bids: Mapping[str, Micros]) -> dict[str, int]:
     """
-    Divide processors by bids; all are given out unless nobody bids more than 0.
+    Divide all processors in proportion to bids; give out none if no bid is above 0.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def incident_response(incident: str) -> HttpResponse:
 
 def decoded(decode: Callable[[bytes], T], data: bytes, *, within: str = "") -> T:
     """
-    Return what a decoder of msgspec makes of a body.
+    Decode a body with a decoder of msgspec.
 
     Parameters
     ----------

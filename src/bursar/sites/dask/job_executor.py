@@ -345,7 +345,7 @@ class DaskJobExecutor:
             self._on_broken(reason)
 
     def _on_failure(self, error: BaseException) -> None:
-        """Give up the Dask worker by a fault of ours, or nobody would hear of the jobs."""
+        """Give up the Dask worker after a fault of ours: otherwise its jobs would never end."""
         self._break(f"is given up: {_line(error)}")
 
 

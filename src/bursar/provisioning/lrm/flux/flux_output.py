@@ -254,7 +254,7 @@ def _limit(entry: Entry, began: float | None) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    """None also for 0 and for an empty string, by which Flux says "not yet"."""
+    """Parse a number; None also for 0 and for an empty string, Flux's "not yet"."""
     if value in ("", None, 0):
         return None
     return float(str(value))

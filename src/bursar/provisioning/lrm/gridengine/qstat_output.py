@@ -281,7 +281,7 @@ def state_of(job: QstatJob) -> JobState:
 
 
 def reason_of(job: QstatJob) -> str:
-    """Return why a job waits or stands still, as far as the letters tell."""
+    """Return the reason that a job waits or is suspended, as far as the state letters show."""
     if job.odd:
         return job.odd
     letters = job.state

@@ -439,7 +439,7 @@ class Slurm:
 
     async def expected_start(self, request: JobRequest) -> float | None:
         """
-        Return when ``sbatch --test-only`` says that a request would start.
+        Return a request's expected start by ``sbatch --test-only``.
 
         Raises
         ------

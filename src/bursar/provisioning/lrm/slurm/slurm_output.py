@@ -317,7 +317,7 @@ class SlurmPartition(NamedTuple):
     longest
         Longest time of a job, seconds; None: no limit.
     up
-        Whether it starts jobs.
+        Whether the partition starts jobs.
     odd
         Lines that could not be read.
     """
