@@ -87,6 +87,6 @@ def _locks(lock: int, how: int) -> bool:
 
 
 def _holder_in(lock: int) -> str:
-    """Who holds a lock; whoever has just taken it may not have written that yet."""
+    """Name the process that holds a lock, as far as the holder has already written its number."""
     said = os.pread(lock, 20, 0)
     return f"process {int(said)}" if said.isdigit() else "another process"

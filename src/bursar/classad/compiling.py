@@ -106,6 +106,8 @@ def _constant(value: Value) -> CompiledNode:
 
 class ExpressionCompiler:
     """
+    Compiles expressions of one ad into functions of the other ad.
+
     Parameters
     ----------
     my

@@ -425,7 +425,7 @@ def _check_payer(record: "RunRecord", payer: "Payer") -> None:
 
 
 def _done(answer: "_T | Refusal") -> "_T":
-    """What was done; a refusal ends the command: the input's fault, or too little money."""
+    """Return an answer, or end the command by a refusal: bad input, or too little money."""
     from bursar.model.admission import Refusal
     from bursar.model.errors import BudgetStop, InputError
 

@@ -16,6 +16,8 @@ ROUNDING = 1e-6
 @dataclass(slots=True, eq=False)
 class _ElementJob:
     """
+    A job in the queue of a computing element.
+
     Parameters
     ----------
     processors

@@ -21,6 +21,8 @@ PERCENTILES = (50, 90, 95, 99)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleMetrics:
     """
+    Figures by which schedules of one trace are compared.
+
     Parameters
     ----------
     jobs, killed

@@ -25,6 +25,8 @@ _MEGABIT = 125_000.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRow:
     """
+    A row of a table of links.
+
     Parameters
     ----------
     line

@@ -9,6 +9,8 @@ from types import MappingProxyType
 @dataclass(frozen=True, slots=True)
 class Commitment:
     """
+    Processors that an owner has promised for a time.
+
     Parameters
     ----------
     processors

@@ -70,6 +70,8 @@ class Placement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
+    A plan: what is bought, and where each task goes.
+
     Parameters
     ----------
     purchases

@@ -46,6 +46,8 @@ class BackgroundLoad:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFacts:
     """
+    Everything that a run knows of a site: size, speed, price and how it is reached.
+
     Parameters
     ----------
     name

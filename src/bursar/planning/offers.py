@@ -14,6 +14,8 @@ from bursar.planning.kernels.availability import FloatArray, SlotArrays
 @dataclass(frozen=True, slots=True, eq=False)
 class OfferedSlots:
     """
+    The slots that all sites offer, as values and as arrays for the kernels.
+
     Parameters
     ----------
     slots

@@ -58,6 +58,8 @@ class GoalCounterOffer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChoice:
     """
+    The plan that a goal picks, or what could be had instead.
+
     Parameters
     ----------
     option

@@ -515,7 +515,7 @@ def _currencies(plan: Plan, sites: Mapping[str, SiteFacts]) -> Iterator[str]:
 
 def _outline(plan: Plan, task: str, sites: Mapping[str, SiteFacts]) -> Iterator[str]:
     """
-    Of a plan in which a runtime is unknown: only what could be bought, no end to it.
+    Check that a plan with an unknown runtime has purchases only, and no placements or makespan.
     """
     if plan.placements:
         yield f'Tasks are placed although the runtime of task "{task}" is unknown.'

@@ -18,6 +18,8 @@ FIRST_LINE = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteProgress:
     """
+    Progress of a run at one site, as the display shows it.
+
     Parameters
     ----------
     name

@@ -81,6 +81,8 @@ class RunClock:
 @dataclass(frozen=True, kw_only=True)
 class ReportContent:
     """
+    Everything that report.html shows of a run.
+
     Parameters
     ----------
     summary

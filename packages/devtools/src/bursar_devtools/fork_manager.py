@@ -176,6 +176,8 @@ class ForkManager:
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
         """
+        Refuse to reserve processors.
+
         Raises
         ------
         SiteError
@@ -188,6 +190,8 @@ class ForkManager:
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
         """
+        Refuse to shrink a job.
+
         Raises
         ------
         SiteError

@@ -208,6 +208,8 @@ class SimulatedResourceManager:
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
         """
+        Refuse to shrink a job.
+
         Raises
         ------
         SiteError

@@ -32,6 +32,8 @@ from bursar.model.money import Micros
 @dataclass(frozen=True, slots=True)
 class LimitOrder:
     """
+    A bid or ask in a double auction, with the limit of its price.
+
     Parameters
     ----------
     party
@@ -50,6 +52,8 @@ class LimitOrder:
 @dataclass(frozen=True, slots=True)
 class Clearing:
     """
+    What a double auction comes to: one price, and who trades how much.
+
     Parameters
     ----------
     price

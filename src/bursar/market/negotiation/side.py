@@ -50,7 +50,7 @@ class NegotiationSide(ABC):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The others."""
+        """Names of the parties that this side has heard from."""
         return tuple(self._received)
 
     def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:

@@ -37,6 +37,8 @@ class _SlotShare:
 @dataclass(slots=True)
 class SolverModel:
     """
+    A model for CP-SAT and its variables.
+
     Parameters
     ----------
     cp

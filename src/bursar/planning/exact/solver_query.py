@@ -62,7 +62,7 @@ class SolverQuery:
         return self.minimise == "cost" or self.budget < math.inf
 
     def of(self, makespan: float, cost: float) -> float:
-        """The objective."""
+        """Return the value of the objective: makespan in seconds, or cost."""
         return makespan if self.minimise == "makespan" else cost
 
     def is_met(self, makespan: float, cost: float) -> bool:
@@ -82,11 +82,11 @@ class SolverEffort:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds of solving that are left."""
         return self.until - time.monotonic()
 
     def share(self, part: float) -> "SolverEffort":
-        """A part of the time that is left."""
+        """Return an effort that may take a part, from 0 to 1, of the time that is left."""
         return SolverEffort(time.monotonic() + part * self.left, self.workers, self.seed)
 
 

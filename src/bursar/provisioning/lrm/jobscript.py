@@ -13,6 +13,8 @@ _NAME = re.compile(r"[A-Za-z0-9_\-]{1,200}")
 
 def check(request: JobRequest) -> None:
     """
+    Check that a request describes a job that can exist.
+
     Raises
     ------
     InputError

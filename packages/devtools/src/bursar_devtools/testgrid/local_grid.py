@@ -40,6 +40,8 @@ def resolve_folder(folder: Path | None) -> Path:
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """
+    Status of a node of a throwaway cluster.
+
     Parameters
     ----------
     name
@@ -58,6 +60,8 @@ class NodeStatus:
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """
+    Status of a throwaway cluster.
+
     Parameters
     ----------
     cluster
@@ -206,11 +210,11 @@ class LocalTestGrid:
 
     @property
     def sites_file(self) -> Path:
-        """For ``--sites``."""
+        """The sites file of the grid, for the option ``--sites``."""
         return self.folder / SITES
 
     def status(self) -> tuple[ClusterStatus, ...]:
-        """How each cluster is."""
+        """Return the status of each cluster."""
         return tuple(map(_status, self.clusters))
 
     def down(self) -> None:

@@ -61,7 +61,7 @@ class MarketCustomer:
 
     @property
     def name(self) -> str:
-        """The customer's."""
+        """Name of the customer."""
         return self.manager.name
 
     def limits(self, money: Micros, urgency: float, most: int) -> Mapping[int, Micros]:

@@ -56,6 +56,8 @@ _TRADES: MappingProxyType[MarketProtocol, TradingProcedure] = MappingProxyType(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketMeasures:
     """
+    Figures by which the study compares protocols and pricing policies.
+
     Parameters
     ----------
     completed

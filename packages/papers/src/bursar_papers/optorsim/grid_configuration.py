@@ -54,6 +54,8 @@ class GridNode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptorSimGrid:
     """
+    The sites and links of an OptorSim configuration.
+
     Parameters
     ----------
     nodes

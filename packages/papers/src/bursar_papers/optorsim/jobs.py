@@ -46,6 +46,8 @@ class OptorSimJobKind:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptorSimJobs:
     """
+    The jobs and files of an OptorSim configuration.
+
     Parameters
     ----------
     sizes

@@ -16,6 +16,8 @@ _WORD = re.compile(r"[^\s'\"\\]+")
 
 def check(request: JobRequest) -> None:
     """
+    Check that a request describes a job that Slurm can run.
+
     Raises
     ------
     InputError
