@@ -46,7 +46,7 @@ from bursar.cluster.simulation import simulate
 from bursar.cluster.slots import offered_slots
 from bursar.formats.swf import read_swf
 from bursar.model.trace import Trace
-from bursar.simulation.scaling import repeated
+from bursar.simulation.workloads import repeated
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 HERE = Path(__file__).resolve().parent

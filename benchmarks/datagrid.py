@@ -29,8 +29,13 @@ from bursar.model.matching import RankWeights
 from bursar.model.site import SiteFacts
 from bursar.simulation.datagrid.grid_outcome import GridOutcome
 from bursar.simulation.datagrid.grid_simulation import DataGridSimulation, simulate
-from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
-from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
+from bursar.simulation.datagrid.scenario import (
+    BrokerPolicy,
+    DataGrid,
+    GridJobClass,
+    GridServices,
+    GridWorkload,
+)
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 LOG = "swf/LCG-2005-1.swf.gz"

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from bursar.classad import ERROR, UNDEFINED, Expression, evaluation, functions
-from bursar.classad.functions import FUNCTIONS
-from bursar.classad.operators import BINARY, UNARY
-from bursar.classad.string_lists import SEPARATORS
-from bursar.classad.text import matched, text_of
-from bursar.classad.tree import Literal, SubscriptOperation
-from bursar.classad.values import MOST
+from bursar.classad.ad import Literal, SubscriptOperation
+from bursar.classad.functions import FUNCTIONS, SEPARATORS
+from bursar.classad.operators import BINARY, MOST, UNARY
+from bursar.classad.patterns import matched, text_of
 
 LEAST = -MOST - 1
 """What a processor makes of a real number that is no integer of 64 bits."""

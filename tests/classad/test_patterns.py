@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.classad.text import matched
+from bursar.classad.patterns import matched
 
 atoms = st.sampled_from(
     [

@@ -16,7 +16,7 @@ from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
-from bursar.simulation.simulated_worker import SimulatedWorker
+from bursar.simulation.simulated_site import SimulatedWorker
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.worker.launch import Endpoint
 from bursar_devtools.unlimited_spending import UnlimitedSpending

@@ -13,7 +13,7 @@ from bursar.model.remote import SealLevel
 from bursar.model.step import Exec, Shell
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.sealed_tasks import LONGEST_LABEL, InstanceSealer
-from bursar.sealing.contents import SealedResult, decode_task, encode_contents
+from bursar.sealing.envelope import SealedResult, decode_task, encode_contents
 
 LEVELS: Sequence[SealLevel] = ("conversation", "message")
 

@@ -13,10 +13,9 @@ from tests.replicas.servers import Web, sha256
 
 from bursar.model.errors import InputError
 from bursar.replicas.content import LogicalFileContent
-from bursar.replicas.copying import copy, read_content
+from bursar.replicas.copying import TransferRateLimiter, copy, read_content
 from bursar.replicas.failures import CancellationToken, CopyCancelled, SourceFailed, TargetFailed
 from bursar.replicas.parts import PartialFile
-from bursar.replicas.rate_limiter import TransferRateLimiter
 
 BODY = random.Random(1).randbytes(2_000_000)
 CUT = 1_500_000

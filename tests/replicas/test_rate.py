@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.replicas.rate_limiter import TransferRateLimiter
+from bursar.replicas.copying import TransferRateLimiter
 
 
 class Clock:

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from tests.replicas.servers import an_sftp, sha256
 
-from bursar.replicas.content import LogicalFileContent
+from bursar.replicas.content import LogicalFileContent, redact_url
 from bursar.replicas.copying import copy, read_content
 from bursar.replicas.failures import CancellationToken, SourceFailed, TargetFailed
 from bursar.replicas.parts import PartialFile
-from bursar.replicas.url_storage import UrlStorage
-from bursar.replicas.urls import redact_url
+from bursar.replicas.site_storage import UrlStorage
 
 BODY = random.Random(2).randbytes(9_000_000)
 WHOLE = LogicalFileContent(len(BODY), sha256(BODY))

@@ -20,10 +20,9 @@ from tests.small_disk import small_disk
 from bursar.model.errors import InputError
 from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.failures import StorageFull, TargetFailed
-from bursar.replicas.locking import FileInUse
-from bursar.replicas.open_storage import open_storage
-from bursar.replicas.parts import CopyOrigin
+from bursar.replicas.parts import CopyOrigin, FileInUse
 from bursar.replicas.site_storage import MayGo
+from bursar.replicas.stager import open_storage
 from bursar.replicas.storage import FolderStorage, PendingFolderFile
 
 

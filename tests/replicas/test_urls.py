@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.replicas.urls import join_url, normalise_url, redact_url, redact_urls
+from bursar.replicas.content import join_url, normalise_url, redact_url, redact_urls
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bursar.report.copy_progress import CopyProgress
+from bursar.report.live import CopyProgress
 
 
 class Terminal(io.StringIO):

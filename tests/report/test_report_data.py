@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.report.html import render, write_report
-from bursar.report.report_content import MOST_FAILURES, ReportContent, RunClock
+from bursar.report.report_content import (
+    MOST_FAILURES,
+    ReportContent,
+    RunClock,
+    render,
+    write_report,
+)
 
 MakeUp = Callable[..., ReportContent]
 

@@ -12,9 +12,13 @@ from bursar.remote.messages import (
     InstanceInfo,
     Result,
 )
-from bursar.report.service_overview import overview_panel, own_panel, rates_between
-from bursar.report.service_progress import InstanceProgress
-from bursar.report.service_results import ResultTable
+from bursar.report.service_views import (
+    InstanceProgress,
+    ResultTable,
+    overview_panel,
+    own_panel,
+    rates_between,
+)
 
 
 def console_of(width: int = 100, terminal: bool = False) -> Console:

@@ -10,7 +10,7 @@ from bursar.cluster.machine import Machine
 from bursar.cluster.simulation import simulate
 from bursar.model.errors import InputError
 from bursar.report.charts import save_chart
-from bursar.report.trace_charts import comparison_chart, gantt_chart, state_chart
+from bursar.report.traces import comparison_chart, gantt_chart, state_chart
 from bursar.simulation.workloads import poisson_background
 
 

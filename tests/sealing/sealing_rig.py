@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from cryptography import x509
 
 from bursar.model.remote import SealLevel
-from bursar.sealing.certificates import TrustStore
-from bursar.sealing.keys import Identity
+from bursar.sealing.certificates import Identity, TrustStore
 from bursar.sealing.opener import TaskOpener
 from bursar.sealing.sealer import LIFETIME, TaskSealer
 from bursar.service.identity.issuing import issue, make_authority, make_revocation_list

@@ -10,9 +10,9 @@ from tests.sealing.sealing_rig import DAY, NOW, World
 
 from bursar.model.errors import InputError
 from bursar.model.remote import SealLevel
-from bursar.sealing import conversation
+from bursar.sealing import levels
+from bursar.sealing.certificates import Identity
 from bursar.sealing.envelope import MOST_BYTES, SealError
-from bursar.sealing.keys import Identity
 from bursar.sealing.opener import TaskOpenerFile
 from bursar.sealing.sealer import TaskSealer, read_sealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, issue, make_authority
@@ -182,15 +182,15 @@ def test_nobody_can_sign_another_ones_task(world: World) -> None:
     Bob takes Ann's locked task, puts his own certificate and signature to it, and would be sent
     the result: what is locked is bound to Ann's certificate, so it does not open.
     """
-    from bursar.sealing import message
+    from bursar.sealing import levels
     from bursar.sealing.envelope import MessageTask, decode, encode, encode_part, sha256_digest
 
     task = decode(world.sealer("message").seal(b"x", ABOUT))
     assert isinstance(task, MessageTask)
-    certificate = world.bob.certificate.public_bytes(message.Encoding.DER)
+    certificate = world.bob.certificate.public_bytes(levels.Encoding.DER)
     info = encode_part(
         (
-            message._TASK,
+            levels._TASK,
             sha256_digest(certificate),
             task.recipient,
             task.created,
@@ -198,7 +198,7 @@ def test_nobody_can_sign_another_ones_task(world: World) -> None:
             ABOUT,
         )
     )
-    signature = world.bob.sign(message._SIGNED_TASK, encode_part((info, task.box)))
+    signature = world.bob.sign(levels._SIGNED_TASK, encode_part((info, task.box)))
     stolen = MessageTask(
         certificate, task.recipient, task.created, task.expires, ABOUT, task.box, signature
     )
@@ -227,11 +227,11 @@ def test_nobody_can_open_a_conversation_with_another_ones_secret(world: World) -
     task = decode(world.sealer("conversation").seal(b"x", ABOUT))
     assert isinstance(task, ConversationTask)
     header = decode_header(task.header)
-    certificate = world.bob.certificate.public_bytes(conversation.Encoding.DER)
+    certificate = world.bob.certificate.public_bytes(levels.Encoding.DER)
     grant = encode_part(
         msgspec.structs.replace(decode_grant(header.grant), user=sha256_digest(certificate))
     )
-    signature = world.bob.sign(conversation._GRANT, grant)
+    signature = world.bob.sign(levels._GRANT, grant)
     stolen = ConversationTask(
         encode_part(ConversationHeader(certificate, grant, signature)), ABOUT, task.nonce, task.box
     )
@@ -310,7 +310,7 @@ def test_a_long_conversation_is_followed_by_another(
     After half its lifetime, and after as many tasks as one key may seal, a new one begins: so
     tasks are always good for a while, and no nonce is likely to come twice.
     """
-    monkeypatch.setattr(conversation, "MOST_TASKS", 2)
+    monkeypatch.setattr(levels, "MOST_TASKS", 2)
     sealer = world.sealer("conversation", lifetime=10 * DAY)
     opener = world.opener()
 
@@ -338,7 +338,7 @@ def test_a_worker_that_was_not_certified_cannot_answer(world: World) -> None:
     """
     A result by itself counts only with the certificate of a worker that is good.
     """
-    from bursar.sealing import message
+    from bursar.sealing import levels
 
     task = hashlib.sha256(b"task").digest()
     ann = world.ann.certificate
@@ -346,7 +346,7 @@ def test_a_worker_that_was_not_certified_cannot_answer(world: World) -> None:
         issue(make_authority("test 1", NOW), "worker", "pool", now=NOW),
         world.bob,
     ):
-        forged = message.seal_result(worker, ann, b"result", task, ABOUT)
+        forged = levels.seal_result(worker, ann, b"result", task, ABOUT)
         with pytest.raises(SealError, match="the worker: the certificate"):
             world.sealer("message").open(forged, ABOUT)
 
@@ -430,7 +430,7 @@ def test_both_ends_come_out_of_files(world: World, tmp_path: Path) -> None:
 
     taken = make_revocation_list(authority, [ann.certificate.serial_number], 1, now)
     with workers.open("ab") as file:
-        file.write(taken.public_bytes(conversation.Encoding.PEM))
+        file.write(taken.public_bytes(levels.Encoding.PEM))
 
     with pytest.raises(SealError, match="revoked"):
         opener.open(sealer.seal(b"x", ABOUT))

@@ -23,8 +23,7 @@ from bursar.remote.admin_messages import NewToken
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
-from bursar.sealing.certificates import TrustStore, read_certificates
-from bursar.sealing.keys import read_identities
+from bursar.sealing.certificates import TrustStore, read_certificates, read_identities
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.authority import AuthorityFolder
 

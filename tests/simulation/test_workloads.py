@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from bursar.formats.swf import read_swf
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
-from bursar.simulation.scaling import probability_for, repeated, with_second_copy
-from bursar.simulation.workloads import lublin_feitelson, poisson_background, poisson_slots
+from bursar.simulation.workloads import (
+    lublin_feitelson,
+    poisson_background,
+    poisson_slots,
+    probability_for,
+    repeated,
+    with_second_copy,
+)
 
 
 def test_the_poisson_background_has_its_means() -> None:

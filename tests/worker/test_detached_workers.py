@@ -21,8 +21,8 @@ from bursar.dispatch.wire import LeaveOrder, SealKey
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Shell
-from bursar.sealing.contents import SealedTask, decode_result, encode_contents
-from bursar.sealing.keys import Identity
+from bursar.sealing.certificates import Identity
+from bursar.sealing.envelope import SealedTask, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 from bursar.worker.accounts import UnixAccount, find_account

@@ -12,7 +12,7 @@ from tests.worker.minimal_dispatcher import Server, job, working
 from bursar.model.outcome import Outcome, Status
 from bursar.model.remote import SealLevel
 from bursar.model.step import Shell
-from bursar.sealing.contents import SealedResult, SealedTask, decode_result, encode_contents
+from bursar.sealing.envelope import SealedResult, SealedTask, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 from bursar.worker.attempt import MOST_PRINTED

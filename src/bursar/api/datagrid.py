@@ -9,17 +9,23 @@ all jobs.
 
 from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.matching import RankWeights
-from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval, batch_means, interval
-from bursar.simulation.datagrid.grid_outcome import GridOutcome
+from bursar.simulation.datagrid.grid_outcome import (
+    ConfidenceInterval,
+    GridOutcome,
+    batch_means,
+    interval,
+)
 from bursar.simulation.datagrid.grid_simulation import simulate
-from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload, poisson
 from bursar.simulation.datagrid.scenario import (
     CURRENT,
     BrokerPolicy,
     DataGrid,
     GridFaults,
+    GridJobClass,
     GridServices,
+    GridWorkload,
     SiteOutage,
+    poisson,
 )
 
 __all__ = [

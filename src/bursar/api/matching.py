@@ -93,7 +93,7 @@ class Matches:
 
     def print(self) -> None:
         """Print a table of sites for each kind of task, and what rules out the other sites."""
-        from bursar.report.match_table import print_matches
+        from bursar.report.tables import print_matches
 
         print_matches(self.to_dict())
 

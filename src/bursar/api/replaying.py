@@ -141,7 +141,7 @@ class RunReplay:
 
     def print(self) -> None:
         """Print a table."""
-        from bursar.report.decision_tables import print_replay
+        from bursar.report.tables import print_replay
 
         print_replay(self.to_dict())
 

@@ -15,10 +15,15 @@ from bursar.model.matching import RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.topology import Topology
-from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval
+from bursar.simulation.datagrid.grid_outcome import ConfidenceInterval
 from bursar.simulation.datagrid.grid_simulation import simulate
-from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson
-from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
+from bursar.simulation.datagrid.scenario import (
+    BrokerPolicy,
+    DataGrid,
+    GridJobClass,
+    GridServices,
+    poisson,
+)
 from bursar.simulation.datagrid.tuning import TunedWeights, WeightSearch
 from bursar.simulation.simulated_grid import SimulatedGrid as Clusters
 

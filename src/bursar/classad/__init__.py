@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from bursar.classad.analysis import clauses, references
     from bursar.classad.compiling import compiled
     from bursar.classad.evaluation import evaluate
+    from bursar.classad.operators import ERROR, UNDEFINED
     from bursar.classad.parsing import parse, parse_ad
     from bursar.classad.table import Table
-    from bursar.classad.values import ERROR, UNDEFINED
 
 _HOMES = {
     "Ad": "ad",
-    "ERROR": "values",
+    "ERROR": "operators",
     "Expression": "ad",
     "Table": "table",
-    "UNDEFINED": "values",
+    "UNDEFINED": "operators",
     "clauses": "analysis",
     "compiled": "compiling",
     "evaluate": "evaluation",

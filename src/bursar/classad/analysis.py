@@ -1,8 +1,14 @@
 """Finds the attributes that an expression refers to, without evaluation."""
 
-from bursar.classad.ad import Ad, Expression, as_node
-from bursar.classad.tree import AttributeReference, ExpressionNode, LogicalChain
-from bursar.classad.values import lower
+from bursar.classad.ad import (
+    Ad,
+    AttributeReference,
+    Expression,
+    ExpressionNode,
+    LogicalChain,
+    as_node,
+)
+from bursar.classad.operators import lower
 
 EVERYTHING = "*"
 """Stands for all attributes, where an expression takes the other ad as a whole."""

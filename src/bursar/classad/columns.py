@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bursar.classad.operators import COMPARISONS
-from bursar.classad.values import ERROR, UNDEFINED, lower
+from bursar.classad.operators import COMPARISONS, ERROR, UNDEFINED, lower
 
 Kinds = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]

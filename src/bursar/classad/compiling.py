@@ -9,15 +9,13 @@ short ways for a plain attribute against a constant. Anything else is handed to
 from collections.abc import Callable
 from typing import Any
 
-from bursar.classad.ad import PLAIN, Ad, Expression
-from bursar.classad.analysis import OTHER, SCOPES, references
-from bursar.classad.evaluation import EvaluationState, given, matched_scope, value_of
-from bursar.classad.functions import FUNCTIONS, folded
-from bursar.classad.operators import BINARY, COMPARISONS, UNARY, Value, truth
-from bursar.classad.tree import (
+from bursar.classad.ad import (
+    PLAIN,
+    Ad,
     AttributeReference,
     BinaryOperation,
     ConditionalOperation,
+    Expression,
     ExpressionList,
     ExpressionNode,
     FunctionCall,
@@ -25,7 +23,19 @@ from bursar.classad.tree import (
     LogicalChain,
     UnaryOperation,
 )
-from bursar.classad.values import ERROR, UNDEFINED, lower
+from bursar.classad.analysis import OTHER, SCOPES, references
+from bursar.classad.evaluation import EvaluationState, given, matched_scope, value_of
+from bursar.classad.functions import FUNCTIONS, folded
+from bursar.classad.operators import (
+    BINARY,
+    COMPARISONS,
+    ERROR,
+    UNARY,
+    UNDEFINED,
+    Value,
+    lower,
+    truth,
+)
 
 Run = Callable[[Ad], Value]
 

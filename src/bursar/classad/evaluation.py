@@ -13,14 +13,13 @@ name. An attribute that is needed for its own value is undefined.
 from collections.abc import Callable
 from typing import Any
 
-from bursar.classad.ad import PLAIN, Ad, Expression
-from bursar.classad.analysis import OTHER
-from bursar.classad.functions import FUNCTIONS
-from bursar.classad.operators import BINARY, UNARY, Value, misfit, truth
-from bursar.classad.tree import (
+from bursar.classad.ad import (
+    PLAIN,
+    Ad,
     AttributeReference,
     BinaryOperation,
     ConditionalOperation,
+    Expression,
     ExpressionList,
     ExpressionNode,
     FunctionCall,
@@ -30,7 +29,9 @@ from bursar.classad.tree import (
     SubscriptOperation,
     UnaryOperation,
 )
-from bursar.classad.values import ERROR, UNDEFINED, lower
+from bursar.classad.analysis import OTHER
+from bursar.classad.functions import FUNCTIONS
+from bursar.classad.operators import BINARY, ERROR, UNARY, UNDEFINED, Value, lower, misfit, truth
 
 MOST_FOLLOWED = 1000
 """Attributes that one evaluation follows into expressions; beyond, the value is an error."""

@@ -1,5 +1,5 @@
 """
-Semantics of the operators.
+Values of the language, and what its operators make of them.
 
 A list is a tuple here, an ad a :class:`~bursar.classad.evaluation.AdScope`: both fit no
 operator but selection, subscript, ``=?=`` and ``=!=``. All other operators are strict:
@@ -8,10 +8,65 @@ an error makes an error, else undefined makes undefined.
 
 import math
 import operator
+import string
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, final
 
-from bursar.classad.values import ERROR, MOST, UNDEFINED, fits, lower
+# Values of the language, and how strings are compared.
+
+
+@final
+class Exceptional:
+    """
+    The two values that stand for no value: :data:`UNDEFINED` and :data:`ERROR`.
+
+    Both are false in Python, so that ``if requirement(ad)`` holds for neither.
+    """
+
+    __slots__ = ("word",)
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __repr__(self) -> str:
+        return self.word.upper()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return self.word.upper()
+
+
+UNDEFINED: Final = Exceptional("undefined")
+"""Value of a missing attribute, and of operations on one."""
+
+ERROR: Final = Exceptional("error")
+"""Value of an operation on operands that do not fit, and of operations on an error."""
+
+MOST = 2**63 - 1
+"""Largest integer; the smallest is ``-MOST - 1``."""
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_UPPER = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
+
+
+def lower(text: str) -> str:
+    """Return the text with A to Z in lower case and nothing else changed, as in C."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def upper(text: str) -> str:
+    """The text with a to z in upper case, and nothing else changed."""
+    return text.upper() if text.isascii() else text.translate(_UPPER)
+
+
+def fits(number: int) -> bool:
+    """Whether an integer is one of the language, which has 64 bits."""
+    return -MOST - 1 <= number <= MOST
+
+
+# Semantics of the operators.
 
 Value = Any
 """A value of the language: a Python bool, int, float, str or tuple, a scope, or no value."""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lark import Token, Transformer, v_args
 
-from bursar.classad.ad import Ad, Expression
-from bursar.classad.tree import (
+from bursar.classad.ad import (
     DEEPEST,
+    Ad,
     AttributeReference,
     BinaryOperation,
     ConditionalOperation,
     Constant,
+    Expression,
     ExpressionList,
     ExpressionNode,
     FunctionCall,
@@ -23,7 +24,7 @@ from bursar.classad.tree import (
     SubscriptOperation,
     UnaryOperation,
 )
-from bursar.classad.values import ERROR, UNDEFINED, fits, lower
+from bursar.classad.operators import ERROR, UNDEFINED, fits, lower
 from bursar.model.errors import InputError, spelling_hint
 
 if TYPE_CHECKING:

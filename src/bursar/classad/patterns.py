@@ -1,10 +1,10 @@
-"""
-Regular expressions of ClassAds, matched by RE2.
+r"""
+Regular expressions of ClassAds, matched by RE2, and values as text for ``string()``.
 
 Patterns come from users and from sites. One such as ``(a+)+$`` keeps a backtracking matcher,
 Python's and Perl's, busy for ever; RE2 takes time in proportion to the text, whatever the
 pattern [1]_. This module writes a pattern of Perl's in RE2's syntax. Where the two differ, the
-meaning is Perl's: ``$`` also stands before a newline that ends the text, ``\\s`` includes the
+meaning is Perl's: ``$`` also stands before a newline that ends the text, ``\s`` includes the
 vertical tab, and the option ``x`` exists.
 
 References
@@ -12,12 +12,19 @@ References
 .. [1] Cox (2010). Regular expression matching in the wild. https://swtch.com/~rsc/regexp/
 """
 
+import math
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from bursar.classad.ad import name_written, quoted, written
+from bursar.classad.operators import Exceptional, Value
+
 if TYPE_CHECKING:
     import re2
+
+
+# Regular expressions of ClassAds, matched by RE2.
 
 MEMORY = 1 << 20
 """Bytes that RE2 may use for one pattern."""
@@ -118,7 +125,7 @@ def compile_pattern(pattern: str, options: str) -> Pattern | None:
     pattern
         Pattern as in Perl, without back references, looking ahead and looking behind.
     options
-        Letters of ``imsx``, as in :func:`bursar.classad.text.matched`.
+        Letters of ``imsx``, as in :func:`bursar.classad.patterns.matched`.
     """
     import re2  # only few commands match patterns; loading takes time
 
@@ -233,3 +240,76 @@ def _character(text: str, *, in_set: bool = False) -> str:
 
 def _written(character: str) -> str:
     return f"\\x{{{ord(character):X}}}"
+
+
+# Writes values as text for ``string()``, and matches regular expressions.
+
+
+def text_of(value: Value) -> str:
+    """Return the text of a value as in HTCondor: reals in scientific form, lists in braces."""
+    return value if type(value) is str else _nested(value)
+
+
+def _nested(value: Value) -> str:
+    """Return the text of a value within a list or an ad, where strings are quoted."""
+    if type(value) is str:
+        return quoted(value)
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is float:
+        return _real(value)
+    if isinstance(value, Exceptional):
+        return value.word
+    if type(value) is tuple:
+        return "{ " + ",".join(_nested(item) for item in value) + " }"
+    if type(value) is int:
+        return str(value)
+    fields = value.ad.values_by_key.items()
+    inside = "; ".join(
+        f"{name_written(name)} = {_field(stored)}"
+        for name, (_, stored) in zip(value.ad, fields, strict=True)
+    )
+    return f"[ {inside} ]"
+
+
+def _field(stored: Value) -> str:
+    """Return the text of an attribute; an expression is printed unevaluated."""
+    if hasattr(stored, "root"):
+        return written(stored.root)
+    return str(stored) if hasattr(stored, "values_by_key") else _nested(stored)
+
+
+def _real(value: float) -> str:
+    if math.isfinite(value):
+        return f"{value:.15E}" if value else ("-0.0" if math.copysign(1, value) < 0 else "0.0")
+    return 'real("NaN")' if math.isnan(value) else f'real("{"-" if value < 0 else ""}INF")'
+
+
+@lru_cache(maxsize=65_536)
+def matched(pattern: str, text: str, options: str) -> bool | None:
+    """
+    Return whether a regular expression is found somewhere in a text.
+
+    Answers are remembered, as most of many sites publish the same values.
+
+    Parameters
+    ----------
+    options
+        ``i``: upper and lower case are the same; ``m``: ``^`` and ``$`` also stand at the
+        lines; ``s``: ``.`` is also a newline; ``x``: spaces in the pattern do not count.
+        Other letters are ignored.
+
+    Returns
+    -------
+    bool or None
+        None when the pattern is malformed or not supported.
+    """
+    # Options in one order and without others, so that the same pattern is compiled once however
+    # they are written.
+    compiled = _compiled(pattern, "".join(sorted({*options} & {*"imsx"})))
+    return None if compiled is None else compiled.is_found(text)
+
+
+@lru_cache(maxsize=256)  # each takes up to patterns.MEMORY
+def _compiled(pattern: str, options: str) -> Pattern | None:
+    return compile_pattern(pattern, options)

@@ -12,7 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from bursar.classad.ad import PLAIN, Ad, Expression
+from bursar.classad.ad import (
+    PLAIN,
+    Ad,
+    AttributeReference,
+    BinaryOperation,
+    ConditionalOperation,
+    Expression,
+    ExpressionNode,
+    FunctionCall,
+    Literal,
+    LogicalChain,
+    SubscriptOperation,
+    UnaryOperation,
+)
 from bursar.classad.analysis import EVERYTHING, OTHER, SCOPES, followed, references
 from bursar.classad.columns import (
     BOOL,
@@ -37,19 +50,7 @@ from bursar.classad.columns import (
     negated,
 )
 from bursar.classad.compiling import compiled
-from bursar.classad.operators import COMPARISONS
-from bursar.classad.tree import (
-    AttributeReference,
-    BinaryOperation,
-    ConditionalOperation,
-    ExpressionNode,
-    FunctionCall,
-    Literal,
-    LogicalChain,
-    SubscriptOperation,
-    UnaryOperation,
-)
-from bursar.classad.values import UNDEFINED, Exceptional, lower
+from bursar.classad.operators import COMPARISONS, UNDEFINED, Exceptional, lower
 
 
 class Table:

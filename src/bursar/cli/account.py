@@ -31,7 +31,7 @@ def register(root: typer.Typer) -> None:
 def show(site: ServiceName = None, as_json: AsJson = False) -> None:
     """Show your balance: available, held for agreements, spent."""
     from bursar.cli.output import all_keys, print_json
-    from bursar.report.service_account import print_account
+    from bursar.report.service_views import print_account
 
     found = _ask(site, lambda client: client.account())
     if as_json:
@@ -83,7 +83,7 @@ def buy(
 def agreements(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List your agreements."""
     from bursar.cli.output import all_keys, print_json
-    from bursar.report.service_account import print_agreements
+    from bursar.report.service_views import print_agreements
 
     found = _ask(site, lambda client: client.agreements())
     if as_json:
@@ -96,7 +96,7 @@ def agreements(site: ServiceName = None, as_json: AsJson = False) -> None:
 def cancel(agreement: Agreement, site: ServiceName = None, as_json: AsJson = False) -> None:
     """End an agreement early, on the terms that it states."""
     from bursar.cli.output import all_keys, print_json
-    from bursar.report.service_account import print_agreements
+    from bursar.report.service_views import print_agreements
 
     found = _ask(site, lambda client: client.cancel_agreement(agreement))
     if as_json:
@@ -120,7 +120,7 @@ def invoice(
     """Print what was charged, item by item, and the total."""
     from bursar.cli.output import all_keys, print_json
     from bursar.formats.units import parse_period
-    from bursar.report.service_account import print_invoice
+    from bursar.report.service_views import print_invoice
 
     asked = None if period is None else parse_period(period)
     begin, end = (asked.begin, asked.end) if asked else (0.0, None)
@@ -156,7 +156,7 @@ def deposit(
     from bursar.model.errors import InputError
     from bursar.model.money import to_micros
     from bursar.remote.messages import AccountInfo
-    from bursar.report.service_account import print_account
+    from bursar.report.service_views import print_account
 
     units, currency = _parsed(parse_amount, amount, "AMOUNT")
     micros = to_micros(units)

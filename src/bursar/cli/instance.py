@@ -28,7 +28,7 @@ def list_instances(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List your instances."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import all_keys, print_json
-    from bursar.report.service_overview import print_instances
+    from bursar.report.service_views import print_instances
 
     async def ask() -> "list[InstanceInfo]":
         async with connect_service(site) as service:
@@ -147,7 +147,7 @@ async def _watch(site: str | None, handle: str, *, as_json: bool) -> int:
 
     from bursar.cli.connect import connect_service
     from bursar.cli.output import all_keys, print_json
-    from bursar.report.service_progress import InstanceProgress, ended
+    from bursar.report.service_views import InstanceProgress, ended
 
     async with connect_service(site) as service:
         info = await service.client.instance(handle)

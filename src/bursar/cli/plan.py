@@ -108,7 +108,7 @@ def plan_campaign(
     from bursar.cli.load import load_campaign, load_sites
     from bursar.cli.output import print_json, print_note
     from bursar.planning.search_limits import SearchLimits
-    from bursar.report.plan_progress import PlanProgress
+    from bursar.report.live import PlanProgress
 
     facts = load_sites(sites)
     loaded = load_campaign(

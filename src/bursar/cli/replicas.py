@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bursar.model.replica import Replica
     from bursar.replicas.catalogue import Catalogue, CatalogueEntry
     from bursar.replicas.content import LogicalFileContent
-    from bursar.report.copy_progress import CopyProgress
+    from bursar.report.live import CopyProgress
 
 CatalogueFile = Annotated[
     Path,
@@ -86,9 +86,8 @@ def add_copies(
     from bursar.cli.output import print_json, print_note
     from bursar.model.replica import Replica
     from bursar.replicas.catalogue import Catalogue
-    from bursar.replicas.content import LogicalFileContent
-    from bursar.replicas.urls import normalise_url
-    from bursar.report.copy_progress import CopyProgress
+    from bursar.replicas.content import LogicalFileContent, normalise_url
+    from bursar.report.live import CopyProgress
 
     url = normalise_url(url)
     if recursive and not (size is None and checksum is None):
@@ -166,7 +165,7 @@ def copy_files(
     from bursar.formats.sites_toml import read_sites
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.stager import Stager, links_of, open_stores
-    from bursar.report.copy_progress import CopyProgress
+    from bursar.report.live import CopyProgress
 
     facts = read_sites(sites)
     if all(site.name != to for site in facts):
@@ -202,8 +201,8 @@ def verify_copies(
     """
     from bursar.cli.output import print_json
     from bursar.replicas.catalogue import Catalogue
-    from bursar.replicas.checking import check_copy
-    from bursar.report.copy_progress import CopyProgress
+    from bursar.replicas.copying import check_copy
+    from bursar.report.live import CopyProgress
 
     checked = []
     with Catalogue(catalogue, make=False) as opened, CopyProgress("reading") as progress:
@@ -267,9 +266,9 @@ def _files_below(name: str, folder: str) -> Iterator[tuple[str, str]]:
 
 def _read(name: str, url: str, progress: "CopyProgress") -> "LogicalFileContent":
     """Read a copy and return the content's size and digest."""
+    from bursar.replicas.content import redact_url
     from bursar.replicas.copying import read_content
     from bursar.replicas.failures import CancellationToken, SourceFailed
-    from bursar.replicas.urls import redact_url
 
     try:
         return read_content(url, stop=CancellationToken(), on_bytes=progress.of(name))
@@ -322,7 +321,7 @@ def _show(entries: "Sequence[CatalogueEntry]", *, as_json: bool) -> None:
 
 
 def _place(replica: "Replica") -> str:
-    from bursar.replicas.urls import redact_url
+    from bursar.replicas.content import redact_url
 
     return redact_url(replica.url)
 

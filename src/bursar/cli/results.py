@@ -99,7 +99,7 @@ async def print_results(
     import msgspec
 
     from bursar.cli.output import all_keys, print_json
-    from bursar.report.service_results import ResultTable
+    from bursar.report.service_views import ResultTable
 
     table = ResultTable()
     kept: list[Result] = []

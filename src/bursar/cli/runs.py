@@ -135,7 +135,7 @@ def show_logs(
 def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
     """Show a run's requests to its sites: waits, and processor time held, used and idle."""
     from bursar.cli.output import print_json
-    from bursar.report.pilot_tables import print_pilots
+    from bursar.report.tables import print_pilots
     from bursar.runs.allocation_reports import allocation_reports, bounds
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run
@@ -191,7 +191,7 @@ def explain_task(
 ) -> None:
     """Explain why a task ran where it did."""
     from bursar.cli.output import print_json
-    from bursar.report.decision_tables import print_placements
+    from bursar.report.tables import print_placements
     from bursar.runs.decision_reasons import why
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run
@@ -213,7 +213,7 @@ def explain_site(
 ) -> None:
     """Explain why a site got no more tasks than it did."""
     from bursar.cli.output import print_json
-    from bursar.report.decision_tables import print_site_reasons
+    from bursar.report.tables import print_site_reasons
     from bursar.runs.decision_reasons import ran_at, why_not
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run

@@ -80,7 +80,7 @@ class _ServiceView:
         height
             Lines of the screen, to which the table is cut; None: the whole table.
         """
-        from bursar.report.service_overview import overview_panel, own_panel, rates_between
+        from bursar.report.service_views import overview_panel, own_panel, rates_between
 
         name = self._client.access.name
         seen = await self._overview()

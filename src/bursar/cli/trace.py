@@ -116,7 +116,7 @@ def simulate_trace(
 ) -> None:
     """Simulate a log on a machine under a policy: when would each job have started?"""
     from bursar.cli.output import print_json, print_note
-    from bursar.report.trace_tables import print_results, result_to_dict
+    from bursar.report.traces import print_results, result_to_dict
 
     _check_tau(tau)
     _check_picture(gantt, "--gantt")
@@ -159,7 +159,7 @@ def show_info(
 ) -> None:
     """Describe a log: jobs, users, widths, run times, load by week, dropped lines."""
     from bursar.cli.output import print_json
-    from bursar.report.trace_tables import print_trace, trace_to_dict
+    from bursar.report.traces import print_trace, trace_to_dict
 
     trace, _ = _load(log, processors, width, needed=False)
     found = trace_to_dict(trace, processors or trace.max_processors)
@@ -193,7 +193,7 @@ def compare_policies(
 ) -> None:
     """Compare policies on one log."""
     from bursar.cli.output import print_json, print_note
-    from bursar.report.trace_tables import print_results, result_to_dict
+    from bursar.report.traces import print_results, result_to_dict
 
     _check_tau(tau)
     _check_picture(chart, "--chart")
@@ -218,7 +218,7 @@ def compare_policies(
     rows = [result_to_dict(trace, r, _measure(trace, r, tau)) for r in results.values()]
     if chart is not None:
         from bursar.report.charts import save_chart
-        from bursar.report.trace_charts import comparison_chart
+        from bursar.report.traces import comparison_chart
 
         save_chart(comparison_chart(trace, results), chart)
         print_note(f"wrote {chart}")
@@ -298,7 +298,7 @@ def load_more(
     from bursar.cli.output import print_note
     from bursar.formats.swf import write_swf
     from bursar.formats.units import parse_share
-    from bursar.simulation.scaling import probability_for
+    from bursar.simulation.workloads import probability_for
 
     if seed < 0:
         raise InputError(f"must not be negative, got {seed}", where="--seed")
@@ -385,7 +385,7 @@ def _draw(
     until: float | None,
 ) -> None:
     from bursar.report.charts import save_chart
-    from bursar.report.trace_charts import gantt_chart
+    from bursar.report.traces import gantt_chart
 
     first = float(trace.submit[0]) if since is None else since
     last = float(result.finish.max()) if until is None else until

@@ -11,8 +11,7 @@ from bursar.remote.messages import Result, TaskSpec, TaskState
 from bursar.remote.programs import steps_of
 from bursar.remote.retrying import Entropy
 from bursar.remote.task_output import as_text
-from bursar.sealing.contents import SealedTask, decode_result, encode_contents
-from bursar.sealing.envelope import SealError
+from bursar.sealing.envelope import SealedTask, SealError, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 
 _MARK = 32

@@ -15,9 +15,8 @@ from sqlite3 import Connection
 
 from bursar.model.errors import InputError
 from bursar.model.replica import Replica
-from bursar.replicas.content import LogicalFileContent, content_of, logical
+from bursar.replicas.content import LogicalFileContent, content_of, logical, normalise_url
 from bursar.replicas.database import SharedDatabase
-from bursar.replicas.urls import normalise_url
 
 FORMAT = "1"
 

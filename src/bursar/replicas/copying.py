@@ -1,20 +1,81 @@
 """
-Copies one file from one source in the calling thread, with verification on the way.
+Copies one file from one source in the calling thread, and verifies copies by their checksums.
 
 Sizes and checksums are compared with the catalogue's; nothing is read twice, except when the kept
 part of an earlier attempt proves wrong.
 """
 
+import math
+import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 
-from bursar.replicas.content import LogicalFileContent, checksum_of, new_digest
+from bursar.model.replica import Replica
+from bursar.replicas.catalogue import Catalogue
+from bursar.replicas.content import (
+    LogicalFileContent,
+    checksum_of,
+    content_of,
+    new_digest,
+    redact_url,
+)
 from bursar.replicas.failures import CancellationToken, SourceFailed, TargetFailed
 from bursar.replicas.parts import CopyOrigin, CopySink
-from bursar.replicas.rate_limiter import TransferRateLimiter
 from bursar.replicas.schemes import open_source
 from bursar.replicas.schemes.source import ReplicaSource
-from bursar.replicas.urls import redact_url
+
+# A limit on the bytes per second of a link, shared by all transfers.
+
+_SMALLEST, _LARGEST = 16 * 1024, 1024 * 1024
+_SPREAD = 0.1  # seconds of the rate that one turn takes
+_BURST = 0.1  # seconds that an idle link may have saved
+
+
+class TransferRateLimiter:
+    """
+    A token bucket of a link; users that take equal sizes in turn get equal shares.
+
+    Parameters
+    ----------
+    bandwidth
+        Bytes per second. Positive and finite.
+    clock
+        Tells seconds.
+    """
+
+    def __init__(self, bandwidth: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not 0 < bandwidth < math.inf:
+            raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}")
+        self._bandwidth = bandwidth
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free = clock()
+
+    @property
+    def grain(self) -> int:
+        """Bytes to take at a time, so that other transfers need not wait long."""
+        return round(min(max(self._bandwidth * _SPREAD, _SMALLEST), _LARGEST))
+
+    def take(self, size: int) -> float:
+        """
+        Count bytes that are transferred.
+
+        Returns
+        -------
+        float
+            Seconds to wait now, so that no more pass than may.
+        """
+        with self._lock:
+            now = self._clock()
+            # Bytes are counted first and waited for afterwards: turns are given in the order of
+            # asking, and a piece of any size passes in the end.
+            self._free = max(self._free, now - _BURST) + size / self._bandwidth
+            return max(0.0, self._free - now)
+
+
+# Copies one file from one source in the calling thread, with verification on the way.
 
 OnBytes = Callable[[int, int | None], None]
 """Told bytes that are there and bytes in all, in the thread that copies."""
@@ -183,3 +244,61 @@ def _opened(
         source.close()
         raise
     return source
+
+
+# Verifies copies against their sizes and checksums in the catalogue.
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCheck:
+    """
+    The result of reading a copy.
+
+    Parameters
+    ----------
+    replica
+        The copy.
+    fault
+        What is wrong with the copy; None: nothing.
+    bad
+        Whether the content is wrong; otherwise the copy could not be read now.
+    """
+
+    replica: Replica
+    fault: str | None = None
+    bad: bool = False
+
+
+def check_copy(
+    catalogue: Catalogue,
+    replica: Replica,
+    *,
+    patience: float = PATIENCE,
+    on_bytes: OnBytes | None = None,
+) -> CopyCheck:
+    """
+    Read a copy and mark the copy in the catalogue as good or bad.
+
+    An unknown size or checksum is registered.
+    """
+    wanted = content_of(replica)
+    try:
+        found = read_content(
+            replica.url, stop=CancellationToken(), patience=patience, on_bytes=on_bytes
+        )
+        if not found.agrees_with(wanted):
+            raise SourceFailed(f"holds {found}, not {wanted}", bad=True)
+    except SourceFailed as failure:
+        if failure.bad:
+            catalogue.report_bad(replica.name, replica.url, failure.reason)
+        return CopyCheck(replica, failure.reason, failure.bad)
+    catalogue.register(
+        Replica(
+            name=replica.name,
+            site=replica.site,
+            url=replica.url,
+            size=found.size,
+            checksum=found.checksum,
+        )
+    )
+    return CopyCheck(replica)

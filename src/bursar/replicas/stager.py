@@ -18,15 +18,39 @@ from bursar.model.link import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import LogicalFileContent, logical
+from bursar.replicas.content import LogicalFileContent, is_local, logical, normalise_url, redact_url
+from bursar.replicas.copying import TransferRateLimiter
 from bursar.replicas.failures import FileUnreachable, TargetFailed
-from bursar.replicas.locking import FileInUse
-from bursar.replicas.open_storage import open_storage
-from bursar.replicas.rate_limiter import TransferRateLimiter
-from bursar.replicas.site_storage import PendingFile, SiteStorage
+from bursar.replicas.parts import FileInUse
+from bursar.replicas.site_storage import PendingFile, SiteStorage, UrlStorage
+from bursar.replicas.storage import FolderStorage
 from bursar.replicas.transfer import CandidateReplica, TransferPool, wait_until_ended
-from bursar.replicas.urls import normalise_url
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
+
+# Opens the storage of a site: a folder on this machine, or a remote store with a URL.
+
+
+def open_storage(place: str, *, limit: int | None = None) -> SiteStorage:
+    """
+    Open the storage that a site's ``storage`` setting names.
+
+    Parameters
+    ----------
+    limit
+        Bytes that cached files may take; None: no limit.
+
+    Raises
+    ------
+    InputError
+        When it cannot be used, or a limit is given for what has a URL.
+    """
+    place = normalise_url(place)
+    if is_local(place):
+        return FolderStorage(place, limit=limit)
+    if limit is not None:
+        raise InputError("a limit is kept in folders only", where=redact_url(place))
+    return UrlStorage(place)
+
 
 LinkBetween = Callable[[str, str], Link]
 """How data pass from one site to another."""

@@ -23,8 +23,13 @@ from bursar.replicas.content import OWN_FOLDER, LogicalFileContent, logical
 from bursar.replicas.copying import read_content
 from bursar.replicas.database import SharedDatabase
 from bursar.replicas.failures import CancellationToken, SourceFailed, StorageFull, TargetFailed
-from bursar.replicas.locking import FileInUse, LivenessLock, is_owner_alive
-from bursar.replicas.parts import PartialFile, remove_stale_parts
+from bursar.replicas.parts import (
+    FileInUse,
+    LivenessLock,
+    PartialFile,
+    is_owner_alive,
+    remove_stale_parts,
+)
 from bursar.replicas.site_storage import MayGo
 
 FORMAT = "1"

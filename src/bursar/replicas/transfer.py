@@ -9,12 +9,10 @@ from typing import ParamSpec, TypeVar
 
 from bursar.model.errors import InputError
 from bursar.model.replica import Replica
-from bursar.replicas.content import LogicalFileContent
-from bursar.replicas.copying import PATIENCE, OnBytes, copy
+from bursar.replicas.content import LogicalFileContent, redact_url
+from bursar.replicas.copying import PATIENCE, OnBytes, TransferRateLimiter, copy
 from bursar.replicas.failures import CancellationToken, FileUnreachable, SourceFailed
 from bursar.replicas.parts import CopySink
-from bursar.replicas.rate_limiter import TransferRateLimiter
-from bursar.replicas.urls import redact_url
 
 P = ParamSpec("P")
 T = TypeVar("T")

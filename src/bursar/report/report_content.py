@@ -1,20 +1,29 @@
-"""Content of a run's report, gathered from the run."""
+"""Content of a run's report, and the page that shows the report without network or other files."""
 
+import html
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
+from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
 from bursar.planning.numbering import consecutive_runs, number_processors
 from bursar.report.bill import Bill
+
+# Content of a run's report, gathered from the run.
 
 MOST_FAILURES = 200
 """Rows of the failure table; the results hold them all."""
@@ -335,3 +344,41 @@ def _tail(outcome: Outcome) -> str:
     if outcome.stderr_size > len(outcome.stderr):
         return f"({outcome.stderr_size} bytes of stderr, in its log file)"
     return outcome.stderr.decode(errors="replace")[-TAIL:]
+
+
+# The report as one page that needs nothing else: no network, no other file.
+
+
+def write_report(path: Path, data: ReportContent) -> None:
+    """
+    Writes the page, whole or not at all.
+
+    Raises
+    ------
+    BursarError
+        When it cannot be written.
+    """
+    page = render(data)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(page, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def render(data: ReportContent) -> str:
+    """The page's text."""
+    folder = files("bursar.report").joinpath("page")
+    # Inside a script element only "</" and "<!--" could end the data early.
+    text = msgspec.json.encode(data.to_page()).decode().replace("<", "\\u003c")
+    parts = {
+        "title": html.escape(str(data.summary["run"])),
+        "style": folder.joinpath("report.css").read_text(encoding="utf-8"),
+        "script": folder.joinpath("report.js").read_text(encoding="utf-8"),
+        "data": text,
+    }
+    page = folder.joinpath("report.html").read_text(encoding="utf-8")
+    # In one pass: what is put in is never looked at again, whatever it says.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], page)

@@ -1,13 +1,16 @@
-"""Small tables for people: a run's key figures, the list of runs."""
+"""Tables for people: key figures of a run, the list of runs, requests, decisions and matches."""
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bursar.report.formatting import UNKNOWN, amount, span
+from bursar.report.formatting import UNKNOWN, amount, share, span
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# Small tables for people: a run's key figures, the list of runs.
 
 
 def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) -> None:
@@ -126,3 +129,239 @@ def _cost(summary: Mapping[str, Any]) -> str:
 def _foreseen(summary: Mapping[str, Any]) -> str:
     """Word for figures of before the run: what a plan says, or what a strategy lets expect."""
     return "planned" if summary["processors"] else "expected"
+
+
+# The requests of a run, as a table.
+
+
+def print_pilots(requests: Sequence[Mapping[str, Any]], sites: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Each request, and each site's sum.
+
+    Parameters
+    ----------
+    requests, sites
+        As ``bursar pilots --json`` has them.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("request", "site", "job", "width", "waited", *_HEADINGS, "", box=None)
+    for column in table.columns[3:9]:
+        column.justify = "right"
+    for column in table.columns:
+        column.no_wrap = True
+    for one in requests:
+        wait = "" if one["wait_s"] is None else span(one["wait_s"])
+        fate = one["fate"]
+        first = (one["name"], one["site"], one["job"] or "", str(one["processors"]), wait)
+        table.add_row(*first, *_cpu(one), fate)
+    for site in sites:
+        table.add_row("", site["site"], "", "", "", *_cpu(site), "", style="bold")
+    console.print(table)
+    for site in sites:
+        if site["bounds_given"]:
+            console.print(
+                f"{site['site']}: 90 % bounds on the wait given {site['bounds_given']} times, "
+                f"held {site['bounds_held']}",
+                highlight=False,
+                markup=False,
+            )
+    console.print(
+        "held, used, idle: processor-seconds; record: by the site's scheduler, and how much more "
+        "that is",
+        style="dim",
+        highlight=False,
+    )
+
+
+_HEADINGS = ("held", "used", "idle", "record")
+
+
+def _cpu(one: Mapping[str, Any]) -> list[str]:
+    recorded, difference = one["recorded_cpu_s"], one["difference_cpu_s"]
+    record = "" if recorded is None else f"{recorded:.0f} ({difference:+.0f})"
+    if one["agrees"] is False:
+        record += " !"
+    own = (one[f"{what}_cpu_s"] for what in ("acquired", "used", "idle"))
+    return [*(f"{seconds:.1f}" for seconds in own), record]
+
+
+# Tables of decisions and their reasons.
+
+
+def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Each time a task was sent somewhere.
+
+    Parameters
+    ----------
+    placed
+        As ``bursar why --json`` has them.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not placed:
+        console.print(f"{task} has not been sent anywhere", highlight=False, markup=False)
+    for one in placed:
+        ended = "" if one["status"] is None else f", {one['status']}"
+        console.print(
+            f"{task} went to {one['site']} ({one['lease']}) after {span(one['at_s'])}{ended}",
+            style="bold",
+            highlight=False,
+            markup=False,
+        )
+        console.print(f"  {one['why']}", highlight=False, markup=False)
+        if one["sites"]:
+            table = Table("site", "price", "busy", "jobs", "why", box=None, pad_edge=True)
+            for site in one["sites"]:
+                busy = f"{site['busy']} of {site['processors']}"
+                price = f"{site['price']:.6g}"
+                table.add_row(site["site"], price, busy, str(site["given"]), site["reason"])
+            console.print(table)
+
+
+def print_site_reasons(site: str, tasks: int, held: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Print the reasons for and against a site over time.
+
+    Parameters
+    ----------
+    tasks
+        That ended there.
+    held
+        As ``bursar why-not --json`` has it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"{tasks} tasks ended at {site}", style="bold", highlight=False, markup=False)
+    table = Table("from", "to", "jobs", "why", box=None, pad_edge=True)
+    for one in held:
+        table.add_row(span(one["begin_s"]), span(one["end_s"]), str(one["given"]), one["reason"])
+    console.print(table)
+
+
+def print_replay(replay: Mapping[str, Any]) -> None:
+    """
+    A run under several policies.
+
+    Parameters
+    ----------
+    replay
+        As ``bursar simulate --replay --json`` has it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(
+        "policy", "tasks done", "makespan", "cost", "saved", "deadline", box=None, pad_edge=True
+    )
+    for row in replay["rows"]:
+        met = {None: "", True: "met", False: "missed"}[row["deadline_met"]]
+        table.add_row(
+            row["policy"],
+            f"{row['succeeded']} of {row['tasks']}",
+            span(row["makespan_s"]),
+            amount(row["cost"], replay["currency"]),
+            "" if row["saved_cost"] is None else amount(row["saved_cost"], replay["currency"]),
+            met,
+        )
+    console.print(table)
+    console.print(f"→ {replay['lesson']}", style="bold", highlight=False, markup=False)
+
+
+# How sites fare with the jobs of a campaign, as tables.
+
+MOST_OUTSIDERS = 20
+"""Sites that do not match which are listed, of each kind of task."""
+
+
+def print_matches(matches: Mapping[str, Any], console: "Console | None" = None) -> None:
+    """
+    A table of sites for each kind of task.
+
+    Parameters
+    ----------
+    matches
+        As ``bursar match --json`` prints it.
+    """
+    from rich.console import Console
+
+    console = console or Console()
+    for number, kind in enumerate(matches["kinds"]):
+        if number:
+            console.print()
+        _print_kind(kind, console)
+
+
+def _print_kind(kind: Mapping[str, Any], console: "Console") -> None:
+    tasks = kind["tasks"]
+    more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+    _print_line(console, f"{tasks[0]}{more}", style="bold")
+    if kind["requirements"] is not None:
+        _print_line(console, f"  requirements  {kind['requirements']}")
+    _print_line(console, f"  rank          {kind['rank']}")
+    weights = f"alpha {kind['alpha']:g}, beta {kind['beta']:g}"
+    _print_line(console, f"  choice        {kind['choice']}, {weights}")
+    if kind["site"] is not None:
+        _print_line(console, f"  the job names the site {kind['site']}: it is not matched")
+    if kind["assumed_runtime_s"] is not None:
+        _print_line(
+            console, f"  runtime       not stated, taken as {span(kind['assumed_runtime_s'])}"
+        )
+    if kind["matches"]:
+        _print_candidates(kind["matches"], console)
+    if kind["reason"] is not None:
+        _print_line(console, f"→ {kind['reason']}", style="bold red")
+    if kind["fails"]:
+        _print_outsiders(kind["fails"], console)
+
+
+def _print_candidates(rows: list[Mapping[str, Any]], console: "Console") -> None:
+    """Print a table of the sites that match, with the figures that decided between them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    titles = ("site", "chance", "rank", "rank_expr", "access", "transfer", "wait", "run", "done in")
+    table = Table(*titles, box=None, pad_edge=True)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(
+            Text(row["site"]),
+            share(row["probability"]),
+            _figure(row["rank"]),
+            _figure(row["rank_expr"]),
+            span(row["access_s"]),
+            span(row["transfer_s"]),
+            span(row["wait_s"]),
+            span(row["execution_s"]),
+            span(row["completion_s"]),
+        )
+    console.print(table)
+
+
+def _print_outsiders(rows: list[Mapping[str, Any]], console: "Console") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("does not match", "why", box=None, pad_edge=True)
+    for row in rows[:MOST_OUTSIDERS]:
+        table.add_row(Text(row["site"]), Text("\n".join(row["reasons"])))
+    console.print(table)
+    if len(rows) > MOST_OUTSIDERS:
+        _print_line(console, f"  and {len(rows) - MOST_OUTSIDERS} more")
+
+
+def _figure(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.6g}"
+
+
+def _print_line(console: "Console", text: str, style: str | None = None) -> None:
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -8,9 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from bursar.model.errors import InputError
-from bursar.sealing import conversation, message
-from bursar.sealing.certificates import TrustStore, UntrustedCertificate, VerifiedCertificate
-from bursar.sealing.conversation import Conversation
+from bursar.sealing import levels
+from bursar.sealing.certificates import (
+    Identity,
+    TrustStore,
+    UntrustedCertificate,
+    VerifiedCertificate,
+    key_name,
+    public_key,
+    read_identities,
+)
 from bursar.sealing.envelope import (
     ConversationTask,
     MessageTask,
@@ -20,12 +27,7 @@ from bursar.sealing.envelope import (
     decode_header,
     sha256_digest,
 )
-from bursar.sealing.keys import (
-    Identity,
-    key_name,
-    public_key,
-    read_identities,
-)
+from bursar.sealing.levels import Conversation
 
 _REMEMBERED = 256
 """Conversations whose keys are cached: opening one takes a hundred times as long as a task."""
@@ -132,7 +134,7 @@ class TaskOpener:
             worker = self._recipient(grant.recipient)
             user = self._user(header.certificate, now)
             known = _AcceptedConversation(
-                conversation=conversation.accept_conversation(header, user.certificate, worker),
+                conversation=levels.accept_conversation(header, user.certificate, worker),
                 user=user.name,
                 begin=grant.created - _SLOW_CLOCK,
                 # Whichever ends first: a cached conversation must not outlive its user's
@@ -151,11 +153,11 @@ class TaskOpener:
         now = self._clock()
         worker = self._recipient(task.recipient)
         user = self._user(task.certificate, now)
-        payload = message.open_task(task, user.certificate, worker)
+        payload = levels.open_task(task, user.certificate, worker)
         _check_time(task.created - _SLOW_CLOCK, task.expires, now)
 
         def seal(result: bytes) -> bytes:
-            return message.seal_result(worker, user.certificate, result, name, task.about)
+            return levels.seal_result(worker, user.certificate, result, name, task.about)
 
         return OpenedTask(payload=payload, user=user.name, about=task.about, seal=seal)
 

@@ -8,16 +8,17 @@ from cryptography import x509
 
 from bursar.model.errors import InputError
 from bursar.model.remote import SealLevel
-from bursar.sealing import conversation, message
+from bursar.sealing import levels
 from bursar.sealing.certificates import (
+    Identity,
     TrustStore,
     UntrustedCertificate,
     read_certificates,
+    read_identities,
     read_pem,
 )
-from bursar.sealing.conversation import Conversation
 from bursar.sealing.envelope import ConversationResult, MessageResult, SealError, decode
-from bursar.sealing.keys import Identity, read_identities
+from bursar.sealing.levels import Conversation
 
 LIFETIME = 30 * 86_400.0
 """Seconds after sealing for which workers accept a task, about, unless told otherwise."""
@@ -100,7 +101,7 @@ class TaskSealer:
         """
         now = self._clock()
         if self._level == "message":
-            return message.seal_task(
+            return levels.seal_task(
                 self._identity, self._recipient, payload, about, now, self._lifetime
             )
         header, keys = self._talk(now)
@@ -139,19 +140,15 @@ class TaskSealer:
         # theirs.
         for identity in self._identities[:-1]:
             try:
-                return message.open_result(result, worker, identity, about)
+                return levels.open_result(result, worker, identity, about)
             except SealError:
                 continue
-        return message.open_result(result, worker, self._identities[-1], about)
+        return levels.open_result(result, worker, self._identities[-1], about)
 
     def _talk(self, now: float) -> tuple[bytes, Conversation]:
         """Return header and keys of the current conversation; begin one when it is used up."""
-        if (
-            self._current is None
-            or now >= self._renew_at
-            or self._sealed >= conversation.MOST_TASKS
-        ):
-            self._current = conversation.begin_conversation(
+        if self._current is None or now >= self._renew_at or self._sealed >= levels.MOST_TASKS:
+            self._current = levels.begin_conversation(
                 self._identity, self._recipient, now, self._lifetime
             )
             # At half of the lifetime, so that workers take even the last task for as long as the
@@ -165,7 +162,7 @@ class TaskSealer:
         key = result.signature + result.grant
         known = self._recalled.get(key)
         if known is None:
-            known = conversation.recall_conversation(result, self._identities)
+            known = levels.recall_conversation(result, self._identities)
             if len(self._recalled) >= _REMEMBERED:
                 del self._recalled[next(iter(self._recalled))]
             self._recalled[key] = known

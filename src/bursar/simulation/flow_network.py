@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bursar.model.topology import Route, Topology
-from bursar.simulation.flow import Flow
-from bursar.simulation.lane_table import LaneTable
+from bursar.simulation.lane_table import Flow, LaneTable
 
 __all__ = ["Flow", "FlowNetwork"]
 

@@ -26,7 +26,7 @@ from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
-from bursar.simulation.scaling import WEEK
+from bursar.simulation.workloads import WEEK
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

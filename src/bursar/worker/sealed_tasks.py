@@ -11,8 +11,7 @@ import msgspec
 
 from bursar.dispatch.wire import WireJob
 from bursar.model.outcome import Outcome
-from bursar.sealing.contents import SealedResult, decode_task, encode_contents
-from bursar.sealing.envelope import SealError
+from bursar.sealing.envelope import SealedResult, SealError, decode_task, encode_contents
 from bursar.sealing.opener import TaskOpener, TaskOpenerFile, make_opener
 
 OutcomeSealer = Callable[[bytes], bytes]

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, new
 
 from bursar.model.errors import InputError
-from bursar.sealing.keys import Identity
+from bursar.sealing.certificates import Identity
 from bursar.service.identity.authentication import Authenticator
 from bursar.service.identity.issuing import (
     certificate_pem,

@@ -7,8 +7,13 @@ import pytest
 from tests.service.identity.identity_rig import DAY, NOW, Turned, mode
 
 from bursar.model.errors import BursarError, InputError
-from bursar.sealing.certificates import TrustStore, UntrustedCertificate, read_certificates
-from bursar.sealing.keys import Identity, read_identities
+from bursar.sealing.certificates import (
+    Identity,
+    TrustStore,
+    UntrustedCertificate,
+    read_certificates,
+    read_identities,
+)
 from bursar.sealing.opener import make_opener
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.authority import AuthorityFolder

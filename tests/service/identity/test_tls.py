@@ -12,7 +12,7 @@ from tests.service.identity.identity_rig import DAY, Notebook, run
 
 from bursar.model.errors import InputError
 from bursar.remote.access import Access
-from bursar.sealing.keys import Identity
+from bursar.sealing.certificates import Identity
 from bursar.service.identity.authentication import Authenticator
 from bursar.service.identity.issuing import (
     certificate_pem,

@@ -10,8 +10,7 @@ from bursar.model.network_link import NetworkLink
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.topology import Topology
-from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
-from bursar.simulation.datagrid.scenario import GridServices
+from bursar.simulation.datagrid.scenario import GridJobClass, GridServices, GridWorkload
 
 ONCE = GridServices(levels=(IndexLevel(every=1e9),))
 """The index is asked at the begin, and never again."""

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bursar.simulation.datagrid.confidence_interval import batch_means, interval
+from bursar.simulation.datagrid.grid_outcome import batch_means, interval
 
 
 def test_student_intervals() -> None:

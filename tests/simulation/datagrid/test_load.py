@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson
+from bursar.simulation.datagrid.scenario import GridJobClass, poisson
 
 
 def test_intervals_are_exponential() -> None:

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from tests.simulation.datagrid.grids import ONCE, job, load_of, site
 
-from bursar.simulation.datagrid.confidence_interval import batch_means, interval
-from bursar.simulation.datagrid.grid_outcome import GridOutcome
+from bursar.simulation.datagrid.grid_outcome import GridOutcome, batch_means, interval
 from bursar.simulation.datagrid.grid_simulation import DataGridSimulation, simulate
-from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson
-from bursar.simulation.datagrid.scenario import DataGrid
+from bursar.simulation.datagrid.scenario import DataGrid, GridJobClass, poisson
 
 JOBS, WARM_UP = 4000, 400
 

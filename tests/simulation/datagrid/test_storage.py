@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.datagrid.grids import replica
 
-from bursar.simulation.datagrid.storage import ReplicaCatalogue, StorageElement
+from bursar.simulation.datagrid.staging import ReplicaCatalogue, StorageElement
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(("keep", "pin", "release")), st.sampled_from("pqrs")), max_size=40

@@ -15,14 +15,16 @@ from bursar.model.matching import CHOICES
 from bursar.model.site import BackgroundLoad
 from bursar.simulation.datagrid.grid_outcome import GridOutcome
 from bursar.simulation.datagrid.grid_simulation import DataGridSimulation, simulate
-from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload, poisson
 from bursar.simulation.datagrid.scenario import (
     CURRENT,
     BrokerPolicy,
     DataGrid,
     GridFaults,
+    GridJobClass,
     GridServices,
+    GridWorkload,
     SiteOutage,
+    poisson,
 )
 from bursar.simulation.simulated_grid import SimulatedGrid as Clusters
 

@@ -9,7 +9,7 @@ from bursar.cluster.scheduling_rules import Early, Policy
 from bursar.formats.swf import read_swf
 from bursar.model.trace import Trace
 from bursar.simulation.loaded_cluster import LoadedCluster
-from bursar.simulation.scaling import probability_for
+from bursar.simulation.workloads import probability_for
 from bursar_papers.experiment import data_file
 
 PROCESSORS = 430

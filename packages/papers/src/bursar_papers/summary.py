@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bursar.simulation.datagrid.confidence_interval import half_interval
+from bursar.simulation.datagrid.grid_outcome import half_interval
 
 Row = dict[str, Any]
 """Factors and measures by name: numbers, strings, or None."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.classad import Ad, parse
-from bursar.classad.values import lower
+from bursar.classad.operators import lower
 from bursar.model.site import SiteFacts
 from bursar.model.status import Fact, SiteStatus
 

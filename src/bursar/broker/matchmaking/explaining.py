@@ -13,7 +13,7 @@ from bursar.broker.matchmaking.ranking import DEFAULT_RANK
 from bursar.broker.matchmaking.scoring import RankColumns, RankTerms
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, references
 from bursar.classad.analysis import EVERYTHING
-from bursar.classad.values import lower
+from bursar.classad.operators import lower
 from bursar.model.admission import Refusal
 from bursar.model.matching import RankWeights
 

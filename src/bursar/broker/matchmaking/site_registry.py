@@ -14,7 +14,7 @@ from bursar.broker.matchmaking.ads import (
 )
 from bursar.classad import Ad, Expression, parse, references
 from bursar.classad.analysis import followed
-from bursar.classad.values import lower
+from bursar.classad.operators import lower
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 

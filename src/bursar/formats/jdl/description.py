@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, parse_ad
-from bursar.classad.tree import (
-    AttributeReference,
-    ExpressionList,
-    ExpressionNode,
-    Literal,
-    NestedAd,
-)
+from bursar.classad.ad import AttributeReference, ExpressionList, ExpressionNode, Literal, NestedAd
 from bursar.formats.toml_reading import read_text
 from bursar.model.errors import InputError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bursar.classad import Expression, clauses
+from bursar.classad.ad import Literal, NestedAd
 from bursar.classad.analysis import followed
-from bursar.classad.tree import Literal, NestedAd
 from bursar.formats.axes import find_files
 from bursar.formats.jdl.description import JdlDescription, shown
 from bursar.formats.units import parse_duration, parse_size

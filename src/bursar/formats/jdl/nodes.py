@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bursar.classad.tree import ExpressionList, ExpressionNode, NestedAd
+from bursar.classad.ad import ExpressionList, ExpressionNode, NestedAd
 from bursar.formats.jdl.description import (
     JdlDescription,
     inheriting,

@@ -1,9 +1,9 @@
 """Opens copies for reading and writing, by the scheme of their URL."""
 
 from bursar.model.errors import InputError
+from bursar.replicas.content import is_local, redact_url, split_url
 from bursar.replicas.failures import CancellationToken
 from bursar.replicas.schemes.source import ReplicaSource, ReplicaUpload
-from bursar.replicas.urls import is_local, redact_url, split_url
 
 
 def open_source(
@@ -31,7 +31,7 @@ def open_source(
         When an extra is missing.
     """
     if is_local(url):
-        from bursar.replicas.schemes.local import LocalSource
+        from bursar.replicas.schemes.source import LocalSource
 
         return LocalSource(url, offset)
     scheme, _, _ = split_url(url)

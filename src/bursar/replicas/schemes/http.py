@@ -17,9 +17,9 @@ import aiohttp
 import fsspec
 from fsspec.asyn import sync
 
+from bursar.replicas.content import redact_urls, split_url
 from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.schemes.source import NOT_THERE, SILENT, failing
-from bursar.replicas.urls import redact_urls, split_url
 
 T = TypeVar("T")
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bursar.model.errors import InputError
+from bursar.replicas.content import redact_url, split_url
 from bursar.replicas.failures import SourceFailed
 from bursar.replicas.schemes.source import SILENT, failing
-from bursar.replicas.urls import redact_url, split_url
 
 try:
     import botocore.exceptions as aws

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from bursar.model.errors import InputError
+from bursar.replicas.content import redact_url, redact_urls, split_url
 from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.schemes.source import failing
-from bursar.replicas.urls import redact_url, redact_urls, split_url
 
 try:
     import paramiko

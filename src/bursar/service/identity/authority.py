@@ -28,14 +28,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import (
     CertificateSubject,
+    Identity,
     Kind,
     TrustStore,
     is_current,
     read_certificates,
+    read_identities,
     read_lists,
     read_pem,
 )
-from bursar.sealing.keys import Identity, read_identities
 from bursar.service.identity.certificate_records import (
     CertificateRecord,
     common_name,

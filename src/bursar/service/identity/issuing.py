@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bursar.model.errors import InputError
-from bursar.sealing.certificates import NAME, CertificateSubject, Kind, is_current
-from bursar.sealing.keys import Identity
+from bursar.sealing.certificates import NAME, CertificateSubject, Identity, Kind, is_current
 
 AUTHORITY_DAYS = 3650.0
 CERTIFICATE_DAYS = 365.0

@@ -1,11 +1,241 @@
-"""Bringing to a site the files that a job lacks."""
+"""Brings files to the sites of jobs: storage, transfers, and jobs that wait for files."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 
-from bursar.simulation.datagrid.grid_job import GridJob
-from bursar.simulation.datagrid.scenario import GridFaults
-from bursar.simulation.datagrid.storage import ReplicaCatalogue, StorageElement
-from bursar.simulation.datagrid.transport import GridTransfer, GridTransport
+from bursar.model.network_link import NetworkLink
+from bursar.model.replica import Replica
+from bursar.model.topology import Topology
+from bursar.simulation.datagrid.computing_elements import GridJob, GridJobState
+from bursar.simulation.datagrid.scenario import DataGrid, GridFaults, GridServices
+from bursar.simulation.flow_network import Flow, FlowNetwork
+from bursar.simulation.virtual_loop import VirtualLoop
+
+# Simulates storage elements and the replica catalogue.
+
+
+class ReplicaCatalogue:
+    """
+    Maps logical names to the sites that hold a copy, in memory.
+
+    Parameters
+    ----------
+    replicas
+        Copies at the beginning. One without a size counts as 0 bytes.
+    """
+
+    def __init__(self, replicas: Iterable[Replica]) -> None:
+        self._sites: dict[str, dict[str, None]] = {}
+        self._sizes: dict[str, int] = {}
+        self.version = 0
+        """Number that changes with every change of the catalogue."""
+        for replica in replicas:
+            self._sizes[replica.name] = replica.size or 0
+            self.register(replica.name, replica.site)
+
+    def register(self, name: str, site: str) -> None:
+        """Register a copy."""
+        self._sites.setdefault(name, {})[site] = None
+        self.version += 1
+
+    def forget(self, name: str, site: str) -> None:
+        """Remove a copy that is gone or bad."""
+        if self._sites.get(name, {}).pop(site, self) is None:
+            self.version += 1
+
+    def sites(self, name: str) -> Iterable[str]:
+        """Return the sites that hold a copy, in the order of registration."""
+        return self._sites.get(name, ())
+
+    def size(self, name: str) -> int:
+        """Return a file's registered bytes; 0 for an unknown file."""
+        return self._sizes.get(name, 0)
+
+
+class StorageElement:
+    """
+    The files at a site: its own, and copies that were brought and stay while there is room.
+
+    Parameters
+    ----------
+    own
+        Names of files that always stay.
+    limit
+        Bytes that copies may take; None: as many as there are.
+    """
+
+    def __init__(self, own: Iterable[str], limit: int | None) -> None:
+        self._own = frozenset(own)
+        self._limit = limit
+        self._copies: dict[str, int] = {}  # the one longest unused first
+        self._pins: dict[str, int] = {}
+        self.used = 0
+        """Bytes of copies."""
+
+    def has(self, name: str) -> bool:
+        """Whether the storage holds a file."""
+        return name in self._own or name in self._copies
+
+    def pin(self, name: str) -> None:
+        """Pin a file that a job uses; pinned files are not evicted."""
+        if name in self._copies:
+            # Moved to the end of the dictionary, which thus stays in order of last use.
+            self._copies[name] = self._copies.pop(name)
+        self._pins[name] = self._pins.get(name, 0) + 1
+
+    def release(self, name: str) -> None:
+        """Unpin a file for a job."""
+        left = self._pins[name] - 1
+        if left:
+            self._pins[name] = left
+        else:
+            del self._pins[name]
+
+    def keep(self, name: str, size: int) -> list[str] | None:
+        """
+        Keep a copy, and evict the least recently used copies for room.
+
+        Returns
+        -------
+        list or None
+            Copies evicted; None when there is no room, and then nothing is evicted.
+        """
+        if self._limit is None:
+            going: list[str] = []
+        else:
+            excess = self.used + size - self._limit
+            going = []
+            for other, taken in self._copies.items():
+                if excess <= 0:
+                    break
+                # A file in use stays, however long ago it was asked for.
+                if other not in self._pins:
+                    going.append(other)
+                    excess -= taken
+            # Decided before anything goes: a copy that does not fit must not cost others their
+            # place.
+            if excess > 0:
+                return None
+        for other in going:
+            self.used -= self._copies.pop(other)
+        self._copies[name] = size
+        self.used += size
+        return going
+
+
+def storages_of(grid: DataGrid) -> dict[str, StorageElement]:
+    """The storage elements of a grid, by site."""
+    limits = {site.name: site.storage_limit for site in grid.sites} | dict.fromkeys(grid.stores)
+    own: dict[str, list[str]] = {name: [] for name in limits}
+    for replica in grid.replicas:
+        own[replica.site].append(replica.name)
+    return {name: StorageElement(own[name], limit) for name, limit in limits.items()}
+
+
+# Transfers files between sites, over a topology or over the sites' own links.
+
+GridTransfer = Flow | asyncio.TimerHandle
+"""A transfer under way."""
+
+
+class GridTransport:
+    """
+    Carries files between sites.
+
+    Parameters
+    ----------
+    grid
+        With its topology. Without one, each link between two sites has its own capacity,
+        and sites without a link between them share their files.
+    loop
+        Loop that provides the time.
+    """
+
+    def __init__(self, grid: DataGrid, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._grid = grid
+        self._linked = (
+            {(site.name, other) for site in grid.sites for other in site.links}
+            if grid.topology is None
+            else None
+        )
+        self._topology = _topology_of_links(grid) if grid.topology is None else grid.topology
+        self._network = FlowNetwork(self._topology, loop)
+        self._known: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def seconds(self, source: str, target: str, size: float) -> float:
+        """Return the seconds for so many bytes in an idle network; infinite without a route."""
+        known = self._known.get((source, target))
+        if known is None:
+            known = self._known[source, target] = self._look_up(source, target)
+        latency, bandwidth = known
+        return latency + size / bandwidth
+
+    def _look_up(self, source: str, target: str) -> tuple[float, float]:
+        if self._is_shared(source, target):
+            return 0.0, math.inf
+        route = self._topology.find(*self._ends(source, target))
+        return (math.inf, math.inf) if route is None else (route.latency, route.bandwidth)
+
+    def send(self, source: str, target: str, size: float, done: Callable[[], None]) -> GridTransfer:
+        """
+        Send bytes between two sites.
+
+        Parameters
+        ----------
+        done
+            Called once they are there; never before this returns.
+        """
+        if self._is_shared(source, target):
+            # Not at once: whoever sends is not ready to be told from within the call.
+            return self._loop.call_later(0.0, done)
+        return self._network.send(*self._ends(source, target), size, lambda _: done())
+
+    def stop(self, carriage: GridTransfer) -> None:
+        """Stop a transfer; the bytes sent so far are lost."""
+        if isinstance(carriage, Flow):
+            self._network.cancel(carriage)
+        else:
+            carriage.cancel()
+
+    def _is_shared(self, source: str, target: str) -> bool:
+        if source == target:
+            return True
+        return self._linked is not None and (source, target) not in self._linked
+
+    def _ends(self, source: str, target: str) -> tuple[str, str]:
+        if self._linked is None:
+            return self._grid.node(source), self._grid.node(target)
+        return _end(source, target, source), _end(source, target, target)
+
+
+def _topology_of_links(grid: DataGrid) -> Topology:
+    """Return a topology with a wire for each link and separate ends, so that no links share."""
+    pairs = [(site, other) for site in grid.sites for other in site.links]
+    return Topology(
+        nodes=tuple(
+            _end(site.name, other, end) for site, other in pairs for end in (site.name, other)
+        ),
+        wires=tuple(
+            NetworkLink(
+                source=_end(site.name, other, site.name),
+                target=_end(site.name, other, other),
+                bandwidth=site.links[other].bandwidth,
+                latency=site.links[other].latency,
+                duplex="one-way",
+            )
+            for site, other in pairs
+        ),
+    )
+
+
+def _end(source: str, target: str, end: str) -> str:
+    return f"{source} > {target}: {end}"
+
+
+# Bringing to a site the files that a job lacks.
 
 
 class _FileTransfer:
@@ -219,3 +449,105 @@ class GridStaging:
     def _ended(self, delivery: _FileTransfer) -> None:
         delivery.carriage = None
         self._sending[delivery.source] -= 1
+
+
+# The job submission service: a job waits there for its files, and is then handed to its site.
+
+
+class SubmissionService:
+    """
+    Takes jobs from the broker to their sites (section 2.1).
+
+    Parameters
+    ----------
+    services
+        Overhead of the service, and the jobs that are handled at a time.
+    loop
+        Loop that provides the time.
+    bring
+        Brings a job's files; answers by :meth:`staged` or :meth:`failed`.
+    hand_over
+        Takes a job at its site.
+    """
+
+    def __init__(
+        self,
+        services: GridServices,
+        loop: VirtualLoop,
+        *,
+        bring: Callable[[GridJob], None],
+        hand_over: Callable[[GridJob], None],
+    ) -> None:
+        self._services = services
+        self._loop = loop
+        self._bring = bring
+        self._hand_over = hand_over
+        self._waiting: deque[GridJob] = deque()
+        self._staging = 0
+        self._ready: deque[GridJob] = deque()
+        self._handing = 0
+        self._turning = False
+
+    @property
+    def waiting(self) -> int:
+        """Jobs whose files are not being brought yet."""
+        return len(self._waiting)
+
+    @property
+    def ready(self) -> int:
+        """Jobs with all files that are not at their sites yet."""
+        return len(self._ready) + self._handing
+
+    def accept(self, job: GridJob) -> None:
+        """Take a job, with the site that the broker chose."""
+        job.state = GridJobState.STAGING
+        self._waiting.append(job)
+        self._turn()
+
+    def staged(self, job: GridJob) -> None:
+        """Take note that a job's files have arrived."""
+        self._staging -= 1
+        job.state = GridJobState.SUBMITTING
+        self._ready.append(job)
+        self._turn()
+
+    def failed(self) -> None:
+        """Take note that a job's files cannot be had."""
+        self._staging -= 1
+        self._turn()
+
+    def _turn(self) -> None:
+        """Bring and hand over as much as possible now; a nested call returns at once."""
+        # Bringing and handing over may call back at once; without this, many jobs without files
+        # would be as many calls within one another.
+        if self._turning:
+            return
+        self._turning = True
+        while self._bring_one() or self._hand_one():
+            pass
+        self._turning = False
+
+    def _bring_one(self) -> bool:
+        most = self._services.stagings
+        if not self._waiting or (most is not None and self._staging >= most):
+            return False
+        self._staging += 1
+        self._bring(self._waiting.popleft())
+        return True
+
+    def _hand_one(self) -> bool:
+        most = self._services.channels
+        if not self._ready or (most is not None and self._handing >= most):
+            return False
+        self._handing += 1
+        job = self._ready.popleft()
+        if self._services.overhead:
+            self._loop.call_later(self._services.overhead, self._handed, job)
+        else:
+            self._handed(job)
+        return True
+
+    def _handed(self, job: GridJob) -> None:
+        self._handing -= 1
+        self._hand_over(job)
+        self._turn()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bursar.model.matching import RankWeights
-from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval, interval
+from bursar.simulation.datagrid.grid_outcome import ConfidenceInterval, interval
 
 MeasureLifetime = Callable[[RankWeights, int], float]
 """Mean lifetime under some weights in one replication, seconds."""

@@ -18,8 +18,15 @@ from bursar.model.matching import RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.topology import Topology
-from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload, poisson
-from bursar.simulation.datagrid.scenario import CURRENT, BrokerPolicy, DataGrid, GridServices
+from bursar.simulation.datagrid.scenario import (
+    CURRENT,
+    BrokerPolicy,
+    DataGrid,
+    GridJobClass,
+    GridServices,
+    GridWorkload,
+    poisson,
+)
 from bursar_papers.datagrid.garr import garr_network
 
 Thing = TypeVar("Thing")

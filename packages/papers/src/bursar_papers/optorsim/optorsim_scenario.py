@@ -18,8 +18,13 @@ from bursar.model.errors import InputError
 from bursar.model.matching import Matching, RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
-from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
-from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
+from bursar.simulation.datagrid.scenario import (
+    BrokerPolicy,
+    DataGrid,
+    GridJobClass,
+    GridServices,
+    GridWorkload,
+)
 from bursar_papers.optorsim.background import read_background
 from bursar_papers.optorsim.grid_configuration import GridNode, OptorSimGrid, read_grid
 from bursar_papers.optorsim.jobs import OptorSimJobKind, OptorSimJobs, read_jobs
