@@ -32,9 +32,9 @@ from typing import Any
 import distributed
 from figures import Benchmark
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.dask import DaskEndpoint
 from bursar.model.site import SiteFacts
@@ -101,11 +101,10 @@ async def dispatching(folder: Path, site: LocalSite | DaskSite) -> AsyncIterator
     for path in (folders.files, folders.work, folders.logs):
         path.mkdir(parents=True)
     run = f"benchmark-{folder.name}-{os.getpid()}"
-    pilot = Pilot(
+    pilot = Allocation(
         name="lease-1",
         site=site.facts.name,
         processors=PROCESSORS,
-        own=PROCESSORS,
         start=0.0,
         duration=float("inf"),
         unit_price=None,

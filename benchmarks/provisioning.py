@@ -25,16 +25,11 @@ from dataclasses import dataclass, field, replace
 
 from figures import Benchmark, Table
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationRequest,
-    BackfillWindow,
-    PoolSite,
-    PoolSnapshot,
-)
+from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite, PoolSnapshot
 
 WORKERS = 10_000
 SECONDS = 100
@@ -84,11 +79,10 @@ def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
             site=names[i % SITES],
             processors=1,
             asked=0.0,
-            seconds=3600.0,
-            began=1.0,
+            duration=3600.0,
+            granted=1.0,
             until=3601.0,
-            ready=1,
-            busy=1,
+            load=AllocationLoad(ready=1, busy=1),
         )
         for i in range(HELD)
     )
@@ -120,7 +114,7 @@ class _Site:
             site="site",
             processors=ask.processors,
             asked=now,
-            seconds=ask.seconds,
+            duration=ask.duration,
             bundle=ask.bundle,
         )
         self.waiting.append(name)
@@ -135,7 +129,10 @@ class _Site:
             a = self.allocations[name]
             self.free -= a.processors
             self.allocations[name] = replace(
-                a, began=now, until=now + a.seconds, ready=a.processors, busy=a.processors
+                a,
+                granted=now,
+                until=now + a.duration,
+                load=AllocationLoad(ready=a.processors, busy=a.processors),
             )
             begun.append(name)
         return begun
@@ -160,7 +157,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
         now = float(second)
         for name in site.begin(-(-workers // SECONDS) if second else 0, now):
             pool.began(name, now)
-        running = sum(a.ready for a in site.allocations.values())
+        running = sum(a.load.ready for a in site.allocations.values())
         left = 10 * workers - running
         view = PoolSnapshot(
             now=now,
@@ -182,7 +179,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
             if isinstance(decision, AllocationRequest):
                 pool.asked(site.take(decision, now), decision, now)
     took = time.process_time() - began
-    held = sum(a.ready for a in site.allocations.values())
+    held = sum(a.load.ready for a in site.allocations.values())
     table.add(acquisition, held, len(site.allocations), took, 1000 * slowest, took <= JOIN_AIM)
 
 

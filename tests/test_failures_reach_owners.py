@@ -14,8 +14,8 @@ from tests.service.journal.memory_disk import FakeDisk, Platter
 
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.directory.status_feeds import StatusPoller
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.worker_listener import WorkerListener
+from bursar.model.allocation import Allocation
 from bursar.model.status import SiteStatus
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.runs import campaign_run
@@ -221,7 +221,7 @@ def test_processors_whose_watch_fails_are_lost() -> None:
     async def story() -> object:
         session = SimpleNamespace(handle="i1", client=None)
         held = HeldInstance(
-            cast(Pilot, SimpleNamespace(name="p", site="far", processors=1)),
+            cast(Allocation, SimpleNamespace(name="p", site="far", processors=1)),
             cast(Any, session),
             cast(Any, None),
             fails,

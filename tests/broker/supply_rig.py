@@ -9,11 +9,11 @@ import msgspec
 from bursar.broker.decisions import DECISION, PlacementDecision
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import AHEAD, MOST_AHEAD, EconomyScheduler
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader, Period
 from bursar.market.agreement import Agreement, Terms
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
@@ -192,11 +192,10 @@ class World:
         held = self.held.pop(name)
         self.paid += (self.now - held.since) * held.price
         self.waiting.update(held.tasks)
-        pilot = Pilot(
+        pilot = Allocation(
             name=name,
             site=held.site,
             processors=1,
-            own=1,
             start=None,
             duration=1.0,
             unit_price=held.price,
@@ -245,7 +244,7 @@ class World:
 
     # What is held against what was asked for.
 
-    def _take_in(self, pilots: Sequence[Pilot]) -> None:
+    def _take_in(self, pilots: Sequence[Allocation]) -> None:
         self._hear(pilots)
         for pilot in pilots:
             self._check(pilot)
@@ -266,7 +265,7 @@ class World:
             held.tasks += pilot.tasks
         self._check_places()
 
-    def _hear(self, pilots: Sequence[Pilot]) -> None:
+    def _hear(self, pilots: Sequence[Allocation]) -> None:
         """Decisions name every job that is sent, where it is sent, once."""
         decisions = []
         for kind, text in self.economy.take_events():
@@ -284,11 +283,11 @@ class World:
             assert decision.left == len(self.waiting) - len(asked)
             assert all(weighed.reason or not weighed.given for weighed in decision.sites)
 
-    def _check(self, pilot: Pilot) -> None:
+    def _check(self, pilot: Allocation) -> None:
         """Nothing impossible is asked for."""
         assert pilot.tasks
         assert set(pilot.tasks) <= self.waiting, "a job in two places, or at its end"
-        assert pilot.processors == pilot.own == 1
+        assert pilot.processors == pilot.paid == 1
         held = self.held.get(pilot.name)
         # Given ahead where what runs is overdue, it is not yet right: see what is not so yet.
         assert pilot.duration < math.inf

@@ -16,10 +16,10 @@ from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import AHEAD
 from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.site_queue import MOST_FAILURES
 from bursar.cluster.element import ComputingElement
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
@@ -119,7 +119,7 @@ class World:
         self.broker = InTurn(sites)
         self.carriers = Carriers()
         self.alerts = 0
-        self.held: dict[str, Pilot] = {}
+        self.held: dict[str, Allocation] = {}
         self.running: dict[int, str] = {}
         self.succeeded: set[int] = set()
         self.ended: set[int] = set()
@@ -150,7 +150,7 @@ class World:
     def _alert(self) -> None:
         self.alerts += 1
 
-    def take(self, pilots: list[Pilot]) -> None:
+    def take(self, pilots: list[Allocation]) -> None:
         """As a run does."""
         for pilot in pilots:
             self.held[pilot.name] = pilot
@@ -167,7 +167,7 @@ class World:
         """Jobs on a pilot, in their order."""
         return [task for task, name in self.running.items() if name == pilot]
 
-    def _start(self, task: int, pilot: Pilot) -> None:
+    def _start(self, task: int, pilot: Allocation) -> None:
         assert task not in self.running, "sent twice"
         assert task not in self.ended
         tasks = self.workflow.tasks

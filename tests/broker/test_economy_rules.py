@@ -10,9 +10,9 @@ import pytest
 from bursar.api.strategy_forecast import NOTHING_YET
 from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot
 from bursar.broker.economy import AGAIN, EconomyScheduler
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.trading import CampaignTrader
 from bursar.market.agreement import Agreement
+from bursar.model.allocation import Allocation
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Pricing
@@ -34,7 +34,7 @@ class Clocked:
             tasks, [site], Goal(deadline=500.0), "cost", trading=trading
         )
 
-    def begin(self) -> list[Pilot]:
+    def begin(self) -> list[Allocation]:
         past = replace(NOTHING_YET, clock=lambda: self.now, epoch=EPOCH)
         return self.economy.begin(past)
 

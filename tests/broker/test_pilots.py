@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from tests.planning.valid_plans import Instance, instances
 
-from bursar.broker.pilot_plan import Pilot, pilot_windows, plan_pilots
+from bursar.broker.pilot_plan import pilot_windows, plan_pilots
+from bursar.model.allocation import Allocation
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 
 
-def _cost(pilot: Pilot, last: float) -> float:
+def _cost(pilot: Allocation, last: float) -> float:
     """What it costs when it is given back at its end, or at a moment where it has none."""
     assert pilot.start is not None
     seconds = pilot.duration if math.isfinite(pilot.duration) else last - pilot.start
-    return pilot.own * seconds * (pilot.unit_price or 0.0) + (pilot.fixed_price or 0.0)
+    return pilot.paid * seconds * (pilot.unit_price or 0.0) + (pilot.fixed_price or 0.0)
 
 
 @given(instances())
@@ -38,7 +39,7 @@ def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instan
         assert pilot.processors >= workflow.tasks[placement.task].processors
         assert pilot.start is not None
         assert pilot.start <= placement.start
-        assert placement.finish <= pilot.end + 1e-6 * (1 + len(pilot.tasks))
+        assert placement.finish <= pilot.latest_end + 1e-6 * (1 + len(pilot.tasks))
     leased = {p.slot.site: p.slot.end for p in plan.purchases if p.slot.leased}
     if len(leased) == sum(p.slot.leased for p in plan.purchases):  # one a site: we know its end
         paid = sum(_cost(p, leased.get(p.site, 0.0)) for p in pilots)
@@ -54,13 +55,13 @@ def test_windows_hold_what_pilots_hold(instance: Instance) -> None:
     for site in sites:
         here = [p for p in pilots if p.site == site.name]
         kept = pilot_windows(here)
-        moments = sorted({m for p in here for m in (p.start or 0.0, p.end)})
+        moments = sorted({m for p in here for m in (p.start or 0.0, p.latest_end)})
         for begin, end in itertools.pairwise(moments):
             middle = (begin + end) / 2
             if end - begin < 1e-9:
                 continue
             assert sum(n for s, d, n in kept if s <= middle < s + d) == sum(
-                p.own for p in here if (p.start or 0.0) <= middle < p.end
+                p.paid for p in here if (p.start or 0.0) <= middle < p.latest_end
             )
         assert all(duration > 0 for _, duration, _ in kept)
 
@@ -118,7 +119,7 @@ def test_a_task_across_leased_slots_has_their_processors_and_so_do_tasks_beside_
 
     pilots = plan_pilots(plan, tasks)
 
-    assert sorted((p.processors, p.own, p.works, p.tasks) for p in pilots) == [
+    assert sorted((p.processors, p.paid, p.works, p.tasks) for p in pilots) == [
         (1, 0, True, (1,)),
         (1, 1, True, (2,)),
         (2, 2, False, ()),
@@ -129,18 +130,17 @@ def test_a_task_across_leased_slots_has_their_processors_and_so_do_tasks_beside_
 
 def test_a_pilot_that_begins_when_there_is_work_for_it_ends_at_no_known_moment() -> None:
     """No window can be held for it, and nothing that begins later is kept waiting for its end."""
-    pilot = Pilot(
+    pilot = Allocation(
         name="lease-1",
         site="s",
         processors=1,
-        own=1,
         start=None,
         duration=5.0,
         unit_price=1.0,
         fixed_price=None,
     )
 
-    assert pilot.end == math.inf
+    assert pilot.latest_end == math.inf
     assert pilot_windows([pilot]) == []
 
 

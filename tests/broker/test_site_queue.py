@@ -7,9 +7,9 @@ import pytest
 from bursar.broker.economy import AHEAD, MOST_AHEAD
 from bursar.broker.estimates import GUESS
 from bursar.broker.freezable_clock import FreezableClock
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.site_queue import SiteQueue
 from bursar.cluster.element import ComputingElement
+from bursar.model.allocation import Allocation
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.task import Task
 
@@ -34,7 +34,7 @@ def jobs(numbers: Sequence[int], **what: float | int | None) -> list[Task]:
     return [Task(id=str(number), **what) for number in numbers]  # type: ignore[arg-type]
 
 
-def given(pilots: Sequence[Pilot]) -> dict[str, tuple[int, ...]]:
+def given(pilots: Sequence[Allocation]) -> dict[str, tuple[int, ...]]:
     """Which pilot gets which jobs."""
     return {pilot.name: pilot.tasks for pilot in pilots}
 

@@ -10,8 +10,8 @@ from tests.broker.supply_rig import World
 from tests.recording import assert_recorded, pick
 
 from bursar.broker.economy import EconomyScheduler
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.strategies import Named
+from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.goal import Goal
 from bursar.model.outcome import Status
@@ -50,7 +50,7 @@ class Traced(World):
 
         self.economy.take_events = told  # type: ignore[method-assign]
 
-    def _take_in(self, pilots: Sequence[Pilot]) -> None:
+    def _take_in(self, pilots: Sequence[Allocation]) -> None:
         for p in pilots:
             self.log.append(
                 f"  pilot {p.name} at {p.site}: {p.tasks} for {p.duration} at {p.unit_price},"
@@ -61,10 +61,10 @@ class Traced(World):
 
     # The other tests' checks are of worlds without shared sites, limits and waits.
 
-    def _hear(self, pilots: Sequence[Pilot]) -> None:
+    def _hear(self, pilots: Sequence[Allocation]) -> None:
         self.economy.take_events()
 
-    def _check(self, pilot: Pilot) -> None:
+    def _check(self, pilot: Allocation) -> None:
         assert pilot.tasks
 
     def _check_places(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bursar.dispatch.queue import GUESS, TaskQueue, UnplaceableTasks
-from bursar.dispatch.server import LeaseLoad
+from bursar.model.allocation import AllocationLoad
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Shell
@@ -316,7 +316,7 @@ def test_a_busy_lease_is_not_idle(room: Any, until: Any) -> None:
             await until(lambda: sum(dispatcher.running().values()) == 1)
             await until(lambda: dispatcher.leases()["lease-1"].ready == 2)
             assert dispatcher.leases() == {
-                "lease-1": LeaseLoad(ready=2, busy=1, idle_since=None, joined=2)
+                "lease-1": AllocationLoad(ready=2, busy=1, idle_since=None, joined=2)
             }
             dispatcher.cancel(0)
             await until(lambda: dispatcher.leases()["lease-1"].idle_since is not None)

@@ -4,13 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationLoss,
     AllocationRelease,
-    AllocationRequest,
     BackfillWindow,
     PoolDecision,
     PoolSite,
@@ -115,7 +113,7 @@ class World:
         return sum(
             a.processors
             for a in self.there.values()
-            if a.began is not None and site in (None, a.site)
+            if a.granted is not None and site in (None, a.site)
         )
 
     def taken(self, site: str) -> int:
@@ -124,7 +122,7 @@ class World:
 
     def pending(self, site: str) -> int:
         """Requests that wait."""
-        return sum(1 for a in self.there.values() if a.site == site and a.began is None)
+        return sum(1 for a in self.there.values() if a.site == site and a.granted is None)
 
     def demand(self) -> ProcessorDemand:
         """Of tasks that are there and not done."""
@@ -154,9 +152,9 @@ class World:
                 backfill_windows=holes if ground.shows else (),
             )
         spent = sum(
-            a.processors * (self.grounds[a.site].view.unit_price or 0.0) * a.seconds
+            a.processors * (self.grounds[a.site].view.unit_price or 0.0) * a.duration
             for a in self.there.values()
-            if a.began is not None and math.isfinite(a.seconds)
+            if a.granted is not None and math.isfinite(a.duration)
         )
         return PoolSnapshot(
             now=self.now,
@@ -207,7 +205,7 @@ class World:
             site=ask.site,
             processors=ask.processors,
             asked=self.now,
-            seconds=ask.seconds,
+            duration=ask.duration,
             bundle=ask.bundle,
             race=ask.race,
         )
@@ -215,8 +213,8 @@ class World:
     def _give_back(self, name: str) -> None:
         one = self.there[name]
         assert not one.leaving, "given back twice"
-        assert one.busy == 0, "given back while it works"
-        if one.began is None:
+        assert one.load.busy == 0, "given back while it works"
+        if one.granted is None:
             self._gone(name, "ended")
         else:
             self.there[name] = replace(one, leaving=True)
@@ -248,13 +246,13 @@ class World:
                 over = True
             if over:
                 self._gone(name, "ended")
-            elif name in self.ends and one.began is not None:
+            elif name in self.ends and one.granted is not None:
                 loss, after = self.ends[name]
-                if one.began + after <= self.now:
+                if one.granted + after <= self.now:
                     self._gone(name, loss, "node failure")
         for name in list(self.there):
             one, ground = self.there[name], self.grounds[self.there[name].site]
-            if one.began is not None or one.asked + ground.delay > self.now:
+            if one.granted is not None or one.asked + ground.delay > self.now:
                 continue
             free = ground.ours(self.now) - self.held(one.site)
             least = self.asks[name].least_processors or one.processors
@@ -263,9 +261,9 @@ class World:
                 self.there[name] = replace(
                     one,
                     processors=size,
-                    began=self.now,
-                    until=self.now + one.seconds,
-                    idle_since=self.now,
+                    granted=self.now,
+                    until=self.now + one.duration,
+                    load=AllocationLoad(idle_since=self.now),
                 )
                 self.pool.began(name, self.now)
         for name in list(self.there):
@@ -275,18 +273,20 @@ class World:
     def _fall_silent(self, name: str) -> None:
         """Workers go away and come back; what ran on them waits again."""
         one = self.there[name]
-        if one.began is None:
+        if one.granted is None:
             return
         silent, begin, end = self.silent.get(name, (0, 0.0, 0.0))
-        is_silent = one.began + begin <= self.now < one.began + end
+        is_silent = one.granted + begin <= self.now < one.granted + end
         ready = max(0, one.processors - silent) if is_silent else one.processors
-        joined = max(one.joined or 0, ready)
-        since = one.silent_since
-        if ready < one.ready and joined:
+        joined = max(one.load.joined or 0, ready)
+        since = one.load.silent_since
+        if ready < one.load.ready and joined:
             since = self.now
         elif ready == joined:
             since = None
-        self.there[name] = replace(one, ready=ready, joined=joined, silent_since=since)
+        self.there[name] = replace(
+            one, load=replace(one.load, ready=ready, joined=joined, silent_since=since)
+        )
         busy = 0
         for w in self.work:
             if w.on == name and math.isnan(w.ended):
@@ -305,8 +305,8 @@ class World:
                 continue
             for name, one in self.there.items():
                 speed = self.grounds[one.site].view.speed
-                fits = one.ready - busy[name] >= w.width
-                if one.began is None or one.leaving or not fits:
+                fits = one.load.ready - busy[name] >= w.width
+                if one.granted is None or one.leaving or not fits:
                     continue
                 if one.until - self.now < w.seconds / speed:
                     continue
@@ -315,9 +315,11 @@ class World:
                 break
         for name, one in self.there.items():
             since = None
-            if one.began is not None and not busy[name]:
-                since = self.now if one.idle_since is None else one.idle_since
-            self.there[name] = replace(one, busy=busy[name], idle_since=since)
+            if one.granted is not None and not busy[name]:
+                since = one.load.idle_since
+                since = self.now if since is None else since
+            load = replace(one.load, busy=busy[name], idle_since=since)
+            self.there[name] = replace(one, load=load)
 
     def _next(self) -> float:
         moments = [self.pool.wake, *self.leaving.values()]
@@ -327,14 +329,14 @@ class World:
             elif w.on is not None and math.isnan(w.ended):
                 moments.append(w.started + w.seconds / w.speed)
         for name, one in self.there.items():
-            if one.began is None:
+            if one.granted is None:
                 moments.append(one.asked + self.grounds[one.site].delay)
             else:
                 moments.append(one.until)
                 if name in self.silent:
-                    moments.extend(one.began + moment for moment in self.silent[name][1:])
+                    moments.extend(one.granted + moment for moment in self.silent[name][1:])
                 if name in self.ends:
-                    moments.append(one.began + self.ends[name][1])
+                    moments.append(one.granted + self.ends[name][1])
         for ground in self.grounds.values():
             moments.extend(moment for moment, _ in ground.free)
         return min((m for m in moments if m > self.now), default=math.inf)

@@ -5,8 +5,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bursar.model.allocation import Allocation
 from bursar.model.provisioning import AcquisitionPolicy
-from bursar.provisioning.pool_snapshot import Allocation, BackfillWindow, PoolSite
+from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
 from bursar.provisioning.request_shaping import (
     SLACK,
     RequestShape,
@@ -149,7 +150,7 @@ def test_lengths_are_learned_where_nothing_is_known() -> None:
 
 def waiting(name: str, processors: int, asked: float = 0.0) -> Allocation:
     """A request in the queue."""
-    return Allocation(name=name, site="a", processors=processors, asked=asked, seconds=3600.0)
+    return Allocation(name=name, site="a", processors=processors, asked=asked, duration=3600.0)
 
 
 def test_requests_move_into_holes_that_have_opened() -> None:

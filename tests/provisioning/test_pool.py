@@ -9,18 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.provisioning.pool_rig import Ground, Work, World
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, Release
 from bursar.provisioning.acquisition_round import HOLD
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationLoss,
-    AllocationRelease,
-    AllocationRequest,
-    PoolSite,
-    PoolSnapshot,
-)
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 from bursar.provisioning.unresponsive import PARTING
 from bursar.provisioning.wait_prediction import STARTS
 
@@ -227,7 +221,7 @@ def test_processors_are_asked_for_as_long_as_there_is_work() -> None:
     made = world(view, bag(40))
     made.run(0.5)
     (ask,) = made.asked()
-    assert ask.seconds == 40 * 100 / 4 * 1.25 + 30
+    assert ask.duration == 40 * 100 / 4 * 1.25 + 30
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(1.0, 60.0), (100.0, 155.0), (3000.0, 3600.0)])
@@ -235,7 +229,7 @@ def test_time_is_bounded_and_holds_the_longest_task(seconds: float, asked: float
     """The rules' shortest and longest; an hour here."""
     made = world(site(acquisition="all-at-once"), bag(1, seconds))
     made.run(0.5)
-    assert [ask.seconds for ask in made.asked()] == [asked]
+    assert [ask.duration for ask in made.asked()] == [asked]
 
 
 def test_the_queues_limit_holds() -> None:
@@ -243,7 +237,7 @@ def test_the_queues_limit_holds() -> None:
     view = replace(site(acquisition="all-at-once", processors=4), longest=1800.0)
     made = world(view, bag(500))
     made.run(0.5)
-    assert [ask.seconds for ask in made.asked()] == [1800.0]
+    assert [ask.duration for ask in made.asked()] == [1800.0]
 
 
 def test_a_task_that_fits_nowhere_is_said_to() -> None:
@@ -320,7 +314,7 @@ def test_no_more_is_asked_than_there_is_money_for() -> None:
     view = site(acquisition="one-at-a-time", unit_price=1.0)
     made = world(view, bag(10), budget=4.5 * 155.0)
     made.run(0.5)
-    total = sum(a.processors * a.seconds for a in made.asked())
+    total = sum(a.processors * a.duration for a in made.asked())
     assert made.asked()
     assert total <= 4.5 * 155.0
 
@@ -343,7 +337,7 @@ def test_the_same_need_races_on_several_sites() -> None:
 
     def look(w: World) -> None:
         for name in w.grounds:
-            raced = [a for a in w.there.values() if a.race and a.began is None and a.site == name]
+            raced = [a for a in w.there.values() if a.race and a.granted is None and a.site == name]
             assert len(raced) <= 2
 
     made.on_step = look
@@ -515,11 +509,10 @@ def test_requests_that_serve_nobody_are_made_ever_more_rarely() -> None:
                         site="a",
                         processors=decision.processors,
                         asked=now,
-                        seconds=decision.seconds,
-                        began=now,
-                        until=now + decision.seconds,
-                        ready=decision.processors,
-                        idle_since=now,
+                        duration=decision.duration,
+                        granted=now,
+                        until=now + decision.duration,
+                        load=AllocationLoad(ready=decision.processors, idle_since=now),
                     )
                 )
             else:
@@ -651,8 +644,13 @@ def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
     def look(w: World) -> None:
         laws(w)
         for a in w.there.values():  # what is silent and of use to nobody is not kept for long
-            if a.joined and not a.ready and a.silent_since is not None and not a.leaving:
-                assert w.now < a.silent_since + PARTING
+            if (
+                a.load.joined
+                and not a.load.ready
+                and a.load.silent_since is not None
+                and not a.leaving
+            ):
+                assert w.now < a.load.silent_since + PARTING
         assert w.pool.decide(w.view()) == []  # a world that has not changed moves nothing
 
     made.on_step = look

@@ -6,16 +6,11 @@ from dataclasses import replace
 import pytest
 from tests.provisioning.pool_rig import Ground, Silence, Work, World
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationRelease,
-    AllocationRequest,
-    PoolSite,
-    PoolSnapshot,
-)
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 from bursar.provisioning.unresponsive import (
     PARTING,
     RETURNING,
@@ -89,7 +84,7 @@ def test_one_node_of_several_is_replaced_and_the_others_go_on() -> None:
     made.run(500.0)
     assert asked(made) == [(0.0, 12), (51.0 + RETURNING, 4)]
     assert given_back(made) == []
-    assert made.there["lease-1"].busy == 8
+    assert made.there["lease-1"].load.busy == 8
     made.run(5000.0)
     assert made.done()
     assert [w.speed for w in made.work if w.started == 1.0] == [1.0] * 8  # never cut off
@@ -111,7 +106,7 @@ def test_workers_that_come_back_later_keep_their_allocation() -> None:
     made.run(200.0)
     assert asked(made) == [(0.0, 4), (61.0, 4)]
     assert [reason for _, reason in given_back(made)] == ["no task is left for it"]
-    assert made.there["lease-1"].busy == 4
+    assert made.there["lease-1"].load.busy == 4
     made.run(5000.0)
     assert made.done()
     assert made.there == {}
@@ -160,7 +155,7 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
     pool = PilotPool()
     view = PoolSite(name="a", processors=16, rules=AcquisitionPolicy(acquisition="all-at-once"))
     demand = ProcessorDemand(tasks=2, processors=2, widest=1, work=20.0, longest=10.0)
-    ask = AllocationRequest(site="a", processors=4, seconds=900.0)
+    ask = AllocationRequest(site="a", processors=4, duration=900.0)
     pool.asked("x", ask, 0.0)
     pool.began("x", 1.0)
     one = Allocation(
@@ -168,11 +163,10 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
         site="a",
         processors=4,
         asked=0.0,
-        seconds=900.0,
-        began=1.0,
+        duration=900.0,
+        granted=1.0,
         until=901.0,
-        joined=4,
-        idle_since=30.0,
+        load=AllocationLoad(joined=4, idle_since=30.0),
     )
     shown = PoolSnapshot(now=30.0, demand=demand, allocations=(one,), sites={"a": view})
     (decision,) = pool.decide(shown)
@@ -180,11 +174,13 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
     assert decision.processors == 2
     pool.ended("x", 31.0, "ended")
     assert pool.given_up == {}
-    assert responsive_allocation(replace(one, ready=1), 30.0).processors == 1
+    assert (
+        responsive_allocation(replace(one, load=replace(one.load, ready=1)), 30.0).processors == 1
+    )
 
 
 def test_who_counts_no_workers_has_no_silent_ones() -> None:
-    one = Allocation(name="x", site="a", processors=4, asked=0.0, seconds=900.0, began=1.0)
+    one = Allocation(name="x", site="a", processors=4, asked=0.0, duration=900.0, granted=1.0)
     assert responsive_allocation(one, 800.0) is one
-    assert responsive_allocation(replace(one, joined=0), 800.0).processors == 0
+    assert responsive_allocation(replace(one, load=AllocationLoad(joined=0)), 800.0).processors == 0
     assert PilotPool().wake == math.inf

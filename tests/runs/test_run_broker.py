@@ -14,6 +14,7 @@ from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.dispatch.journal import read_journal
 from bursar.model.admission import Refusal
+from bursar.model.allocation import AllocationLoss
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import BursarError, SiteError
@@ -24,7 +25,6 @@ from bursar.model.status import SiteStatus
 from bursar.model.step import Shell
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.runs.brokerage import RunBroker
 from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.folder import RunFolder

@@ -250,7 +250,7 @@ def test_a_pool_that_fails_gives_everything_back(
     decide = PilotPool.decide
 
     def once(self: PilotPool, view: PoolSnapshot) -> list[PoolDecision]:
-        if any(a.began is not None for a in view.allocations):
+        if any(a.granted is not None for a in view.allocations):
             raise ValueError("a slip")
         return decide(self, view)
 

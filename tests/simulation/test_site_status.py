@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.simulation.test_loaded import trace
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
@@ -28,12 +28,11 @@ def opened(facts: SiteFacts) -> SimulatedSite:
     return SimulatedGrid([facts]).open(WORK, ExecutionUncertainty())[facts.name]
 
 
-def pilot(processors: int, start: float | None, duration: float = 60.0) -> Pilot:
-    return Pilot(
+def pilot(processors: int, start: float | None, duration: float = 60.0) -> Allocation:
+    return Allocation(
         name="lease-1",
         site="s",
         processors=processors,
-        own=processors,
         start=start,
         duration=duration,
         unit_price=None,
@@ -41,7 +40,7 @@ def pilot(processors: int, start: float | None, duration: float = 60.0) -> Pilot
     )
 
 
-async def held(site: SimulatedSite, asked: Pilot) -> Any:
+async def held(site: SimulatedSite, asked: Allocation) -> Any:
     """A pilot there, whose worker reports to somebody who does not answer."""
     server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "broker", 0)
     endpoint = Endpoint(address=server.sockets[0].getsockname()[:2], token="t", run="r")

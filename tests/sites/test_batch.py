@@ -14,14 +14,13 @@ import msgspec
 import pytest
 from tests.cli.conftest import PATIENCE
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, InputError, SiteError
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobUsage, QueueState
 from bursar.provisioning.pilot_usage import PilotUsage
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.batch import BatchSite
 from bursar.sites.pilot_job import STARTING
@@ -159,7 +158,7 @@ class Ground:
     def endpoint(self) -> Endpoint:
         return Endpoint(address=("127.0.0.1", 1), token="t", run="abcdef", admission=self.gate)
 
-    async def adopt(self, *pilots: Pilot) -> Mapping[str, HeldProcessors]:
+    async def adopt(self, *pilots: Allocation) -> Mapping[str, HeldProcessors]:
         """What an earlier life held of these; all else goes."""
         held = await self.site.adopt(
             pilots, {pilot.name: self.endpoint for pilot in pilots}, self.said.append
@@ -168,7 +167,7 @@ class Ground:
         return held
 
     def acquire(
-        self, pilot: Pilot, *, rigid: bool = False, begin: Any = None
+        self, pilot: Allocation, *, rigid: bool = False, begin: Any = None
     ) -> Coroutine[Any, Any, HeldProcessors]:
         def begun(processors: int | None = None, seconds: float | None = None) -> None:
             self.begun[pilot.name] = (processors, seconds)
@@ -192,13 +191,12 @@ class Ground:
 
 def pilot(
     name: str = "lease-1", processors: int = 2, duration: float = 600.0, **more: Any
-) -> Pilot:
-    return Pilot(
+) -> Allocation:
+    return Allocation(
         **{
             "name": name,
             "site": "c1",
             "processors": processors,
-            "own": processors,
             "start": None,
             "duration": duration,
             "unit_price": 1.0,

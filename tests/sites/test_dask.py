@@ -20,9 +20,9 @@ from tests.sites.dask_clusters import DaskCluster
 from tests.sites.remote.real_service import Dispatcher
 
 import bursar
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.orphans import traces_of
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Copy
@@ -274,11 +274,10 @@ def test_what_was_there_is_paid(tmp_path: Path) -> None:
         site = DaskSite(cluster.facts(), "run", tmp_path)
         loop = asyncio.get_running_loop()
         async with site.opened(), Dispatcher() as endpoint:
-            pilot = Pilot(
+            pilot = Allocation(
                 name="lease-1",
                 site="dask",
                 processors=2,
-                own=2,
                 start=None,
                 duration=60.0,
                 unit_price=1.0,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.sites.local import LocalSite, available_memory
@@ -17,12 +17,11 @@ FACTS = SiteFacts(name="here", processors=4)
 ENDPOINT = Endpoint(address=("127.0.0.1", 1), token="t", run="r")
 
 
-def pilot(name: str, processors: int) -> Pilot:
-    return Pilot(
+def pilot(name: str, processors: int) -> Allocation:
+    return Allocation(
         name=name,
         site="here",
         processors=processors,
-        own=processors,
         start=0.0,
         duration=60.0,
         unit_price=None,

@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bursar.api.offers import HAND_OVER, SLOWER, start_up
-from bursar.broker.pilot_plan import Pilot, plan_pilots
+from bursar.broker.pilot_plan import plan_pilots
 from bursar.market.guard import LEAD, BudgetGuard
-from bursar.market.lease import Lease
+from bursar.market.lease import Lease, lease_of
+from bursar.model.allocation import Allocation
 from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
@@ -182,7 +183,7 @@ def _stopping(goal: Goal) -> float:
     return min((share for share, action in goal.on_budget.items() if action != "warn"), default=1.0)
 
 
-def _agreed(pilot: Pilot, site: SiteFacts) -> int:
+def _agreed(pilot: Allocation, site: SiteFacts) -> int:
     """Return the micro-units that a pilot needs set aside at the begin."""
     lease = _lease(pilot, "", site)
     seconds = 0.0 if lease.until is None else lease.until - lease.start
@@ -194,7 +195,7 @@ def _least_seconds(site: SiteFacts) -> float:
     return 0.0 if site.batch is None else site.acquiring.shortest
 
 
-def _lease(pilot: Pilot, currency: str, site: SiteFacts) -> Lease:
+def _lease(pilot: Allocation, currency: str, site: SiteFacts) -> Lease:
     """
     Return the lease of a pilot of a plan, on the plan's clock.
 
@@ -202,19 +203,10 @@ def _lease(pilot: Pilot, currency: str, site: SiteFacts) -> Lease:
     begins at 0; ``until`` is None when the pilot has no set end.
     """
     start = pilot.start or 0.0
-    return Lease(
-        id=pilot.name,
-        site=pilot.site,
-        processors=pilot.own or pilot.processors,
-        unit_price=pilot.unit_price if pilot.own else 0.0,
-        fixed_price=pilot.fixed_price if pilot.own else 0.0,
-        currency=currency,
-        start=start,
-        until=None if pilot.end == math.inf else max(pilot.end, start + _least_seconds(site)),
-        # A run that is killed may leave its pilots behind for so long; a budget that cannot hold
-        # this starts nothing.
-        unwatched=site.unwatched,
-    )
+    until = max(pilot.latest_end, start + _least_seconds(site))
+    # A run that is killed may leave its pilots behind for so long; a budget that cannot hold this
+    # starts nothing.
+    return lease_of(pilot, start, currency=currency, until=until, unwatched=site.unwatched)
 
 
 _CLOSE = 1e-9

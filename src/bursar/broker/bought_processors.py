@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.site import SiteFacts
 
 
@@ -49,13 +49,12 @@ class BoughtProcessor:
         """Return whether the processor was booked and has not begun."""
         return now < self.begin
 
-    def pilot(self, site: SiteFacts, tasks: Sequence[int], now: float) -> Pilot:
+    def pilot(self, site: SiteFacts, tasks: Sequence[int], now: float) -> Allocation:
         """Return the pilot that runs jobs on this processor, a new one or one to be extended."""
-        return Pilot(
+        return Allocation(
             name=self.name,
             site=self.site,
             processors=1,
-            own=1,
             start=None if math.isinf(self.begin) else self.begin,
             booked=not math.isinf(self.begin),
             duration=self.until - max(now, self.begin),

@@ -16,10 +16,10 @@ from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
 from bursar.cluster.element import ComputingElement
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
@@ -135,7 +135,7 @@ class BrokeredScheduler:
 
     # What the run asks.
 
-    def begin(self, past: ResumeState) -> list[Pilot]:
+    def begin(self, past: ResumeState) -> list[Allocation]:
         """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
         self._clock, self._alert = past.clock, past.alert
         self._pilots = past.pilots
@@ -149,7 +149,7 @@ class BrokeredScheduler:
             self._match(ready)
             return self._fill()
 
-    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+    def ended(self, outcomes: Sequence[Ended]) -> list[Allocation]:
         """Return pilots for jobs that can start after attempts that ended together."""
         ready: list[int] = []
         for outcome, final in outcomes:
@@ -166,7 +166,7 @@ class BrokeredScheduler:
         """Whether a job is on the pilot, by the events reported so far."""
         return any(queue.holds(lease) for queue in self._queues.values())
 
-    def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
+    def lost(self, pilot: Allocation, reason: str) -> list[Allocation] | None:
         """Match the lost pilot's jobs anew; a site that fails repeatedly gets no more."""
         queue = self._queues[pilot.site]
         if not queue.holds(pilot.name):
@@ -185,7 +185,7 @@ class BrokeredScheduler:
             self._match(again)
             return self._fill()
 
-    def short(self, pilot: Pilot) -> None:
+    def short(self, pilot: Allocation) -> None:
         """
         Take back the new jobs of an unaffordable pilot, to be matched anew after another pilot's
         end.
@@ -195,11 +195,11 @@ class BrokeredScheduler:
             self._withdraw(task)
         self._is_short = True
 
-    def amend(self, goal: Goal) -> list[Pilot]:
+    def amend(self, goal: Goal) -> list[Allocation]:
         """Retry jobs that lacked money; the broker does not look at the goal."""
         return self._fill_again([])
 
-    def poll(self) -> list[Pilot]:
+    def poll(self) -> list[Allocation]:
         """Handle files that have come, waits that are over, and changes of the index."""
         messages, self._staging_results = self._staging_results, []
         with self._moment.held():
@@ -229,7 +229,7 @@ class BrokeredScheduler:
             self._index_changed = True
             self._alert()
 
-    def routed(self, pilot: Pilot) -> Pilot:
+    def routed(self, pilot: Allocation) -> Allocation:
         """Return the pilot unchanged: matchmaking chose the site before."""
         return pilot
 
@@ -413,7 +413,7 @@ class BrokeredScheduler:
 
     # Sending.
 
-    def _fill(self) -> list[Pilot]:
+    def _fill(self) -> list[Allocation]:
         """Give free processors to waiting jobs; release idle ones."""
         if self._is_short:
             return []
@@ -425,7 +425,7 @@ class BrokeredScheduler:
                 self._note(task, pilot, now)
         return pilots
 
-    def _fill_again(self, ready: list[int]) -> list[Pilot]:
+    def _fill_again(self, ready: list[int]) -> list[Allocation]:
         """Match again the jobs that lacked money."""
         unpaid, self._unpaid = self._unpaid, []
         self._is_short = False
@@ -439,7 +439,7 @@ class BrokeredScheduler:
 
     # What the journal keeps of it.
 
-    def _note(self, task: int, pilot: Pilot, now: float) -> None:
+    def _note(self, task: int, pilot: Allocation, now: float) -> None:
         match = self._matches[task]
         weighed = [
             SiteDecision(

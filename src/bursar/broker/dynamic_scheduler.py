@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome
 
@@ -63,29 +63,29 @@ class DynamicScheduler(Protocol):
     A pilot that is there already is asked for again with the task it runs next.
     """
 
-    def begin(self, past: ResumeState) -> list[Pilot]:
+    def begin(self, past: ResumeState) -> list[Allocation]:
         """Return pilots for tasks that can start at once."""
 
-    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+    def ended(self, outcomes: Sequence[Ended]) -> list[Allocation]:
         """Return pilots for tasks that can start after attempts that ended together."""
 
     def holds(self, lease: str) -> bool:
         """Whether the scheduler still needs an existing pilot, which must not be released yet."""
 
-    def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
+    def lost(self, pilot: Allocation, reason: str) -> list[Allocation] | None:
         """
         Return pilots in place of one that came to nothing.
 
         None where the scheduler cannot go on without the pilot; the run then ends.
         """
 
-    def short(self, pilot: Pilot) -> None:
+    def short(self, pilot: Allocation) -> None:
         """Unbind the new tasks of a pilot that cannot be paid now."""
 
-    def amend(self, goal: Goal) -> list[Pilot]:
+    def amend(self, goal: Goal) -> list[Allocation]:
         """Take in a changed goal; return the pilots that the new goal asks for."""
 
-    def poll(self) -> list[Pilot]:
+    def poll(self) -> list[Allocation]:
         """
         Return pilots for tasks that can start now that time has passed; called at :attr:`wake`.
         """
@@ -94,7 +94,7 @@ class DynamicScheduler(Protocol):
     def wake(self) -> float:
         """Time of the next :meth:`poll`, seconds on the run's clock; infinite for never."""
 
-    def routed(self, pilot: Pilot) -> Pilot:
+    def routed(self, pilot: Allocation) -> Allocation:
         """
         Choose the pilot's site; called on sending, since each pilot sent changes the queues.
         """

@@ -23,11 +23,11 @@ from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.estimates import GUESS, RuntimeEstimates, even_share, sizes_of
 from bursar.broker.explorer import GridExplorer
 from bursar.broker.feasibility import GoalFeasibility, assess_feasibility
-from bursar.broker.pilot_plan import Pilot
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import Ahead, CampaignTrader
 from bursar.market.agreement import Agreement
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
@@ -114,7 +114,7 @@ class EconomyScheduler:
 
     # What the run asks.
 
-    def begin(self, past: ResumeState) -> list[Pilot]:
+    def begin(self, past: ResumeState) -> list[Allocation]:
         """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
         self._take_up(past)
         kept = [self._pilot(held, held.tasks, held.begin) for held in self._bought]
@@ -175,7 +175,7 @@ class EconomyScheduler:
         """
         return self._estimates.runs(site) * self._sizes[task]
 
-    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+    def ended(self, outcomes: Sequence[Ended]) -> list[Allocation]:
         """Return pilots for jobs that are sent after attempts that ended together."""
         for outcome, final in outcomes:
             self._take_in(outcome)
@@ -216,7 +216,7 @@ class EconomyScheduler:
         """Whether a job is on the pilot, by the events reported so far."""
         return lease in self._bought
 
-    def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
+    def lost(self, pilot: Allocation, reason: str) -> list[Allocation] | None:
         """Take back the lost pilot's jobs; a site that fails repeatedly gets no more."""
         processor = self._bought.forget(pilot.name)
         if processor is None:
@@ -230,7 +230,7 @@ class EconomyScheduler:
         self._advice = None  # made for processors that are gone
         return self._decide()
 
-    def short(self, pilot: Pilot) -> None:
+    def short(self, pilot: Allocation) -> None:
         """Take back the jobs of an unaffordable pilot until another pilot has ended."""
         processor = self._bought.get(pilot.name)
         if processor is None:
@@ -241,7 +241,7 @@ class EconomyScheduler:
             self._bought.forget(pilot.name)
         self._short = True  # no more is sent until an end frees money
 
-    def amend(self, goal: Goal) -> list[Pilot]:
+    def amend(self, goal: Goal) -> list[Allocation]:
         """Take in a new goal."""
         self._goal = goal
         self._adviser = _adviser(self._strategy, goal)
@@ -258,7 +258,7 @@ class EconomyScheduler:
                     self._take_back(held, task)
                 self._bought.forget(held.name)
 
-    def poll(self) -> list[Pilot]:
+    def poll(self) -> list[Allocation]:
         """Decide anew: a price has changed, or jobs take longer than was estimated."""
         now = self._clock()
         self._backlog.take_up(now)
@@ -272,7 +272,7 @@ class EconomyScheduler:
         """Time of the next :meth:`poll`, seconds since the begin; infinite for never."""
         return min(self._wake, self._backlog.next_up)
 
-    def routed(self, pilot: Pilot) -> Pilot:
+    def routed(self, pilot: Allocation) -> Allocation:
         """Return the pilot unchanged: this scheduler chose the site when it planned the pilot."""
         return pilot
 
@@ -295,10 +295,10 @@ class EconomyScheduler:
 
     # Deciding.
 
-    def _decide(self) -> list[Pilot]:
+    def _decide(self) -> list[Allocation]:
         """Return pilots for the jobs that are sent now."""
         now = self._clock()
-        sent: list[Pilot] = []
+        sent: list[Allocation] = []
         if self._backlog.jobs and not self._verdict and not self._short:
             if self._advice is None or self._is_stale():
                 self._advise(now)
@@ -420,7 +420,7 @@ class EconomyScheduler:
 
     # Sending.
 
-    def _send(self, advice: ScheduleAdvice, now: float) -> list[Pilot]:
+    def _send(self, advice: ScheduleAdvice, now: float) -> list[Allocation]:
         batches: dict[str, list[int]] = {}
         money = self._money_left(now)
         for name, given, may_now in zip(self._advised, advice.given, advice.now, strict=True):
@@ -565,7 +565,7 @@ class EconomyScheduler:
             seconds = max(_SHORTEST, min(seconds, affordable))
         return seconds if limit is None else min(seconds, limit)
 
-    def _pilot(self, held: BoughtProcessor, tasks: Sequence[int], now: float) -> Pilot:
+    def _pilot(self, held: BoughtProcessor, tasks: Sequence[int], now: float) -> Allocation:
         return held.pilot(self._facts[held.site], tasks, now)
 
     # What is kept of it.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.errors import BudgetStop
 from bursar.model.goal import Goal
 from bursar.model.outcome import Status
@@ -36,7 +36,7 @@ class JustInTimeScheduler:
         self._sent = 0
         self._cuts: dict[int, int] = {}  # how often the time of a task was over before it ended
 
-    def begin(self, past: ResumeState) -> list[Pilot]:
+    def begin(self, past: ResumeState) -> list[Allocation]:
         """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
         self._sent = past.pilots
         succeeded = past.succeeded
@@ -48,7 +48,7 @@ class JustInTimeScheduler:
             if not missing and task not in succeeded
         ]
 
-    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+    def ended(self, outcomes: Sequence[Ended]) -> list[Allocation]:
         """Return pilots for tasks that can start after attempts, by task number."""
         ready: list[int] = []
         for outcome, final in outcomes:
@@ -64,18 +64,18 @@ class JustInTimeScheduler:
         """Return False: a pilot serves one attempt only."""
         return False
 
-    def lost(self, pilot: Pilot, reason: str) -> None:
+    def lost(self, pilot: Allocation, reason: str) -> None:
         """Return None, which ends the run: best effort has no other place for a task."""
 
-    def short(self, pilot: Pilot) -> None:
+    def short(self, pilot: Allocation) -> None:
         """Stop the run, since this scheduler does not handle a lack of money."""
         raise BudgetStop(f"{pilot.site}: there is no money for {pilot.name}")
 
-    def amend(self, goal: Goal) -> list[Pilot]:
+    def amend(self, goal: Goal) -> list[Allocation]:
         """Ignore the new goal, since best effort has none."""
         return []
 
-    def poll(self) -> list[Pilot]:
+    def poll(self) -> list[Allocation]:
         """Return nothing: no decision depends on the time alone."""
         return []
 
@@ -101,7 +101,7 @@ class JustInTimeScheduler:
                 ready.append(child)
         return ready
 
-    def routed(self, pilot: Pilot) -> Pilot:
+    def routed(self, pilot: Allocation) -> Allocation:
         """
         Choose the pilot's site; called on sending, since each pilot sent changes the queues.
         """
@@ -117,14 +117,13 @@ class JustInTimeScheduler:
             fixed_price=site.fixed_price,
         )
 
-    def _pilot(self, task: int) -> Pilot:
+    def _pilot(self, task: int) -> Allocation:
         self._sent += 1
         width = self._workflow.tasks[task].processors
-        return Pilot(
+        return Allocation(
             name=f"lease-{self._sent}",
             site="",
             processors=width,
-            own=width,
             start=None,
             duration=math.inf,
             unit_price=None,

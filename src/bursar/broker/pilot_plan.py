@@ -4,9 +4,10 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
+from bursar.model.allocation import Allocation
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.task import Task
 
@@ -14,70 +15,7 @@ ROUNDING = 1e-6
 """Seconds within which one task's end is the next one's start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pilot:
-    """
-    Processors of one site that are held together for a time, and the tasks they run.
-
-    Parameters
-    ----------
-    name
-        Name of the pilot and its lease, unique in a run.
-    site
-        Name of the site.
-    processors
-        Number of processors.
-    own
-        Number of processors that the pilot pays for; pilots of slots paid whole pay the others.
-    start
-        Seconds on the plan's clock; None: when the site's queue lets it.
-    duration
-        Longest duration in seconds; infinite: until the pilot is released.
-    unit_price
-        Currency units per processor-second of its own; None when unknown.
-    fixed_price
-        Currency units charged once; None when unknown.
-    whole
-        Whether the whole duration is paid, used or not.
-    works
-        Whether workers are started on it; otherwise it only pays for those of others.
-    extensible
-        Whether the pilot outlasts its duration while a task runs, as far as the money goes.
-    booked
-        Whether the pilot was booked ahead: the processors are kept from the agreed start on.
-    tasks
-        Numbers of the pilot's tasks, in order of execution.
-    least_processors, least_duration
-        Least processors and least seconds accepted for an earlier start; None: no less than asked.
-    bundle, copies
-        Name of the pilots submitted together, and their number; empty for a single pilot.
-    """
-
-    name: str
-    site: str
-    processors: int
-    own: int
-    start: float | None
-    duration: float
-    unit_price: float | None
-    fixed_price: float | None
-    whole: bool = False
-    works: bool = True
-    extensible: bool = False
-    booked: bool = False
-    tasks: tuple[int, ...] = ()
-    least_processors: int | None = None
-    least_duration: float | None = None
-    bundle: str = ""
-    copies: int = 1
-
-    @property
-    def end(self) -> float:
-        """Latest end, seconds on the plan's clock."""
-        return math.inf if self.start is None else self.start + self.duration
-
-
-def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilot]:
+def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Allocation]:
     """
     Return the pilots that a plan requests from sites, ordered by start.
 
@@ -98,7 +36,7 @@ def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilo
     ValueError
         When a placement holds processors that were not bought.
     """
-    made: list[Pilot] = []
+    made: list[Allocation] = []
     by_site: dict[str, list[Purchase]] = defaultdict(list)
     for purchase in plan.purchases:
         by_site[purchase.slot.site].append(purchase)
@@ -111,7 +49,7 @@ def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilo
     return [replace(pilot, name=f"lease-{before + i}") for i, pilot in enumerate(made, 1)]
 
 
-def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
+def pilot_windows(pilots: Iterable[Allocation]) -> list[tuple[float, float, int]]:
     """
     Return start, duration and processors of the time that pilots with an end hold, summed up.
 
@@ -124,10 +62,10 @@ def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
         if pilot.start is None or math.isinf(pilot.duration):
             continue
         if pilot.whole:
-            made.append((pilot.start, pilot.duration, pilot.own))
+            made.append((pilot.start, pilot.duration, pilot.paid))
         else:
-            steps[pilot.start] += pilot.own
-            steps[pilot.end] -= pilot.own
+            steps[pilot.start] += pilot.paid
+            steps[pilot.latest_end] -= pilot.paid
     height, begin = 0, 0.0
     for moment in sorted(steps):
         if not steps[moment]:
@@ -141,7 +79,7 @@ def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
 
 def _site_pilots(
     purchases: Sequence[Purchase], placements: Sequence[Placement], tasks: Sequence[Task]
-) -> list[Pilot]:
+) -> list[Allocation]:
     """Return the pilots of one site, without names."""
     offsets = [0, *accumulate(purchase.slot.processors for purchase in purchases)]
     draws = []
@@ -173,13 +111,12 @@ def _is_block(purchase: Purchase) -> bool:
     return purchase.slot.leased or not purchase.slot.divisible
 
 
-def _block(purchase: Purchase, tasks: tuple[int, ...], *, works: bool) -> Pilot:
+def _block(purchase: Purchase, tasks: tuple[int, ...], *, works: bool) -> Allocation:
     slot = purchase.slot
-    return Pilot(
+    return Allocation(
         name="",
         site=slot.site,
         processors=slot.processors,
-        own=slot.processors,
         start=slot.start,
         duration=math.inf if slot.leased else slot.duration,
         unit_price=slot.unit_price,
@@ -194,9 +131,9 @@ def _chains(
     purchases: Sequence[Purchase],
     placed: Sequence[tuple[Placement, Counter[int]]],
     tasks: Sequence[Task],
-) -> list[Pilot]:
+) -> list[Allocation]:
     """Join tasks that follow each other at once, at one width and price, to one pilot each."""
-    made: list[Pilot] = []
+    made: list[Allocation] = []
     open_at: dict[tuple[int, int, float | None], list[int]] = defaultdict(list)
     charged: set[int] = set()
     for placement, drawn in sorted(placed, key=lambda pair: (pair[0].start, pair[0].task)):
@@ -208,7 +145,7 @@ def _chains(
         fixed = _sum((purchases[i].slot.fixed_price, 1) for i in used if i not in charged)
         charged.update(used)
         chains = open_at[width, own, price]
-        last = next((i for i in chains if abs(made[i].end - start) <= ROUNDING), None)
+        last = next((i for i in chains if abs(made[i].latest_end - start) <= ROUNDING), None)
         # A fixed price that is due begins a pilot of its own, so that it is charged exactly once.
         if last is not None and not fixed and placement.finish > start:
             chain = made[last]
@@ -219,14 +156,14 @@ def _chains(
             )
             continue
         # Chains that ended before can never be prolonged: drop them, or the search grows quadratic.
-        chains[:] = [i for i in chains if made[i].end > start - ROUNDING]
+        chains[:] = [i for i in chains if made[i].latest_end > start - ROUNDING]
         chains.append(len(made))
         made.append(
-            Pilot(
+            Allocation(
                 name="",
                 site=placement.site,
                 processors=width,
-                own=own,
+                unpaid=width - own,
                 start=start,
                 duration=placement.finish - start,
                 unit_price=price,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from bursar.broker.economy import AHEAD, MOST_AHEAD
 from bursar.broker.estimates import GUESS
-from bursar.broker.pilot_plan import Pilot
 from bursar.cluster.element import ComputingElement
+from bursar.model.allocation import Allocation
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 
@@ -179,7 +179,7 @@ class SiteQueue:
         self._waiting.clear()
         return left
 
-    def start(self, now: float) -> list[Pilot]:
+    def start(self, now: float) -> list[Allocation]:
         """
         Give pilots to waiting jobs; drop pilots without a job.
 
@@ -190,7 +190,7 @@ class SiteQueue:
 
         Returns
         -------
-        list of Pilot
+        list of Allocation
             New pilots, and existing ones with the jobs added to them.
         """
         given: dict[str, list[int]] = {}
@@ -247,12 +247,11 @@ class SiteQueue:
             seconds = min(seconds, task.wall_limit)
         return max(seconds, _SHORTEST)
 
-    def _pilot(self, held: QueuePilot, tasks: list[int], now: float) -> Pilot:
-        return Pilot(
+    def _pilot(self, held: QueuePilot, tasks: list[int], now: float) -> Allocation:
+        return Allocation(
             name=held.name,
             site=self.facts.name,
             processors=held.width,
-            own=held.width,
             start=None,
             duration=held.until - now,
             unit_price=self.facts.unit_price,

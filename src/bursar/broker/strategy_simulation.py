@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from bursar.broker.dynamic_scheduler import Ended, ResumeState
 from bursar.broker.economy import EconomyScheduler
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.guard import BudgetGuard, budget_amount
-from bursar.market.lease import Lease
+from bursar.market.lease import Lease, lease_of
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
@@ -58,7 +58,7 @@ class StrategySimulationResult:
 class _SimulatedPilot:
     """A pilot in a simulated run: its jobs in order, the first of which runs."""
 
-    pilot: Pilot
+    pilot: Allocation
     until: float
     more: float
     tasks: list[int] = field(default_factory=list)
@@ -151,7 +151,7 @@ class StrategySimulation:
     def _spent(self) -> float:
         return self._paid_before + from_micros(self._guard.spent(self._now))
 
-    def _take(self, pilots: Sequence[Pilot]) -> None:
+    def _take(self, pilots: Sequence[Allocation]) -> None:
         """Open or prolong a lease for each pilot; without money, the pilot's jobs wait."""
         now = self._now
         self._economy.take_events()
@@ -236,18 +236,11 @@ class StrategySimulation:
         leased.until = until
         return False
 
-    def _lease(self, pilot: Pilot) -> Lease:
+    def _lease(self, pilot: Allocation) -> Lease:
         begin = _begin(pilot, self._now)
-        return Lease(
-            id=pilot.name,
-            site=pilot.site,
-            processors=pilot.processors,
-            unit_price=pilot.unit_price,
-            fixed_price=pilot.fixed_price,
-            start=begin,
-            until=begin + pilot.duration,
-            unwatched=self._unwatched(pilot.site),
-        )
+        until = begin + pilot.duration
+        unwatched = self._unwatched(pilot.site)
+        return lease_of(pilot, begin, currency="SU", until=until, unwatched=unwatched)
 
     def _close_idle(self) -> None:
         idle = [name for name, leased in self._leased.items() if not leased.tasks]
@@ -256,7 +249,7 @@ class StrategySimulation:
             self._guard.close(name, self._now)
 
 
-def _begin(pilot: Pilot, now: float) -> float:
+def _begin(pilot: Allocation, now: float) -> float:
     """Return when a pilot's processor is held from: now, or later for a booking."""
     return now if pilot.start is None else max(now, pilot.start)
 

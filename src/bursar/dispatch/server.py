@@ -56,6 +56,7 @@ from bursar.dispatch.wire import (
 from bursar.dispatch.work_directories import folder_name
 from bursar.dispatch.worker_listener import AcceptedConnection
 from bursar.model.admission import Refusal
+from bursar.model.allocation import AllocationLoad
 from bursar.model.campaign import Retry
 from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import BursarError
@@ -100,33 +101,6 @@ class RunPaths:
     files: Path
     work: Path
     logs: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLoad:
-    """
-    Connected and busy processors of a lease.
-
-    Parameters
-    ----------
-    ready
-        Processors whose workers are connected.
-    busy
-        Number of these that have tasks.
-    idle_since
-        Time since which none is busy, seconds since the epoch; None while one is.
-    joined
-        The most processors that were ever connected at one time; None where they are not counted.
-    silent_since
-        Time at which the last of the missing workers disconnected without taking leave, seconds
-        since the epoch; None while none is missing.
-    """
-
-    ready: int
-    busy: int
-    idle_since: float | None
-    joined: int | None = None
-    silent_since: float | None = None
 
 
 @dataclass(slots=True)
@@ -509,10 +483,10 @@ class Dispatcher:
             [name for name, connection in self._connections.items() if self._is_open(connection)],
         )
 
-    def leases(self) -> dict[str, LeaseLoad]:
+    def leases(self) -> dict[str, AllocationLoad]:
         """Return the load of each lease that has workers, or had some that have gone silent."""
         found = {
-            lease: LeaseLoad(
+            lease: AllocationLoad(
                 ready=0,
                 busy=0,
                 idle_since=seen.left_at,
@@ -528,7 +502,7 @@ class Dispatcher:
             before = found.get(connection.lease)
             if before is None:
                 seen = self._attendance.get(connection.lease)
-                found[connection.lease] = LeaseLoad(
+                found[connection.lease] = AllocationLoad(
                     ready=connection.processors,
                     busy=busy,
                     idle_since=idle_since,

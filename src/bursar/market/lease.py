@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from bursar.model.allocation import Allocation
 from bursar.model.money import MICROS, Micros, to_micros
 
 SettledBy = Literal["", "record", "bound"]
@@ -112,3 +113,40 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not self.is_priced or not self.unit_price:
             return math.inf if amount >= self.fixed else -math.inf
         return (amount - self.fixed) / (self.unit_price * MICROS)
+
+
+def lease_of(
+    allocation: Allocation,
+    start: float,
+    *,
+    currency: str,
+    until: float = math.inf,
+    asked: bool = False,
+    unwatched: float = 0.0,
+) -> Lease:
+    """
+    Return the lease by which an allocation is paid.
+
+    An allocation whose processors are all paid by others has a lease that costs nothing.
+
+    Parameters
+    ----------
+    start
+        From when it is paid, seconds on the caller's clock.
+    until
+        Agreed end, seconds on the caller's clock; infinite: none.
+    asked, unwatched
+        See :class:`Lease`.
+    """
+    return Lease(
+        id=allocation.name,
+        site=allocation.site,
+        processors=allocation.paid or allocation.processors,
+        unit_price=allocation.unit_price if allocation.paid else 0.0,
+        fixed_price=allocation.fixed_price if allocation.paid else 0.0,
+        currency=currency,
+        start=start,
+        until=None if asked or math.isinf(until) else until,
+        asked=asked,
+        unwatched=unwatched,
+    )

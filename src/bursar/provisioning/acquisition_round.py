@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bursar.model.allocation import Allocation, AllocationRequest
 from bursar.model.provisioning import Acquisition
 from bursar.provisioning import walltime
 from bursar.provisioning.acquisition import sizes
 from bursar.provisioning.counting import capacity, price, room, widest_at, worst_cost
 from bursar.provisioning.pool_memory import PoolMemory
-from bursar.provisioning.pool_snapshot import Allocation, AllocationRequest, PoolSite, PoolSnapshot
+from bursar.provisioning.pool_snapshot import PoolSite, PoolSnapshot
 from bursar.provisioning.racing import is_racing, racing
 from bursar.provisioning.release import ROUNDING, ends_soon_at, is_active, remaining_processors
 from bursar.provisioning.request_shaping import RequestShape, free_now, shape_requests
@@ -47,10 +48,10 @@ class AcquisitionRound:
             if a.site not in self._room:
                 continue
             self._room[a.site] -= a.processors
-            if a.began is None:
+            if a.granted is None:
                 site = view.sites[a.site]
                 self._pending[a.site] += 1
-                self._money -= worst_cost(site, a.processors, a.seconds)
+                self._money -= worst_cost(site, a.processors, a.duration)
                 if site.unwatched:  # that part is set aside for the request already
                     self._money += worst_cost(site, a.processors, 0.0)
         self._races = {name: racing(view.allocations, name) for name in view.sites}
@@ -166,7 +167,7 @@ class AcquisitionRound:
             site = self._view.sites.get(a.site)
             if site is None or a.processors < self._unit:
                 continue
-            lasts = a.seconds if a.began is None else a.until - now
+            lasts = a.duration if a.granted is None else a.until - now
             if lasts >= demand.longest / site.speed:
                 return True
         return False
@@ -197,9 +198,9 @@ class AcquisitionRound:
         wait, where these are more: on their way, they may take longer than until the next look.
         """
         waits = [
-            RequestShape(processors=a.processors, seconds=a.seconds)
+            RequestShape(processors=a.processors, seconds=a.duration)
             for a in self._stay
-            if a.site == site.name and a.began is None
+            if a.site == site.name and a.granted is None
         ]
         waits.extend(self._made[site.name])
         claims = self._memory.observations[site.name].claims
@@ -345,7 +346,7 @@ class AcquisitionRound:
         starting = False
         for one in self._stay:
             known = self._memory.known.get(one.name)
-            if one.site != site or one.began is not None or known is None or not known.fits:
+            if one.site != site or one.granted is not None or known is None or not known.fits:
                 continue
             if self._view.now < one.asked + HOLD - ROUNDING:
                 self._memory.wake_at(one.asked + HOLD)
@@ -438,8 +439,8 @@ class AcquisitionRound:
             AllocationRequest(
                 site=site.name,
                 processors=shape.processors,
-                seconds=shape.seconds,
-                least_seconds=shape.least_seconds,
+                duration=shape.seconds,
+                least_duration=shape.least_seconds,
                 least_processors=shape.least_processors,
                 bundle=bundle,
                 race=race,

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from bursar.provisioning.pool_snapshot import Allocation, PoolSite, PoolSnapshot
+from bursar.model.allocation import Allocation
+from bursar.provisioning.pool_snapshot import PoolSite, PoolSnapshot
 from bursar.provisioning.walltime import mean_seconds
 
 
@@ -60,12 +61,12 @@ def room(view: PoolSnapshot, allocations: Sequence[Allocation], unit: int) -> in
     for one in allocations:
         if one.site not in needs:
             continue
-        if one.race and one.began is not None:
+        if one.race and one.granted is not None:
             begun.add(one.race)
-        if one.busy == one.processors or one.until < needs[one.site]:
+        if one.load.busy == one.processors or one.until < needs[one.site]:
             continue
-        idle = _in_units(one.processors - one.busy, unit, view.sites[one.site])
-        if one.race and one.began is None:
+        idle = _in_units(one.processors - one.load.busy, unit, view.sites[one.site])
+        if one.race and one.granted is None:
             races[one.race] = max(races.get(one.race, 0), idle)
         else:
             total += idle

@@ -14,18 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
 from bursar.provisioning import walltime
 from bursar.provisioning.acquisition_round import AcquisitionRound
 from bursar.provisioning.counting import room
 from bursar.provisioning.pool_memory import PendingRequest, PoolMemory, SiteObservation
-from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationLoss,
-    AllocationRelease,
-    AllocationRequest,
-    PoolDecision,
-    PoolSnapshot,
-)
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolDecision, PoolSnapshot
 from bursar.provisioning.racing import is_racing, requests_to_withdraw
 from bursar.provisioning.release import (
     ROUNDING,
@@ -121,7 +115,7 @@ class PilotPool:
         """Record a request that was sent under a name."""
         self._memory.known[name] = PendingRequest(ask.site, asked=now, fits=ask.fits)
         if not ask.fits:  # what fits does not queue: it would tell nothing of what does
-            self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
+            self._memory.waits.asked(name, ask.site, ask.processors, ask.duration, now)
 
     def began(self, name: str, now: float) -> None:
         """Record that an allocation has received its processors."""
@@ -185,12 +179,12 @@ class PilotPool:
             known = self._memory.known.get(a.name)
             if known is None:  # of an earlier process
                 known = self._memory.known[a.name] = PendingRequest(a.site)
-            if a.began is not None and known.began is None:
-                self.began(a.name, a.began)
-            known.worked = known.worked or a.busy > 0
+            if a.granted is not None and known.began is None:
+                self.began(a.name, a.granted)
+            known.worked = known.worked or a.load.busy > 0
             # A site is taken to work only after QUICK: nodes that kill every job at once begin
             # jobs, too.
-            if a.busy and view.now - (a.began or view.now) >= QUICK:
+            if a.load.busy and view.now - (a.granted or view.now) >= QUICK:
                 self._memory.health(a.site).worked()
         self._memory.is_hungry = view.demand.tasks > 0
         for name, site in view.sites.items():
@@ -251,7 +245,7 @@ class PilotPool:
                 continue
             # Where what was thought to fit did not start, it is tried ever more rarely.
             patience = site.rules.probe_every * 2.0 ** tried.get(name, 0)
-            waiting = [a for a in stay if a.began is None and a.site == name]
+            waiting = [a for a in stay if a.granted is None and a.site == name]
             if not waiting:
                 continue
             wanted = walltime.wanted_seconds(view.demand, site, room(view, stay, 1))
@@ -295,7 +289,7 @@ class PilotPool:
         passed = True
         for a in sorted(stay, key=lambda a: (-a.asked, a.processors)):
             site = view.sites.get(a.site)
-            if a.began is not None or site is None or a.processors > spare:
+            if a.granted is not None or site is None or a.processors > spare:
                 continue
             # A racing request may be lost to its rivals anyhow, so it never counts towards the
             # least number.

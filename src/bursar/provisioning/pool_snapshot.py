@@ -2,69 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from bursar.model.allocation import Allocation, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import SiteFacts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """
-    Processors of one request, waiting or held.
-
-    Parameters
-    ----------
-    name
-        Name of the lease, unique in a run.
-    site
-        Name of the site.
-    processors
-        Number of processors requested or, once begun, held.
-    asked
-        Time of the request, seconds on the pool's clock.
-    seconds
-        Seconds requested.
-    began
-        Time of its begin, seconds on the pool's clock; None while it waits.
-    until
-        End of its time, seconds on the pool's clock; infinite while it waits, or without an end.
-    ready
-        Number of processors whose workers are connected now.
-    joined
-        The most processors whose workers were ever connected at one time; None where nobody
-        counts them, and then no processor of the allocation is ever taken to be silent.
-    silent_since
-        When the last worker went away of those that are still missing and did not take leave;
-        None while none is.
-    busy
-        Number of processors with tasks.
-    idle_since
-        Time since when no processor is busy; None while one is, or while it waits.
-    leaving
-        Whether the release is under way.
-    bundle
-        Label of the submission that it shares with other allocations; empty: it is alone.
-    race
-        Label of the race in which the first allocation to start is kept; empty: none.
-    """
-
-    name: str
-    site: str
-    processors: int
-    asked: float
-    seconds: float
-    began: float | None = None
-    until: float = float("inf")
-    ready: int = 0
-    joined: int | None = None
-    silent_since: float | None = None
-    busy: int = 0
-    idle_since: float | None = None
-    leaving: bool = False
-    bundle: str = ""
-    race: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,42 +147,6 @@ class PoolSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRequest:
-    """
-    A decision to request processors of a site.
-
-    Parameters
-    ----------
-    site
-        Name of the site.
-    processors
-        Number of processors.
-    seconds
-        Duration, seconds; infinite only at a site without a queue.
-    least_seconds
-        Shorter duration to accept if it starts sooner; None: no shorter one.
-    least_processors
-        Smaller number to accept if it starts sooner; None: no smaller one. Both numbers then are
-        whole nodes.
-    bundle
-        Label of the submission; allocations of one submission are released together.
-    race
-        Label of the race; its first allocation to start is kept and the others are withdrawn.
-    fits
-        Whether the request should start at once, as far as the scheduler's queue tells.
-    """
-
-    site: str
-    processors: int
-    seconds: float
-    least_seconds: float | None = None
-    least_processors: int | None = None
-    bundle: str = ""
-    race: str = ""
-    fits: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRelease:
     """
     A decision to release an allocation, waiting or held.
@@ -258,8 +164,3 @@ class AllocationRelease:
 
 
 PoolDecision = AllocationRequest | AllocationRelease
-
-
-AllocationLoss = Literal["refused", "unreachable", "ended", "lost"]
-"""Why an allocation is gone: the scheduler refused it, the scheduler could not be asked, the
-allocation was over or given back, or it broke down."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease
+from bursar.model.allocation import Allocation
+from bursar.provisioning.pool_snapshot import AllocationRelease
 
 
 def is_racing(allocation: Allocation) -> bool:
     """Whether another request may still take the place of this one."""
-    return bool(allocation.race) and allocation.began is None
+    return bool(allocation.race) and allocation.granted is None
 
 
 def requests_to_withdraw(
@@ -27,13 +28,13 @@ def requests_to_withdraw(
             races.setdefault(one.race, []).append(one)
     gives = []
     for members in races.values():
-        begun = [a for a in members if a.began is not None and not a.leaving]
+        begun = [a for a in members if a.granted is not None and not a.leaving]
         if not begun:
             continue
         # Two may begin between two looks: the one with tasks stays, or work would be thrown away.
-        first = min(begun, key=lambda a: (-a.busy, a.began or 0.0, a.name))
+        first = min(begun, key=lambda a: (-a.load.busy, a.granted or 0.0, a.name))
         for a in members:
-            lost = a.began is None or (idle_too and not a.busy)
+            lost = a.granted is None or (idle_too and not a.load.busy)
             if a is not first and lost and not a.leaving:
                 gives.append(AllocationRelease(name=a.name, reason=f"{first.site} was sooner"))
     return gives

@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from bursar.model.allocation import Allocation
 from bursar.model.demand import ProcessorDemand
-from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease, PoolSite
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite
 
 AHEAD = 60.0
 """Seconds before an allocation's end at which a replacement is requested for the least number."""
@@ -40,10 +41,10 @@ def ends_soon_at(allocation: Allocation) -> float:
 
     Infinite for a waiting allocation, and for one without an end.
     """
-    if allocation.began is None or math.isinf(allocation.until):
+    if allocation.granted is None or math.isinf(allocation.until):
         return math.inf
     # Half its time at most: an allocation of a minute would else be replaced as it begins.
-    return allocation.until - min(AHEAD, (allocation.until - allocation.began) / 2)
+    return allocation.until - min(AHEAD, (allocation.until - allocation.granted) / 2)
 
 
 def remaining_processors(allocations: Iterable[Allocation], now: float) -> int:
@@ -80,8 +81,8 @@ def allocations_to_release(
     """
     rules = site.rules
     keep = rules.fewest if is_active(demand) else 0
-    there = [a for a in allocations if a.began is not None]
-    if all(a.busy or a.leaving for a in there):
+    there = [a for a in allocations if a.granted is not None]
+    if all(a.load.busy or a.leaving for a in there):
         return [], math.inf
     total = sum(a.processors for a in there if not a.leaving)
     free = remaining_processors(there, now) - keep
@@ -119,11 +120,11 @@ def _choices(
     group: Sequence[Allocation], site: PoolSite, demand: ProcessorDemand, spare: int
 ) -> Iterator[tuple[float, str]]:
     """Yield moments from which a group may be released, each with the reason."""
-    if any(a.busy or a.idle_since is None for a in group):
+    if any(a.load.busy or a.load.idle_since is None for a in group):
         return
     rules = site.rules
-    since = max(a.idle_since or 0.0 for a in group)
-    is_ready = any(a.ready for a in group)
+    since = max(a.load.idle_since or 0.0 for a in group)
+    is_ready = any(a.load.ready for a in group)
     match rules.release:
         case "adaptive" if not demand.tasks and not demand.later:
             yield since, "no task is left for it"

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bursar.provisioning.pool_snapshot import Allocation, BackfillWindow, PoolSite
+from bursar.model.allocation import Allocation
+from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
 from bursar.provisioning.walltime import START
 
 SLACK = 5.0
@@ -203,7 +204,7 @@ def requests_to_move(
     windows = free_now(site) if site.backfill_windows else None
     if windows is None:
         return []
-    misfits = [one for one in waiting if not _take(windows, one.processors, one.seconds)]
+    misfits = [one for one in waiting if not _take(windows, one.processors, one.duration)]
     left = sum(count for seconds, count in windows if fitting(seconds, least) >= least)
     chosen = []
     for one in sorted(misfits, key=lambda a: (-a.asked, -a.processors)):

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from bursar.model.allocation import Allocation
 from bursar.model.demand import ProcessorDemand
-from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease
+from bursar.provisioning.pool_snapshot import AllocationRelease
 
 STARTING = 120.0
 """Seconds after an allocation began for which processors without a worker count as starting."""
@@ -43,20 +44,20 @@ def responsive_allocation(allocation: Allocation, now: float) -> Allocation:
     those whose worker went away just now and may be back in a moment.
     """
     a = allocation
-    if a.began is None or a.joined is None:
+    if a.granted is None or a.load.joined is None:
         return a
-    count = a.ready
-    if now < a.began + STARTING - ROUNDING:
-        count += a.processors - a.joined
-    if a.silent_since is not None and now < a.silent_since + RETURNING - ROUNDING:
-        count += a.joined - a.ready
+    count = a.load.ready
+    if now < a.granted + STARTING - ROUNDING:
+        count += a.processors - a.load.joined
+    if a.load.silent_since is not None and now < a.load.silent_since + RETURNING - ROUNDING:
+        count += a.load.joined - a.load.ready
     count = max(0, min(count, a.processors))
     return a if count == a.processors else replace(a, processors=count)
 
 
 def is_unresponsive(allocation: Allocation) -> bool:
     """Whether an allocation had workers and has none left."""
-    return bool(allocation.joined) and not allocation.ready
+    return bool(allocation.load.joined) and not allocation.load.ready
 
 
 def release_unresponsive(
@@ -76,12 +77,12 @@ def release_unresponsive(
     is_wanted = demand.tasks or demand.later
     found = []
     for a in allocations:
-        if a.leaving or not is_unresponsive(a) or a.silent_since is None:
+        if a.leaving or not is_unresponsive(a) or a.load.silent_since is None:
             continue
         # Without tasks there is nothing to wait for: silent processors only cost.
-        if is_wanted and now < a.silent_since + PARTING - ROUNDING:
+        if is_wanted and now < a.load.silent_since + PARTING - ROUNDING:
             continue
-        found.append((AllocationRelease(name=a.name, reason=SILENCE), a.silent_since))
+        found.append((AllocationRelease(name=a.name, reason=SILENCE), a.load.silent_since))
     return found
 
 
@@ -89,12 +90,12 @@ def next_silence_check(allocations: Iterable[Allocation], now: float) -> float:
     """Time at which silence or a slow start is next judged otherwise; infinite: never."""
     moments = []
     for a in allocations:
-        if a.began is None or a.joined is None or a.leaving:
+        if a.granted is None or a.load.joined is None or a.leaving:
             continue
-        if a.joined < a.processors:
-            moments.append(a.began + STARTING)
-        if a.silent_since is not None:
-            moments.append(a.silent_since + RETURNING)
-            if not a.ready:
-                moments.append(a.silent_since + PARTING)
+        if a.load.joined < a.processors:
+            moments.append(a.granted + STARTING)
+        if a.load.silent_since is not None:
+            moments.append(a.load.silent_since + RETURNING)
+            if not a.load.ready:
+                moments.append(a.load.silent_since + PARTING)
     return min((moment for moment in moments if moment > now + ROUNDING), default=math.inf)

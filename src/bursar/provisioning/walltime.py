@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterable
 
+from bursar.model.allocation import Allocation
 from bursar.model.demand import ProcessorDemand
-from bursar.provisioning.pool_snapshot import Allocation, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 
 MARGIN = 1.25
 """Factor on the estimate that a task may take."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from bursar.broker.dynamic_scheduler import DynamicScheduler, Ended, ResumeState
-from bursar.broker.pilot_plan import Pilot, plan_pilots
+from bursar.broker.pilot_plan import plan_pilots
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import (
     AttemptRecord,
@@ -31,6 +31,7 @@ from bursar.market.budget_thresholds import BudgetDrain, BudgetEffect, BudgetHal
 from bursar.market.guard import BudgetGuard, budget_amount
 from bursar.market.lease import Lease
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.goal import Goal
@@ -715,7 +716,7 @@ class RunExecution:
             alert=self._woken.set,
         )
 
-    def _supply(self, supply: DynamicScheduler, pilots: Sequence[Pilot]) -> None:
+    def _supply(self, supply: DynamicScheduler, pilots: Sequence[Allocation]) -> None:
         """Send tasks to the queues of sites, or to processors that are there already."""
         for kind, text in supply.take_events():
             if kind == "message":
@@ -865,7 +866,7 @@ class RunExecution:
         site = self._site_of.get(pilot)
         return 1.0 if site is None else self._sites[site].facts.speed
 
-    def _fault(self, error: BursarError, pilot: Pilot | None = None) -> None:
+    def _fault(self, error: BursarError, pilot: Allocation | None = None) -> None:
         supply = self._just_in_time
         if (
             self.pooling is not None
@@ -884,7 +885,7 @@ class RunExecution:
                 return
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
 
-    def _is_replaced(self, supply: DynamicScheduler, pilot: Pilot, reason: str) -> bool:
+    def _is_replaced(self, supply: DynamicScheduler, pilot: Allocation, reason: str) -> bool:
         """Send the tasks of a lost pilot elsewhere; return whether that was possible."""
         instead = None
         with self._faults_end_run():
@@ -905,7 +906,7 @@ class RunExecution:
             self._fault(BursarError(f"{type(error).__name__}: {error}"))
             raise
 
-    def _left_over(self, pilot: Pilot) -> None:
+    def _left_over(self, pilot: Allocation) -> None:
         if self.cause is not None or self._replanning is not None:
             return
         if self._just_in_time is not None:

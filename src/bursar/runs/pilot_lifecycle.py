@@ -4,18 +4,17 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 
-from bursar.broker.pilot_plan import Pilot
-from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.sites.protocol import HeldProcessors
 
 
 class PilotObserver:
     """Observer of pilots' begins and ends, which does nothing; subclasses override the methods."""
 
-    def began(self, pilot: Pilot, since: float) -> None:
+    def began(self, pilot: Allocation, since: float) -> None:
         """Note that a pilot has held processors since a time (seconds since the epoch)."""
 
-    def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, pilot: Allocation, loss: AllocationLoss, reason: str) -> None:
         """Note that a pilot has ended or was never granted."""
 
 
@@ -43,7 +42,7 @@ class LeaseTerms:
 class PilotLifecycle:
     """State of a pilot between agreement and end."""
 
-    pilot: Pilot
+    pilot: Allocation
     begun: asyncio.Future[None]
     over: asyncio.Event = field(default_factory=asyncio.Event)
     awaited: bool = False

@@ -10,15 +10,14 @@ from functools import partial
 
 import msgspec
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal_records import RunEvent
 from bursar.dispatch.server import Dispatcher
 from bursar.market.guard import BudgetGuard
-from bursar.market.lease import Lease
+from bursar.market.lease import Lease, lease_of
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Transfer
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.runs.pilot_lifecycle import LeaseTerms, PilotLifecycle, PilotObserver
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site
@@ -85,9 +84,9 @@ class PilotProvisioner:
         terms: LeaseTerms,
         note: TransferListener,
         notify: Callable[[str], None],
-        on_fault: Callable[[BursarError, Pilot], None],
-        on_left_over: Callable[[Pilot], None],
-        route: Callable[[Pilot], Pilot] | None = None,
+        on_fault: Callable[[BursarError, Allocation], None],
+        on_left_over: Callable[[Allocation], None],
+        route: Callable[[Allocation], Allocation] | None = None,
         watch: PilotObserver | None = None,
         settlements: LeaseSettlements,
     ) -> None:
@@ -115,7 +114,7 @@ class PilotProvisioner:
         self._tasks = TaskSupervisor()  # one for each pilot
         self._failures: list[BaseException] = []  # while everything goes back
 
-    async def sign(self, pilots: Sequence[Pilot]) -> None:
+    async def sign(self, pilots: Sequence[Allocation]) -> None:
         """
         Agree on the pilots of a plan, whose clock begins now, and begin the pilots due now.
 
@@ -126,7 +125,7 @@ class PilotProvisioner:
         SiteError
             When a site does not keep its offer, or fails.
         """
-        by_site: dict[str, list[Pilot]] = defaultdict(list)
+        by_site: dict[str, list[Allocation]] = defaultdict(list)
         for pilot in pilots:
             by_site[pilot.site].append(pilot)
         for name in sorted(by_site):  # one order for all runs: none waits for another in a circle
@@ -155,11 +154,11 @@ class PilotProvisioner:
             # on_fault.
             await lifecycle.begun
 
-    def request(self, pilot: Pilot) -> None:
+    def request(self, pilot: Allocation) -> None:
         """Request a pilot, which begins when the site grants the processors."""
         self._start_lifecycle(pilot, self._dispatcher.now())
 
-    def book(self, pilot: Pilot, origin: float) -> None:
+    def book(self, pilot: Allocation, origin: float) -> None:
         """
         Set aside the money for a booked pilot, and begin the pilot at the agreed start.
 
@@ -201,7 +200,7 @@ class PilotProvisioner:
         """Whether a pilot is being given back."""
         return name in self._lifecycles and self._lifecycles[name].over.is_set()
 
-    def prolong(self, pilot: Pilot) -> Refusal | None:
+    def prolong(self, pilot: Allocation) -> Refusal | None:
         """
         Move the end of a present pilot to the given duration from now.
 
@@ -294,7 +293,7 @@ class PilotProvisioner:
 
     # One pilot.
 
-    def _start_lifecycle(self, pilot: Pilot, origin: float) -> PilotLifecycle:
+    def _start_lifecycle(self, pilot: Allocation, origin: float) -> PilotLifecycle:
         lifecycle = PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
         self._lifecycles[pilot.name] = lifecycle
         lifecycle.task = self._tasks.start(
@@ -485,7 +484,7 @@ class PilotProvisioner:
         pilot = lifecycle.pilot
         if processors is not None and processors != pilot.processors:
             # What the site gave is what is paid, not what was asked for.
-            lifecycle.pilot = pilot = replace(pilot, processors=processors, own=processors)
+            lifecycle.pilot = pilot = replace(pilot, processors=processors, unpaid=0)
         if seconds is not None and seconds < pilot.duration:
             lifecycle.pilot = pilot = replace(pilot, duration=seconds)
         self._ends_at(lifecycle, now + pilot.duration)  # before a worker is there
@@ -522,16 +521,12 @@ class PilotProvisioner:
 
     # Its lease.
 
-    def _open(self, pilot: Pilot, start: float, *, asked: bool = False) -> None:
-        lease = Lease(
-            id=pilot.name,
-            site=pilot.site,
-            processors=pilot.own or pilot.processors,
-            unit_price=pilot.unit_price if pilot.own else 0.0,
-            fixed_price=pilot.fixed_price if pilot.own else 0.0,
+    def _open(self, pilot: Allocation, start: float, *, asked: bool = False) -> None:
+        lease = lease_of(
+            pilot,
+            start,
             currency=self._terms.currency,
-            start=start,
-            until=None if asked or math.isinf(pilot.duration) else start + pilot.duration,
+            until=start + pilot.duration,
             asked=asked,
             unwatched=self._settlements.unwatched(pilot.site),
         )
@@ -540,7 +535,7 @@ class PilotProvisioner:
             raise BudgetStop(f"{pilot.site}: {refusal.reason}")
         self._write(lease)
 
-    async def _set_aside(self, pilot: Pilot) -> None:
+    async def _set_aside(self, pilot: Allocation) -> None:
         """
         Set aside the money that a pilot may cost if the run is killed, before the request.
 
@@ -557,7 +552,7 @@ class PilotProvisioner:
             return
         if pilot.whole:
             # Bought as a whole: paid to the end, used or not.
-            self._write(self._guard.close(pilot.name, origin + pilot.end))
+            self._write(self._guard.close(pilot.name, origin + pilot.latest_end))
         elif (
             lifecycle.is_asked
             and not pilot.booked  # from its begin on, used or not

@@ -8,22 +8,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal_records import RunEvent
-from bursar.dispatch.server import Dispatcher, LeaseLoad
+from bursar.dispatch.server import Dispatcher
 from bursar.market.guard import BudgetGuard
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.errors import BursarError
 from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationLoss,
-    AllocationRelease,
-    AllocationRequest,
-    PoolSite,
-    PoolSnapshot,
-)
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 from bursar.runs.pilot_lifecycle import PilotObserver
 from bursar.runs.pilot_provisioner import PilotProvisioner
 from bursar.sites.protocol import Site
@@ -93,7 +86,7 @@ class _PendingAllocation:
     """An allocation between request and end."""
 
     ask: AllocationRequest
-    pilot: Pilot
+    pilot: Allocation
     at: float
     began: float | None = None
     until: float = math.inf
@@ -187,7 +180,7 @@ class PoolController(PilotObserver):
 
     # Called by the pilot provisioner.
 
-    def began(self, pilot: Pilot, since: float) -> None:
+    def began(self, pilot: Allocation, since: float) -> None:
         """Note that a site has granted the processors of a pilot."""
         entry = self._asked.get(pilot.name)
         if entry is None:
@@ -200,7 +193,7 @@ class PoolController(PilotObserver):
         self._write(entry, "began")
         self._changed.set()
 
-    def pilot_ended(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+    def pilot_ended(self, pilot: Allocation, loss: AllocationLoss, reason: str) -> None:
         """Note that a pilot has ended or was never granted."""
         entry = self._asked.pop(pilot.name, None)
         if entry is None:
@@ -249,17 +242,16 @@ class PoolController(PilotObserver):
         for ask in asks:
             self._count += 1
             facts = self._sites[ask.site].facts
-            pilot = Pilot(
+            pilot = Allocation(
                 name=f"lease-{self._count}",
                 site=ask.site,
                 processors=ask.processors,
-                own=ask.processors,
                 start=None,
-                duration=ask.seconds,
+                duration=ask.duration,
                 unit_price=facts.unit_price,
                 fixed_price=facts.fixed_price,
                 least_processors=ask.least_processors,
-                least_duration=ask.least_seconds,
+                least_duration=ask.least_duration,
                 bundle=ask.bundle,
                 copies=copies[ask.bundle] if ask.bundle else 1,
             )
@@ -309,25 +301,20 @@ class PoolController(PilotObserver):
         return view if goal.budget is None else replace(view, batch=True)
 
     def _allocation(
-        self, name: str, entry: _PendingAllocation, loads: Mapping[str, LeaseLoad]
+        self, name: str, entry: _PendingAllocation, loads: Mapping[str, AllocationLoad]
     ) -> Allocation:
         load = loads.get(name)
-        known = load is not None and entry.began is not None
-        return Allocation(
-            name=name,
-            site=entry.pilot.site,
-            processors=entry.pilot.processors,
+        if load is None:
+            load = AllocationLoad(idle_since=entry.began)
+        elif entry.began is None:
+            load = replace(load, idle_since=None)
+        return replace(
+            entry.pilot,
             asked=entry.at,
-            seconds=entry.pilot.duration,
-            began=entry.began,
+            granted=entry.began,
             until=entry.until,
-            ready=load.ready if load is not None else 0,
-            joined=(load.joined or 0) if load is not None else 0,
-            silent_since=load.silent_since if load is not None else None,
-            busy=load.busy if load is not None else 0,
-            idle_since=load.idle_since if load is not None and known else entry.began,
+            load=load,
             leaving=entry.leaving,
-            bundle=entry.ask.bundle,
             race=entry.ask.race,
         )
 

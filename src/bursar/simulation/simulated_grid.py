@@ -8,10 +8,11 @@ from typing import Literal, cast
 
 import numpy as np
 
-from bursar.broker.pilot_plan import Pilot, pilot_windows
+from bursar.broker.pilot_plan import pilot_windows
 from bursar.cluster.scheduling_rules import Early, Policy
 from bursar.formats.swf import read_swf
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation
 from bursar.model.errors import InputError
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.trace import Trace
@@ -117,7 +118,7 @@ class SimulatedGrid:
         """Copies of the machines that have a queue, by site."""
         return {name: cluster.copy() for name, cluster in self._clusters.items()}
 
-    def holds(self, pilots: Sequence[Pilot]) -> bool:
+    def holds(self, pilots: Sequence[Allocation]) -> bool:
         """
         Whether the clusters would reserve processors for all these pilots when a simulation begins.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from bursar.broker.pilot_plan import Pilot, pilot_windows
+from bursar.broker.pilot_plan import pilot_windows
 from bursar.cluster.machine import Machine, Reservation
 from bursar.dispatch.journal_time import epoch_of
 from bursar.dispatch.prefetch import HORIZON
@@ -29,12 +29,13 @@ from bursar.dispatch.wire import (
 )
 from bursar.market.lease import Lease
 from bursar.model.admission import Refusal
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import InputError, SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.simulation.execution_model import ExecutionModel
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.sites.projection import backfill_windows_of
@@ -389,7 +390,7 @@ class SimulatedSite:
             waiting=len(machine.waiting) - len(self._waiting),
         )
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """Keeps processors of the machine; see :class:`bursar.sites.protocol.Site`."""
         cluster = self.cluster
         if cluster is None:
@@ -410,7 +411,7 @@ class SimulatedSite:
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,
@@ -444,7 +445,7 @@ class SimulatedSite:
 
     # The queue.
 
-    async def _wait_in_queue(self, pilot: Pilot) -> int:
+    async def _wait_in_queue(self, pilot: Allocation) -> int:
         machine = self._queue().machine
         seconds = _LONG if pilot.extensible else pilot.duration
         job = _submit_job(machine, pilot.processors, seconds, pilot.site)
@@ -519,7 +520,7 @@ class SimulatedAllocation:
     """
 
     def __init__(
-        self, site: SimulatedSite, job: int | None, pilot: Pilot, stopping: float = 0.0
+        self, site: SimulatedSite, job: int | None, pilot: Allocation, stopping: float = 0.0
     ) -> None:
         self._site = site
         self._stopping = stopping

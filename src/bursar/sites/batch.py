@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.lease import Lease
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
@@ -20,7 +20,7 @@ from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.manager_selection import manager_of
 from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
 from bursar.provisioning.pilot_usage import USAGE
-from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.sites.batch_pilot import BatchPilot, HeldPilot
 from bursar.sites.bundling import SubmissionBundles
 from bursar.sites.job_endings import PARTING, JobEndings
@@ -157,7 +157,7 @@ class BatchSite:
 
     async def adopt(
         self,
-        pilots: Sequence[Pilot],
+        pilots: Sequence[Allocation],
         endpoints: Mapping[str, Endpoint],
         notify: Callable[[str], None],
     ) -> dict[str, "HeldPilot"]:
@@ -272,7 +272,7 @@ class BatchSite:
 
     # Reservations.
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """
         Make reservations of the scheduler where this user may; otherwise pilots with a start are
         handed in at once as jobs that may not begin before it.
@@ -298,7 +298,7 @@ class BatchSite:
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,

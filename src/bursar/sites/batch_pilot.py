@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.provisioning.lrm.resource_manager import JobReport
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.sites.protocol import PilotBeginListener
 
 
@@ -51,7 +50,7 @@ class BatchPilot:
         Done when the job has ended by itself: how, and why in words.
     """
 
-    pilot: Pilot
+    pilot: Allocation
     begin: PilotBeginListener
     notify: Callable[[str], None]
     together: bool
@@ -67,7 +66,7 @@ class BatchPilot:
 
     @classmethod
     def adopted(
-        cls, pilot: Pilot, notify: Callable[[str], None], *, credential: str, job: str
+        cls, pilot: Allocation, notify: Callable[[str], None], *, credential: str, job: str
     ) -> "BatchPilot":
         """Return the state of a pilot that an earlier process of the run requested."""
         entry = cls(

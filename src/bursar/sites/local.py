@@ -9,13 +9,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.orphans import kill_leftovers, traces_of, workers_of
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite, view_at_once
+from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint, LocalWorkers
 
@@ -149,13 +149,13 @@ class LocalSite:
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
-    async def take(self, pilots: Sequence[Pilot], notify: Callable[[str], None]) -> None:
+    async def take(self, pilots: Sequence[Allocation], notify: Callable[[str], None]) -> None:
         """Hold the most that the pilots of a plan have at a time; see :class:`SharedSite`."""
         if self._places is not None:
             most = most_at_once(pilots)
             await self._places.take(self._facts, PLAN, min(most, self._facts.processors), notify)
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """Give back what a plan held if there are no pilots; otherwise do nothing."""
         if self._places is not None and not pilots:
             self._places.give(self._facts, PLAN)
@@ -163,7 +163,7 @@ class LocalSite:
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,
@@ -204,7 +204,7 @@ class LocalSite:
 
     async def adopt(
         self,
-        pilots: Sequence[Pilot],
+        pilots: Sequence[Allocation],
         endpoints: Mapping[str, Endpoint],
         notify: Callable[[str], None],
     ) -> "dict[str, HeldWorkers]":
@@ -243,7 +243,9 @@ class LocalSite:
         for held in list(self._held):
             await held.leave_running()
 
-    def _make(self, pilot: Pilot, *, rigid: bool, on_event: Callable[[str], None]) -> LocalWorkers:
+    def _make(
+        self, pilot: Allocation, *, rigid: bool, on_event: Callable[[str], None]
+    ) -> LocalWorkers:
         make = self._workers or LocalWorkers
         return make(self._facts.name, pilot.name, pilot.processors, rigid=rigid, on_event=on_event)
 
@@ -300,13 +302,13 @@ class HeldWorkers:
                 self._give()
 
 
-def most_at_once(pilots: Sequence[Pilot]) -> int:
+def most_at_once(pilots: Sequence[Allocation]) -> int:
     """Return the most processors that pilots pay for at the same time; at least 1."""
     steps: dict[float, int] = defaultdict(int)
     for pilot in pilots:
-        steps[pilot.start or 0.0] += pilot.own
+        steps[pilot.start or 0.0] += pilot.paid
         # Summed per moment: a pilot that ends as another begins hands its processors on.
-        steps[pilot.end] -= pilot.own
+        steps[pilot.latest_end] -= pilot.paid
     return max(accumulate(steps[moment] for moment in sorted(steps)), default=1) or 1
 
 

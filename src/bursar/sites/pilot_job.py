@@ -6,8 +6,8 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import PATIENCE, BatchScheduler
 from bursar.model.site import SiteFacts
@@ -144,7 +144,7 @@ def pilot_request(
 def pilot_terms(
     facts: SiteFacts,
     batch: BatchScheduler,
-    pilot: Pilot,
+    pilot: Allocation,
     *,
     on_join: Callable[[], None],
     on_leave: Callable[[], None],

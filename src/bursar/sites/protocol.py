@@ -5,12 +5,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.lease import Lease
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.worker.launch import Endpoint
 
 
@@ -110,7 +110,7 @@ class MeteringSite(Protocol):
 class SharedSite(Protocol):
     """A site whose processors are shared with other runs on this machine."""
 
-    async def take(self, pilots: Sequence[Pilot], notify: Callable[[str], None]) -> None:
+    async def take(self, pilots: Sequence[Allocation], notify: Callable[[str], None]) -> None:
         """
         Wait for enough free processors for all pilots of a plan, then hold all at once.
 
@@ -160,7 +160,7 @@ class Site(Protocol):
     def view(self) -> PoolSite:
         """Return the site as an acquiring pool sees it, without waiting."""
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """
         Keep processors for later pilots, in place of processors kept before.
 
@@ -184,7 +184,7 @@ class Site(Protocol):
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,

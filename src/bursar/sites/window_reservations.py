@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.provisioning.lrm.resource_manager import ResourceManager
 from bursar.sites.pilot_job_journal import PilotJobJournal
@@ -68,7 +68,7 @@ class WindowReservations:
         name = self._job_name(pilot)
         return name if name in self._reserved else None
 
-    async def reserve(self, pilots: Sequence[Pilot], kept: Collection[str]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation], kept: Collection[str]) -> float:
         """
         Reserve windows for pilots that begin later, where this user may.
 
@@ -122,7 +122,7 @@ class WindowReservations:
                 self._notify(f"no reservations ({error}): pilots are handed in ahead")
         return math.inf if self._manager.abilities.begin else 0.0
 
-    async def _reserve(self, pilot: Pilot) -> None:
+    async def _reserve(self, pilot: Allocation) -> None:
         seconds = math.ceil(min(pilot.duration, self._longest()) / 60) * 60 + _SLACK
         name = self._job_name(pilot.name)
         self._record.keeps(name)

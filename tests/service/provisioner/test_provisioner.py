@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.service.interfaces import JournalParticipant, Position, ServiceError, WorkerDemand
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
 from bursar.service.provisioner.lease_policy import LeasePolicy
@@ -81,7 +81,7 @@ class Processors:
     """Held at the site."""
 
     site: "Place"
-    pilot: Pilot
+    pilot: Allocation
     gone: "asyncio.Future[tuple[AllocationLoss, str]]"
     workers: int = 1
 
@@ -119,12 +119,12 @@ class Place:
     def view(self) -> PoolSite:
         raise NotImplementedError
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         return 0.0
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,
@@ -144,17 +144,20 @@ class Place:
         asyncio.get_running_loop().call_later(self.starting, self.join, pilot)
         return held
 
-    def hold(self, pilot: Pilot) -> Processors:
+    def hold(self, pilot: Allocation) -> Processors:
         gone = asyncio.get_running_loop().create_future()
         self.held[pilot.name] = Processors(self, pilot, gone)
         return self.held[pilot.name]
 
-    def join(self, pilot: Pilot) -> None:
+    def join(self, pilot: Allocation) -> None:
         if pilot.name in self.held and pilot.name in self.worker_server.expected:
             self.worker_server.join(pilot.name, pilot.processors)
 
     async def adopt(
-        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+        self,
+        pilots: Sequence[Allocation],
+        endpoints: Mapping[str, Endpoint],
+        say: Callable[[str], None],
     ) -> dict[str, Processors]:
         await asyncio.sleep(0)
         self.on_adopt()

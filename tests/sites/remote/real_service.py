@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.service.service_process import Served
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
@@ -40,10 +40,10 @@ def facts_of(service: Served, *, patience: float = 20.0, **more: Any) -> SiteFac
     )
 
 
-def pilot(name: str = "lease-1", price: float | None = 1.0, **more: Any) -> Pilot:
+def pilot(name: str = "lease-1", price: float | None = 1.0, **more: Any) -> Allocation:
     """One processor for a minute, as a pool asks for it."""
-    given: dict[str, Any] = {"processors": 1, "own": 1, "start": None, "duration": 60.0, **more}
-    return Pilot(name=name, site="there", unit_price=price, fixed_price=0.0, **given)
+    given: dict[str, Any] = {"processors": 1, "start": None, "duration": 60.0, **more}
+    return Allocation(name=name, site="there", unit_price=price, fixed_price=0.0, **given)
 
 
 @asynccontextmanager
@@ -75,7 +75,9 @@ class Dispatcher:
         writer.close()
 
 
-async def acquired(site: RemoteSite, wanted: Pilot, endpoint: Endpoint, said: list[str]) -> Any:
+async def acquired(
+    site: RemoteSite, wanted: Allocation, endpoint: Endpoint, said: list[str]
+) -> Any:
     """Processors of it; what it says goes to the list."""
     begun: Sequence[Any] = []
 

@@ -432,7 +432,7 @@ def test_processors_that_came_before_the_others_are_paid(
     assert early >= 1 * 0.49 + 2 * 0.99
     told: list[str] = []
     settling = InvoiceReconciler(tmp_path / "usage", "SU", told.append)
-    wanted = pilot(price=100.0, processors=2, own=2)
+    wanted = pilot(price=100.0, processors=2)
     held = cast(
         HeldInstance,
         SimpleNamespace(pilot=wanted, since=time.monotonic(), early=20.0, seconds=None),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.service.interfaces import Position, is_shared
 from bursar.service.provisioner.provisioning_view import OpenLease
 from bursar.sites.protocol import HeldProcessors
@@ -61,13 +61,12 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             pool=self.pool, processors=self.processors, start=self.start, until=self.end
         )
 
-    def pilot(self, site: str, now: float) -> Pilot:
+    def pilot(self, site: str, now: float) -> Allocation:
         """Return the lease as a pilot of the site, without a price: billing charges for use."""
-        return Pilot(
+        return Allocation(
             name=self.name,
             site=site,
             processors=self.processors,
-            own=self.processors,
             start=None if self.start is None else max(0.0, self.start - now),
             duration=max(0.0, self.end - max(now, self.start or now)),
             unit_price=None,

@@ -10,16 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import (
-    Allocation,
-    AllocationLoss,
-    AllocationRelease,
-    AllocationRequest,
-    PoolSite,
-    PoolSnapshot,
-)
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 from bursar.service.interfaces import SHARED, is_shared
 from bursar.service.provisioner.provisioning_view import (
     CloseLease,
@@ -135,9 +129,9 @@ class ClusterLeasePolicy:
                         OpenLease(
                             pool=SHARED,
                             processors=decision.processors,
-                            until=view.now + decision.seconds,
+                            until=view.now + decision.duration,
                             least_processors=decision.least_processors,
-                            least_seconds=decision.least_seconds,
+                            least_seconds=decision.least_duration,
                             bundle=decision.bundle,
                             fits=decision.fits,
                         )
@@ -150,8 +144,8 @@ class ClusterLeasePolicy:
         return AllocationRequest(
             site=self._seen().name,
             processors=lease.processors,
-            seconds=lease.until - now,
-            least_seconds=lease.least_seconds,
+            duration=lease.until - now,
+            least_duration=lease.least_seconds,
             least_processors=lease.least_processors,
             bundle=lease.bundle,
             fits=lease.fits,
@@ -164,13 +158,15 @@ class ClusterLeasePolicy:
             site=site,
             processors=lease.processors,
             asked=lease.asked,
-            seconds=lease.until - lease.asked,
-            began=lease.began,
+            duration=lease.until - lease.asked,
+            granted=lease.began,
             # Without an end while it waits: its walltime runs from its start only, and the batch
             # queue may keep it past the end that was planned when it was requested.
             until=math.inf if lease.began is None else lease.until,
-            ready=lease.ready,
-            busy=lease.busy,
-            idle_since=lease.idle_since if lease.ready else lease.began,
+            load=AllocationLoad(
+                ready=lease.ready,
+                busy=lease.busy,
+                idle_since=lease.idle_since if lease.ready else lease.began,
+            ),
             leaving=lease.leaving,
         )

@@ -3,29 +3,13 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation, AllocationLoad
 from bursar.model.demand import ProcessorDemand
 from bursar.service.interfaces import (
     WorkerDemand,
 )
 from bursar.sites.protocol import HeldProcessors
 from bursar.worker.launch import Endpoint, PilotAdmission
-
-
-class LeaseOccupancy(Protocol):
-    """Processors and work of a lease's workers."""
-
-    @property
-    def ready(self) -> int:
-        """Processors of the connected workers."""
-
-    @property
-    def busy(self) -> int:
-        """Processors of connected workers that have tasks."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """Since when no worker has a task, seconds since the epoch; None while any has."""
 
 
 class WorkerAdmission(PilotAdmission, Protocol):
@@ -40,7 +24,7 @@ class WorkerAdmission(PilotAdmission, Protocol):
     def dismiss(self, lease: str) -> None:
         """Give no more tasks to a lease's workers, and let each leave when no task is left."""
 
-    def leases(self) -> Mapping[str, LeaseOccupancy]:
+    def leases(self) -> Mapping[str, AllocationLoad]:
         """Return the occupancy of connected workers by lease."""
 
 
@@ -67,7 +51,7 @@ class ReattachableSite(Protocol):
 
     async def adopt(
         self,
-        pilots: Sequence[Pilot],
+        pilots: Sequence[Allocation],
         endpoints: Mapping[str, Endpoint],
         notify: Callable[[str], None],
     ) -> Mapping[str, HeldProcessors]:

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.model.allocation import AllocationLoss
 from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLease, ProvisioningView
 
 

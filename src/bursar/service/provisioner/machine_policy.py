@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from bursar.model.allocation import AllocationLoss
 from bursar.model.demand import ProcessorDemand
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.service.interfaces import SHARED, WorkerDemand, is_shared
 from bursar.service.provisioner.provisioning_view import (
     CloseLease,

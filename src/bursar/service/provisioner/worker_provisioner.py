@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.service.interfaces import (
     PROVISIONER_KINDS,
     SHARED,
@@ -24,7 +23,6 @@ from bursar.service.interfaces import (
 from bursar.service.provisioner.active_lease import ActiveLease, LeaseRecord
 from bursar.service.provisioner.collaborators import (
     AgreementDemand,
-    LeaseOccupancy,
     ReattachableSite,
     TaskDemand,
     WorkerAdmission,
@@ -548,7 +546,7 @@ class WorkerProvisioner:
             admission=self._workers,
         )
 
-    def _pilot(self, record: LeaseRecord) -> Pilot:
+    def _pilot(self, record: LeaseRecord) -> Allocation:
         return record.pilot(self._sites(record.account).facts.name, self._clock())
 
     async def _wait_for_start(self, lease: ActiveLease) -> None:
@@ -576,7 +574,7 @@ class WorkerProvisioner:
         return None if math.isinf(seconds) else max(0.0, seconds)
 
 
-def _seen(lease: ActiveLease, load: LeaseOccupancy | None, now: float) -> LeaseView:
+def _seen(lease: ActiveLease, load: AllocationLoad | None, now: float) -> LeaseView:
     record = lease.record
     ready, busy, idle_since = 0, 0, None
     if load is not None and load.ready:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
-from bursar.dispatch.server import SPILL, LeaseLoad
+from bursar.dispatch.server import SPILL
 from bursar.dispatch.tls import server_context
 from bursar.dispatch.wire import (
     BATCH_SIZE,
@@ -31,6 +31,7 @@ from bursar.dispatch.wire import (
     Welcome,
 )
 from bursar.dispatch.worker_listener import WorkerListener
+from bursar.model.allocation import AllocationLoad
 from bursar.model.errors import SiteError
 from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
@@ -264,22 +265,22 @@ class WorkerServer:
         """Names of the leases whose workers are admitted, connected or not."""
         return self._leases.keys()
 
-    def leases(self) -> dict[str, LeaseLoad]:
+    def leases(self) -> dict[str, AllocationLoad]:
         """
         Return the connected and the busy processors by lease.
 
         Leases without a connected worker are left out.
         """
-        found: dict[str, LeaseLoad] = {}
+        found: dict[str, AllocationLoad] = {}
         for name, connection in self._connections.items():
             worker = self._dispatching.registered[name]
-            before = found.get(connection.lease, LeaseLoad(ready=0, busy=0, idle_since=0.0))
+            before = found.get(connection.lease, AllocationLoad(ready=0, busy=0, idle_since=0.0))
             idle_since = None
             # A lease is idle since its last worker became idle, and not at all while one has
             # tasks.
             if not worker.claims and before.idle_since is not None:
                 idle_since = max(worker.idle_since, before.idle_since)
-            found[connection.lease] = LeaseLoad(
+            found[connection.lease] = AllocationLoad(
                 ready=before.ready + connection.processors,
                 # Tasks that wait at the worker hold no processor.
                 busy=before.busy + min(worker.used, connection.processors),

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -123,13 +123,13 @@ class DaskSite:
         widest = max((worker.threads for worker in self._workers.values()), default=None)
         return view_at_once(self._facts, self._free, widest)
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """Do nothing: the processors are not for sale."""
         return 0.0
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,

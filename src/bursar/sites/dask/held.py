@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bursar.broker.pilot_plan import Pilot
-from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.sites.dask.job_executor import DaskJobExecutor, DaskWorker
 from bursar.sites.proxy_worker import ProxyWorker
 from bursar.supervisor import TaskSupervisor
@@ -37,7 +36,7 @@ class HeldThreads:
         self,
         client: Any,
         run: str,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         among: "list[HeldThreads]",

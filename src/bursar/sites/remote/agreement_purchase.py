@@ -5,10 +5,10 @@ import secrets
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.agreement import DealTemplate, Terms
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import Quote, Reject, TradeMessage
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.money import to_micros
 from bursar.remote.async_client import AsyncServiceClient
@@ -71,7 +71,7 @@ class ServicePurchaser:
         self._record = record
 
     async def buy(
-        self, pilot: Pilot, seconds: float, *, earliest: float, latest: float | None
+        self, pilot: Allocation, seconds: float, *, earliest: float, latest: float | None
     ) -> PurchaseRecord:
         """
         Buy processors for a pilot.
@@ -107,7 +107,7 @@ class ServicePurchaser:
         finally:
             self._manager.forget(deal)
 
-    async def _accept(self, pilot: Pilot, quote: Quote) -> PurchaseRecord:
+    async def _accept(self, pilot: Allocation, quote: Quote) -> PurchaseRecord:
         terms = quote.terms
         self._check_price(pilot, terms)
         # On disk before the acceptance is sent: after a kill, the next process finds the agreement
@@ -124,7 +124,7 @@ class ServicePurchaser:
         self._record.write(bought)
         return bought
 
-    def _check_price(self, pilot: Pilot, terms: Terms) -> None:
+    def _check_price(self, pilot: Allocation, terms: Terms) -> None:
         for asked, planned in (
             (terms.unit_price, pilot.unit_price),
             (terms.fixed_price, pilot.fixed_price),
@@ -155,7 +155,7 @@ class ServicePurchaser:
         return reason
 
 
-def check_shared_price(name: str, pilot: Pilot, info: SiteInfo, most: float | None) -> None:
+def check_shared_price(name: str, pilot: Allocation, info: SiteInfo, most: float | None) -> None:
     """
     Check that shared processors cost no more than was planned.
 

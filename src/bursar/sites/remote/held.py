@@ -4,11 +4,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome
 from bursar.model.remote import Trust
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.remote.async_client import AsyncSession
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.proxy_worker import ProxyWorker
@@ -58,7 +57,7 @@ class HeldInstance:
 
     def __init__(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         session: AsyncSession,
         siblings: InstanceFileIndex,
         check: InstanceCheck,

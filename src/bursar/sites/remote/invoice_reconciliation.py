@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.agreement import Terms
+from bursar.model.allocation import Allocation
 from bursar.model.money import from_micros
 from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.remote.messages import AgreementInfo
@@ -114,8 +114,8 @@ class InvoiceReconciler:
             )
 
 
-def _seconds(pilot: Pilot, use: float) -> float | None:
+def _seconds(pilot: Allocation, use: float) -> float | None:
     """Convert an amount to paid seconds of a pilot's processors; None if these are free."""
-    if not pilot.unit_price or not pilot.own:
+    if not pilot.unit_price or not pilot.paid:
         return None
-    return max(0.0, use / (pilot.unit_price * pilot.own))
+    return max(0.0, use / (pilot.unit_price * pilot.paid))

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.lease import Lease
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
-from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
@@ -125,7 +124,7 @@ class RemoteLeases:
 
     # Reserved.
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> None:
+    async def reserve(self, pilots: Sequence[Allocation]) -> None:
         """Buy missing agreements and end unwanted ones; see :class:`Site`."""
         wanted = {pilot.name for pilot in pilots}
         for name in [name for name in self._reserved if name not in wanted]:
@@ -163,7 +162,7 @@ class RemoteLeases:
     # Acquired.
 
     async def acquire(
-        self, pilot: Pilot, endpoint: Endpoint, begin: PilotBeginListener
+        self, pilot: Allocation, endpoint: Endpoint, begin: PilotBeginListener
     ) -> HeldInstance:
         """Buy processors or take shared ones; see :class:`bursar.sites.protocol.Site`."""
         name = self._published.name
@@ -206,14 +205,14 @@ class RemoteLeases:
         self.changed.set()
         return held
 
-    def _seconds_of(self, pilot: Pilot) -> float:
+    def _seconds_of(self, pilot: Allocation) -> float:
         # A pool thinks of the start itself, a plan of tasks does not.
         seconds = pilot.duration + (STARTING if pilot.tasks else 0.0)
         return min(seconds, self._published.acquiring.longest)
 
     async def _buy(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         info: SiteInfo,
         seconds: float,
         *,
@@ -246,7 +245,7 @@ class RemoteLeases:
             problem = f"{name}: {self._contact.plain(error)}"
             raise SiteError(problem, transient=error.transient) from None
 
-    async def _instance(self, pilot: Pilot, bought: PurchaseRecord | None) -> str:
+    async def _instance(self, pilot: Allocation, bought: PurchaseRecord | None) -> str:
         made: InstanceInfo = await self._contact.ask(
             self._contact.client.create_instance(
                 label=self._label + pilot.name,
@@ -409,7 +408,7 @@ class RemoteLeases:
             before, self._retired = self._retired, held
         await self._destroy(before.session.handle, self._contact.quick_client)
 
-    async def _give_up(self, pilot: Pilot) -> None:
+    async def _give_up(self, pilot: Allocation) -> None:
         """End all that a pilot which has not begun may have left at the service."""
         quick_client = self._contact.quick_client
         try:
@@ -504,7 +503,7 @@ class RemoteLeases:
         self._notify(f"something may still be held there: {type(error).__name__}: {error}")
 
 
-def _shorter(seconds: float | None, pilot: Pilot) -> float | None:
+def _shorter(seconds: float | None, pilot: Allocation) -> float | None:
     """Return a pilot's seconds if fewer than requested, else None."""
     if seconds is None or seconds >= pilot.duration:
         return None

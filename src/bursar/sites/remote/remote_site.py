@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from bursar.broker.pilot_plan import Pilot
 from bursar.market.lease import Lease
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -147,14 +147,14 @@ class RemoteSite:
 
     # Processors.
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """Buy missing agreements and end unwanted ones; see :class:`bursar.sites.protocol.Site`."""
         await self._leases.reserve(pilots)
         return 0.0
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from bursar.broker.pilot_plan import Pilot
+from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite, view_at_once
+from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint
 from bursar_devtools.faults.faulty_worker import FaultyWorker, WorkerAssignment
@@ -43,7 +43,7 @@ class SimulatedHost:
         self.workers: dict[str, FaultyWorker] = {}  # by lease
         self._hired = 0
 
-    def start(self, pilot: Pilot, endpoint: Endpoint) -> FaultyWorker:
+    def start(self, pilot: Allocation, endpoint: Endpoint) -> FaultyWorker:
         """Start one worker with all processors of a lease."""
         self._hired += 1
         post = WorkerAssignment(
@@ -97,13 +97,13 @@ class FaultySite:
         """Return the site as a pool sees it."""
         return view_at_once(self.facts, self._free)
 
-    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """Return no wait: processors are available at once."""
         return 0.0
 
     async def acquire(
         self,
-        pilot: Pilot,
+        pilot: Allocation,
         endpoint: Endpoint,
         *,
         rigid: bool,
@@ -125,7 +125,7 @@ class FaultySite:
 
     async def adopt(
         self,
-        pilots: Sequence[Pilot],
+        pilots: Sequence[Allocation],
         endpoints: Mapping[str, Endpoint],
         say: Callable[[str], None],
     ) -> Mapping[str, "FaultySiteAllocation"]:
@@ -154,7 +154,7 @@ class FaultySite:
 class FaultySiteAllocation:
     """Holds a lease on the machine; replaces a worker that died, but not one that left."""
 
-    def __init__(self, machine: SimulatedHost, pilot: Pilot, endpoint: Endpoint) -> None:
+    def __init__(self, machine: SimulatedHost, pilot: Allocation, endpoint: Endpoint) -> None:
         self._machine = machine
         self._pilot = pilot
         self._endpoint = endpoint

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import (
-    Allocation,
     AllocationRelease,
-    AllocationRequest,
     BackfillWindow,
     PoolSite,
     PoolSnapshot,
@@ -170,7 +169,7 @@ class Acquirer:
                 site=SITE,
                 processors=decision.processors,
                 asked=now,
-                seconds=decision.seconds,
+                duration=decision.duration,
                 bundle=decision.bundle,
                 race=decision.race,
             )
@@ -179,27 +178,30 @@ class Acquirer:
     def on_began(self, name: str, now: float, processors: int) -> None:
         """Record that an allocation started."""
         known = self.allocations[name]
-        self._change(name, began=now, until=now + known.seconds, processors=processors)
+        self._change(name, granted=now, until=now + known.duration, processors=processors)
         self._pool.began(name, now)
 
     def on_ready(self, name: str, workers: int, now: float) -> None:
         """Record the number of registered workers; each gets a task at once."""
-        self._change(name, ready=workers, busy=workers, idle_since=None if workers else now)
+        load = AllocationLoad(ready=workers, busy=workers, idle_since=None if workers else now)
+        self._change(name, load=load)
 
     def on_ended(self, name: str, now: float) -> None:
         """Record that an allocation ended."""
         gone = self.allocations.pop(name)
-        if gone.began is not None:
-            self._spent += gone.processors * min(now - gone.began, gone.seconds)
+        if gone.granted is not None:
+            self._spent += gone.processors * min(now - gone.granted, gone.duration)
         self._pool.ended(name, now, "ended", "its time was over")
 
     def _change(self, name: str, **values: object) -> None:
         self.allocations[name] = replace(self.allocations[name], **values)  # type: ignore[arg-type]
 
     def _demand(self, now: float) -> ProcessorDemand:
-        held = [a for a in self.allocations.values() if a.began is not None and a.ready]
-        running = sum(a.ready for a in held)
-        done = self._spent + sum(a.ready * (now - a.began) for a in held if a.began is not None)
+        held = [a for a in self.allocations.values() if a.granted is not None and a.load.ready]
+        running = sum(a.load.ready for a in held)
+        done = self._spent + sum(
+            a.load.ready * (now - a.granted) for a in held if a.granted is not None
+        )
         # Whole tasks only: processor time that the end of an allocation cut off counts for nothing.
         left = max(0, self.work.tasks - int(done // self.work.seconds) - running)
         return ProcessorDemand(
@@ -237,7 +239,7 @@ def run_acquisition(
             acquirer.on_ended(name, scheduler.now)
         for name, ask, with_last in _submissions(asks):
             numbers[name] = scheduler.submit(
-                ask.processors, ask.seconds, fewest=ask.least_processors, with_last=with_last
+                ask.processors, ask.duration, fewest=ask.least_processors, with_last=with_last
             )
         # By no time at all: jobs that can start at once do so before the clock moves.
         scheduler.advance(scheduler.now)
@@ -269,18 +271,18 @@ def _look(scheduler: SimulatedQueue, acquirer: Acquirer, name: str, number: int)
     """Report a job's changes to the acquirer."""
     at = scheduler.began(number)
     known = acquirer.allocations[name]
-    if at is not None and known.began is None:
+    if at is not None and known.granted is None:
         acquirer.on_began(name, at, scheduler.processors(number))
     if scheduler.ended(number):
         acquirer.on_ended(name, scheduler.now)
-    elif (ready := scheduler.ready(number)) != known.ready:
+    elif (ready := scheduler.ready(number)) != known.load.ready:
         acquirer.on_ready(name, ready, scheduler.now)
 
 
 def _is_new(
     scheduler: SimulatedQueue, acquirer: Acquirer, name: str, numbers: dict[str, int]
 ) -> bool:
-    return scheduler.began(numbers[name]) is not None and acquirer.allocations[name].began is None
+    return scheduler.began(numbers[name]) is not None and acquirer.allocations[name].granted is None
 
 
 def _submissions(

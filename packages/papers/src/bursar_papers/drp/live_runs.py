@@ -12,10 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bursar.model.allocation import AllocationRequest
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, BatchScheduler
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.provisioning.lrm.slurm.slurm_adapter import Slurm
-from bursar.provisioning.pool_snapshot import AllocationRequest, BackfillWindow, PoolSite
+from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
 from bursar.sites.projection import backfill_windows_of, project_queue
 from bursar_devtools.testgrid.slurm import SlurmCluster
 from bursar_papers.drp.acquiring import Acquirer, TaskBacklog
@@ -125,13 +126,13 @@ class LiveAcquisition:
         there = self._reported()
         for name, job in list(self.jobs.items()):
             report, known = said[job], self.acquirer.allocations[name]
-            if report.state == "running" and known.began is None:
+            if report.state == "running" and known.granted is None:
                 began = (report.began or time.time()) - self.began
                 width = report.processors or known.processors
                 self.acquirer.on_began(name, max(0.0, began), width)
                 known = self.acquirer.allocations[name]
             workers = len(there.get(self.reports[name], ()))
-            if known.began is not None and workers != known.ready:
+            if known.granted is not None and workers != known.load.ready:
                 self.acquirer.on_ready(name, workers, self.now)
             if report.state == "ended":
                 self.acquirer.on_ended(name, self.now)
@@ -183,12 +184,12 @@ class LiveAcquisition:
         return JobRequest(
             name=unique,
             processors=processors,
-            seconds=ask.seconds,
+            seconds=ask.duration,
             script=WORKERS.format(folder=self.folder, name=unique),
             folder=str(self.folder),
             copies=copies,
             nodes=nodes,
-            least_seconds=ask.least_seconds,
+            least_seconds=ask.least_duration,
         )
 
     def moments(self) -> list[float]:
