@@ -33,7 +33,8 @@ import distributed
 from figures import Benchmark
 
 from bursar.dispatch.journal import RunJournal
-from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.engine.core import RunPaths
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
 from bursar.model.dask import DaskEndpoint

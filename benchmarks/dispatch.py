@@ -28,7 +28,8 @@ from figures import Benchmark, Figure, at_least, at_most
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.engine.core import RunPaths
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec, Step
@@ -243,10 +244,10 @@ async def measure_nothing(tasks: int, rounds: int) -> list[Figure]:
 
 async def seconds_of_all(dispatcher: Dispatcher, tasks: int) -> float:
     """Of so many tasks without steps, as from the first that has ended."""
-    while not dispatcher.counts.succeeded:
+    while not dispatcher.figures.counts.succeeded:
         await asyncio.sleep(0.0005)
     began = time.perf_counter()
-    done = dispatcher.counts.succeeded
+    done = dispatcher.figures.counts.succeeded
     await dispatcher.wait()
     return (time.perf_counter() - began) * tasks / (tasks - done)
 
@@ -301,7 +302,7 @@ def grow(tasks: int) -> int:
             run=RUN,
         )
         grown = resident() - before
-        assert dispatcher.counts.waiting == tasks
+        assert dispatcher.figures.counts.waiting == tasks
     return grown
 
 

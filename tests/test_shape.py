@@ -23,7 +23,6 @@ CLASSES = {
     "AsyncServiceClient": "has one method for each request that the HTTP interface offers to users",
     "BudgetGuard": "is one account: leases, holds of tasks and the budget change together; what a "
     "lease is and what tasks hold could be two parts once a run and a service share one ledger",
-    "Dispatcher": ONE_ENGINE,
     "ServiceBilling": "answers requests, admits tasks and sells processors; agreements that are "
     "sold and invoices that are read are the cut, once a run and a service share one ledger",
     "ServiceClient": "has one method for each of AsyncServiceClient, for callers without asyncio",
@@ -38,7 +37,6 @@ CLASSES = {
 """Classes with more public methods, and why."""
 
 CONSTRUCTORS = {
-    "Dispatcher": ONE_ENGINE,
     "RunExecution": "becomes an embedded engine with one owner, which takes the place of most of "
     "its parameters; what is left is the plan, the sites and three listeners",
 }
@@ -46,7 +44,6 @@ CONSTRUCTORS = {
 
 FILES = {
     "dispatch/queue.py": "holds TaskQueue, whose arrays do not come apart; see there",
-    "dispatch/server.py": ONE_ENGINE,
     "runs/execution.py": "becomes an embedded engine with one owner; the cuts are binding tasks to "
     "pilots, planning again, and the begin and end of a run",
     "worker/worker.py": "is one loop of a process over one selector: what arrives, what ends, what "

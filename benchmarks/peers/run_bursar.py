@@ -8,7 +8,8 @@ from job import WORKERS, arguments, measure
 
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.engine.core import RunPaths
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
 from bursar.model.step import Exec
 from bursar.model.task import Task

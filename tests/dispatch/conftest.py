@@ -11,8 +11,9 @@ import pytest
 from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import JournalState
-from bursar.dispatch.server import Dispatcher, RunPaths
 from bursar.dispatch.spending_guard import SpendingGuard
+from bursar.engine.core import RunPaths
+from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome
 from bursar.model.task import Task
@@ -62,8 +63,7 @@ class Room:
             run=self.run,
             past=past,
             on_outcome=lambda record: self.told.append((record.outcome, record.final)),
-            on_event=self.events.append,
-            silence=silence,
+            options=DispatchOptions(silence=silence),
         )
 
     @asynccontextmanager
@@ -104,7 +104,7 @@ class Room:
                 if meanwhile is not None:
                     await meanwhile(dispatcher, workers)
                 await dispatcher.wait()
-            self.counts = dispatcher.counts
+            self.counts = dispatcher.figures.counts
 
         asyncio.run(run())
         return self.state.attempts

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.dispatch.orphans import kill_leftovers
-from bursar.dispatch.server import Dispatcher
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.outcome import Status
 from bursar.model.step import Shell
 from bursar.model.task import Task
@@ -82,7 +82,8 @@ RUNNER = textwrap.dedent(
     from bursar_devtools.unlimited_spending import UnlimitedSpending
     from bursar.dispatch.journal import RunJournal
     from bursar.worker.launch import Endpoint, LocalWorkers
-    from bursar.dispatch.server import Dispatcher, RunPaths
+    from bursar.engine.core import RunPaths
+    from bursar.engine.dispatcher import Dispatcher
     from bursar.model.campaign import Retry
     from bursar.model.step import Shell
     from bursar.model.task import Task
@@ -182,22 +183,22 @@ def test_what_is_noted_while_the_dispatcher_closes_is_journalled(room: Any) -> N
 
         async def note(dispatcher: Dispatcher) -> None:
             while True:
-                dispatcher.note("lease", str(len(noted)))
+                dispatcher.store.note("lease", str(len(noted)))
                 noted.append(str(len(noted)))
                 await asyncio.sleep(0)
 
         noting = asyncio.create_task(note(dispatcher))
-        dispatcher.beat()
+        dispatcher.store.beat()
         await asyncio.sleep(0.005)
         closing = asyncio.create_task(dispatcher.close())
         for _ in range(100):  # whoever notes for ever keeps it open for ever
             await asyncio.sleep(0)
         while not closing.done():
             noting.cancel()
-            dispatcher.note("lease", str(len(noted)))
+            dispatcher.store.note("lease", str(len(noted)))
             noted.append(str(len(noted)))
             await asyncio.sleep(0.001)
-        dispatcher.note("lease", "after")
+        dispatcher.store.note("lease", "after")
         assert faults == []
 
     asyncio.run(main())

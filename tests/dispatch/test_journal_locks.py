@@ -15,7 +15,7 @@ from tests.dispatch.conftest import Room
 
 from bursar.dispatch.journal import RunJournal, read_journal
 from bursar.dispatch.journal_records import RunEvent
-from bursar.dispatch.server import Dispatcher
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.errors import BursarError
 from bursar.model.step import Shell
 from bursar.model.task import Task
@@ -90,12 +90,12 @@ def test_a_run_goes_on_while_its_journal_is_locked(room: Room) -> None:
     async def meanwhile(dispatcher: Dispatcher, _: LocalWorkers) -> None:
         loop = asyncio.get_running_loop()
         with held(room.path / "journal.sqlite") as other:
-            dispatcher.beat()
-            dispatcher.note("message", "while it is locked")
+            dispatcher.store.beat()
+            dispatcher.store.note("message", "while it is locked")
             while len(said) < 1 or len(moments) < 50:
                 moments.append(loop.time())
                 await asyncio.sleep(0.01)
-            assert dispatcher.fault is None
+            assert dispatcher.store.fault is None
             assert other.stdin is not None
             other.stdin.close()
 

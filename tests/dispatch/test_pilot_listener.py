@@ -16,10 +16,8 @@ import cloudpickle
 import msgspec
 import pytest
 
-from bursar.dispatch import server as server_module
 from bursar.dispatch import worker_listener as entrance_module
 from bursar.dispatch.credential import Credential, PilotTerms, decode_credential
-from bursar.dispatch.server import Dispatcher
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import (
     FrameDecoder,
@@ -33,6 +31,7 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.dispatch.worker_listener import _interface
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Shell
@@ -206,7 +205,7 @@ def test_a_token_is_good_for_its_own_lease_only(room: Any, other: dict[str, Any]
             client = await Client.to(credential)
             client.say(hello(credential, **other))
             assert await client.hear() is None
-            assert dispatcher.leases() == {}
+            assert dispatcher.figures.leases() == {}
             await client.close()
 
     asyncio.run(knock())
@@ -245,11 +244,11 @@ def test_a_lease_has_no_more_workers_than_processors(room: Any) -> None:
             assert await second.hear() is None
             await first.close()
             async with asyncio.timeout(20):
-                while dispatcher.leases()["lease-1"].ready:
+                while dispatcher.figures.leases()["lease-1"].ready:
                     await asyncio.sleep(0.005)
             third.say(hello(credential, worker="far-lease-1-b", processors=3))
             assert isinstance(await third.hear(), Welcome)
-            assert dispatcher.leases()["lease-1"].ready == 3
+            assert dispatcher.figures.leases()["lease-1"].ready == 3
             await second.close()
             await third.close()
 
@@ -297,12 +296,12 @@ def test_a_lost_worker_is_told_of_and_counted_as_missing(room: Any, until: Any) 
                 client.say(hello(credential, worker=f"far-lease-1-node-{node}"))
                 assert isinstance(await client.hear(), Welcome)
                 clients.append(client)
-            load = dispatcher.leases()["lease-1"]
+            load = dispatcher.figures.leases()["lease-1"]
             assert (load.ready, load.joined, load.silent_since) == (2, 2, None)
             before = dispatcher.now()
             await clients[0].close()
-            await until(lambda: dispatcher.leases()["lease-1"].ready == 1)
-            load = dispatcher.leases()["lease-1"]
+            await until(lambda: dispatcher.figures.leases()["lease-1"].ready == 1)
+            load = dispatcher.figures.leases()["lease-1"]
             assert load.joined == 2
             assert load.silent_since is not None
             assert before <= load.silent_since <= dispatcher.now()
@@ -310,15 +309,15 @@ def test_a_lost_worker_is_told_of_and_counted_as_missing(room: Any, until: Any) 
             again = await Client.to(credential)
             again.say(hello(credential, worker="far-lease-1-node-1-2"))
             assert isinstance(await again.hear(), Welcome)
-            load = dispatcher.leases()["lease-1"]
+            load = dispatcher.figures.leases()["lease-1"]
             assert (load.ready, load.joined, load.silent_since) == (2, 2, None)
             await again.close()
             await clients[1].close()
-            await until(lambda: dispatcher.leases()["lease-1"].ready == 0)
-            load = dispatcher.leases()["lease-1"]
+            await until(lambda: dispatcher.figures.leases()["lease-1"].ready == 0)
+            load = dispatcher.figures.leases()["lease-1"]
             assert (load.busy, load.joined) == (0, 2)
             dispatcher.dismiss("lease-1")
-            assert dispatcher.leases() == {}
+            assert dispatcher.figures.leases() == {}
             assert left == ["left"] * 3
 
     asyncio.run(lose())
@@ -342,8 +341,8 @@ def test_a_worker_that_takes_leave_is_missing_but_not_silent(
             client.say(LeaveRequest(must=must))
             assert await client.hear() == LeaveOrder()
             await client.close()
-            await until(lambda: dispatcher.leases()["lease-1"].ready == 0)
-            load = dispatcher.leases()["lease-1"]
+            await until(lambda: dispatcher.figures.leases()["lease-1"].ready == 0)
+            load = dispatcher.figures.leases()["lease-1"]
             assert load.joined == 1
             assert (load.silent_since is not None) == must
             assert load.idle_since == pytest.approx(dispatcher.now(), abs=20)
@@ -362,7 +361,7 @@ def test_who_is_sent_away_is_not_told_of(room: Any, until: Any) -> None:
             dispatcher.dismiss("lease-1")
             dispatcher.pilot_listener.revoke("lease-1")
             await client.close()
-            await until(lambda: not dispatcher.leases())
+            await until(lambda: not dispatcher.figures.leases())
             assert left == []
 
     asyncio.run(send_away())
@@ -431,7 +430,7 @@ def test_strangers_do_not_stay(room: Any, monkeypatch: Any) -> None:
     One that is slow to shake hands is hung up on, and so is one that then says nothing.
     """
     monkeypatch.setattr(entrance_module, "HANDSHAKE", 0.2)
-    monkeypatch.setattr(server_module, "_AUTHENTICATION_TIMEOUT", 0.2)
+    monkeypatch.setattr("bursar.engine.worker_connection.AUTHENTICATION", 0.2)
 
     async def knock() -> None:
         async with open_to(room) as (_, credential):
@@ -505,10 +504,10 @@ def test_a_silent_network_is_noticed_by_the_system(room: Any) -> None:
             )
             line.send(bytearray(frame(hello(credential))))
             async with asyncio.timeout(20):
-                while not dispatcher.leases():
+                while not dispatcher.figures.leases():
                     await asyncio.sleep(0.005)
-            (connection,) = dispatcher._connections.values()
-            theirs = connection._transport.get_extra_info("socket")
+            (worker,) = dispatcher._core.workers.values()
+            theirs = worker.link._transport.get_extra_info("socket")
             # 5 s of silence, two probes 5 s apart: 15 s.
             for end in (theirs, line._socket):
                 assert [end.getsockopt(*option) for option in options] == [1, 5, 5, 2, 15_000]
@@ -606,16 +605,16 @@ def test_nobody_leaves_with_a_task(room: Any) -> None:
                 heard = await client.hear()
                 if isinstance(heard, JobAssignment):
                     worked += 1
-                    assert dispatcher.busy_leases() == {"lease-1"}
+                    assert dispatcher.figures.busy_leases() == {"lease-1"}
                 else:
                     assert heard == LeaveOrder()
-                    assert dispatcher.busy_leases() == set()
-                    assert dispatcher.demand().tasks == 1
+                    assert dispatcher.figures.busy_leases() == set()
+                    assert dispatcher.figures.demand().tasks == 1
                 dispatcher.cancel(task)
                 await client.close()
                 async with asyncio.timeout(20):
-                    while any(x.ready for x in dispatcher.leases().values()) or (
-                        dispatcher.demand().tasks
+                    while any(x.ready for x in dispatcher.figures.leases().values()) or (
+                        dispatcher.figures.demand().tasks
                     ):
                         await asyncio.sleep(0)
 
@@ -637,14 +636,14 @@ def test_who_must_go_gets_nothing_more(room: Any) -> None:
             assert isinstance(await client.hear(), JobAssignment)
             client.say(LeaveRequest(must=True))
             async with asyncio.timeout(20):
-                while next(iter(dispatcher._connections.values())).leaving is False:
+                while next(iter(dispatcher._core.workers.values())).leaving is False:
                     await asyncio.sleep(0.005)
             dispatcher.submit(Task(id="b"))
-            (connection,) = dispatcher._connections.values()
-            (task,) = connection.claimed
+            (worker,) = dispatcher._core.workers.values()
+            (task,) = worker.claimed
             client.say(OutcomeReport([Outcome(task=task, attempt=1, status=Status.CANCELLED)]))
             assert await client.hear() == LeaveOrder()
-            assert dispatcher.demand().tasks == 2
+            assert dispatcher.figures.demand().tasks == 2
             await client.close()
 
     asyncio.run(part())
@@ -655,7 +654,7 @@ def test_a_worker_that_stands_still_holds_nobody_up(room: Any, monkeypatch: Any,
     """
     Its job is suspended: the system answers for it, it does not. Its task is lost.
     """
-    monkeypatch.setattr(server_module, "STUBBORN", 0.2)
+    monkeypatch.setattr("bursar.engine.dispatcher.STUBBORN", 0.2)
 
     async def suspend() -> None:
         async with open_to(room, Task(id="a")) as (dispatcher, credential):
@@ -668,8 +667,8 @@ def test_a_worker_that_stands_still_holds_nobody_up(room: Any, monkeypatch: Any,
                     await dispatcher.vacate("lease-1", "its time is over")
                 else:
                     await dispatcher.stop("enough", grace=0.0)
-            assert dispatcher.busy_leases() == set()
-            assert dispatcher.counts.running == 0
+            assert dispatcher.figures.busy_leases() == set()
+            assert dispatcher.figures.counts.running == 0
             await client.close()
 
     asyncio.run(suspend())

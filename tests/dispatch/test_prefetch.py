@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.prefetch import HORIZON, Prefetch
-from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.engine.core import RunPaths
+from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
@@ -128,7 +129,7 @@ def carry_out(
             retry=Retry(),
             folders=RunPaths(root=folder, files=folder, work=folder, logs=folder),
             run="virtual",
-            placed=None if placed is None else placed[:first],
+            options=DispatchOptions(placed=None if placed is None else placed[:first]),
             on_outcome=lambda record: told.__setitem__(record.outcome.task, record.outcome),
         )
         await dispatcher.start()

@@ -13,8 +13,8 @@ import pytest
 from tests.worker.minimal_dispatcher import Server, job, working
 
 import bursar
-from bursar.dispatch.server import Dispatcher
 from bursar.dispatch.wire import JobRecall, LeaveOrder
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Status
 from bursar.model.step import Shell
@@ -133,7 +133,7 @@ def _kill_at_random(room: Any, seed: int, kills: int) -> None:
 
     async def kill(dispatcher: Dispatcher, workers: LocalWorkers) -> None:
         returned = 0
-        hear = dispatcher._on_message
+        hear = dispatcher._local_workers.on_message
 
         def heard(connection: Any, message: Any) -> None:
             nonlocal returned
@@ -141,15 +141,15 @@ def _kill_at_random(room: Any, seed: int, kills: int) -> None:
             if hasattr(message, "jobs") and message.jobs:
                 returned += 1
 
-        dispatcher._on_message = heard  # type: ignore[method-assign]
+        dispatcher._local_workers.on_message = heard  # type: ignore[method-assign]
         for _ in range(kills):
             seen = returned
             # Just when something is handed back, or a moment later.
-            while returned == seen and not dispatcher.is_done:
+            while returned == seen and not dispatcher.figures.is_done:
                 await asyncio.sleep(0.002)
             await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 0.02))))
             pids = list(workers.pids.values())
-            if pids and not dispatcher.is_done:
+            if pids and not dispatcher.figures.is_done:
                 os.kill(chance.choice(pids), signal.SIGKILL)
 
     outcomes = room.carry_out(tasks, retry=Retry(attempts=1), meanwhile=kill)

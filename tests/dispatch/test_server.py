@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bursar.dispatch.server import Dispatcher
 from bursar.dispatch.wire import Hello, frame
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.errors import BursarError
@@ -60,7 +60,7 @@ def test_a_stranger_is_hung_up_on(room: Any, words: bytes) -> None:
         except ConnectionResetError:
             heard = b""
         writer.close()
-        assert dispatcher.running() == {}
+        assert dispatcher.figures.running() == {}
         await dispatcher.close()
         return heard
 
@@ -407,7 +407,7 @@ def test_work_that_cannot_be_sent_fails_by_itself(room: Any, monkeypatch: Any) -
     """
     One task too large must not stop the others.
     """
-    monkeypatch.setattr("bursar.dispatch.server.MAX_PIECE", 5000)
+    monkeypatch.setattr("bursar.engine.worker_connection.MAX_PIECE", 5000)
     outcomes = room.carry_out(
         [shell("echo " + "x" * 6000, "large", retries=0), shell("echo small", "small")]
     )
@@ -420,7 +420,7 @@ def test_large_jobs_travel_in_several_frames(room: Any, monkeypatch: Any) -> Non
     """
     However much work waits, a frame stays small.
     """
-    monkeypatch.setattr("bursar.dispatch.server.BATCH_SIZE", 20000)
+    monkeypatch.setattr("bursar.engine.worker_connection.BATCH_SIZE", 20000)
     outcomes = room.carry_out([shell(": " + "x" * 9000 + "; exit 0", f"t{i}") for i in range(30)])
 
     assert {o.status for o in outcomes} == {Status.SUCCEEDED}
@@ -477,9 +477,9 @@ def test_where_no_thread_is_to_be_had_the_run_ends(room: Any, monkeypatch: Any) 
         await dispatcher.start()
         with monkeypatch.context() as patched:
             patched.setattr(ThreadPoolExecutor, "submit", refuse)
-            dispatcher.note("begin", "")
+            dispatcher.store.note("begin", "")
             with pytest.raises(BursarError, match=r"the dispatcher stopped: .*start new thread"):
-                await asyncio.wait_for(dispatcher.written(), 20)
+                await asyncio.wait_for(dispatcher.store.written(), 20)
             with pytest.raises(BursarError, match="start new thread"):
                 await asyncio.wait_for(dispatcher.wait(), 20)
         await dispatcher.close()

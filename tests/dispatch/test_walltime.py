@@ -288,16 +288,16 @@ def test_the_dispatcher_holds_back_and_tells(room: Any, until: Any) -> None:
         dispatcher = room.dispatcher(tasks)
         async with room.running(dispatcher, 1):
             dispatcher.ends("lease-1", dispatcher.now() + 100.0)
-            await until(lambda: dispatcher.counts.succeeded == 1)
-            assert dispatcher.demand().tasks == 1
-            assert dispatcher.misfits.tasks == 1
-            load = dispatcher.leases()["lease-1"]
+            await until(lambda: dispatcher.figures.counts.succeeded == 1)
+            assert dispatcher.figures.demand().tasks == 1
+            assert dispatcher.figures.misfits.tasks == 1
+            load = dispatcher.figures.leases()["lease-1"]
             assert (load.ready, load.busy) == (1, 0)
             assert load.idle_since is not None
             assert 0 <= dispatcher.now() - load.idle_since < 20
             dispatcher.ends("lease-1", None)
             await dispatcher.wait()
-            assert dispatcher.misfits == UnplaceableTasks()
+            assert dispatcher.figures.misfits == UnplaceableTasks()
 
     asyncio.run(run())
 
@@ -313,13 +313,13 @@ def test_a_busy_lease_is_not_idle(room: Any, until: Any) -> None:
     async def run() -> None:
         dispatcher = room.dispatcher([Task(id="t", steps=(Shell("sleep 97"),))])
         async with room.running(dispatcher, 2):
-            await until(lambda: sum(dispatcher.running().values()) == 1)
-            await until(lambda: dispatcher.leases()["lease-1"].ready == 2)
-            assert dispatcher.leases() == {
+            await until(lambda: sum(dispatcher.figures.running().values()) == 1)
+            await until(lambda: dispatcher.figures.leases()["lease-1"].ready == 2)
+            assert dispatcher.figures.leases() == {
                 "lease-1": AllocationLoad(ready=2, busy=1, idle_since=None, joined=2)
             }
             dispatcher.cancel(0)
-            await until(lambda: dispatcher.leases()["lease-1"].idle_since is not None)
-            assert dispatcher.leases()["lease-1"].busy == 0
+            await until(lambda: dispatcher.figures.leases()["lease-1"].idle_since is not None)
+            assert dispatcher.figures.leases()["lease-1"].busy == 0
 
     asyncio.run(run())

@@ -18,7 +18,7 @@ from tests.dispatch.conftest import Room, until
 from tests.dispatch.conftest import room as room
 
 from bursar.dispatch.credential import SILENCE, Credential, PilotTerms, decode_credential
-from bursar.dispatch.server import Dispatcher
+from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
 from bursar.model.errors import InputError
 from bursar.model.outcome import Status
@@ -107,7 +107,7 @@ class Pilots:
     @property
     def connected(self) -> int:
         """Processors whose workers are connected."""
-        return sum(load.ready for load in self.dispatcher.leases().values())
+        return sum(load.ready for load in self.dispatcher.figures.leases().values())
 
 
 @asynccontextmanager
@@ -185,7 +185,7 @@ def test_a_pilot_works_and_leaves_with_the_dispatcher(room: Room) -> None:
         async with pilots(room, *(shell("true", f"t{i}") for i in range(20))) as there:
             process = await there.start(processors=3)
             await there.dispatcher.wait()
-            assert there.dispatcher.leases()["lease-1"].ready == 3
+            assert there.dispatcher.figures.leases()["lease-1"].ready == 3
             assert running(there.credential.token) == []
             (worker,) = [there.worker_of(process)]
             assert worker in running(there.mark)
@@ -215,7 +215,7 @@ def test_pilots_of_one_lease_share_its_processors(room: Room) -> None:
                 )
             )
             await until(lambda: bool(there.connected))
-            await until(lambda: there.dispatcher.leases()["lease-1"].ready == 5)
+            await until(lambda: there.dispatcher.figures.leases()["lease-1"].ready == 5)
             assert len({there.worker_of(process) for process in there.processes}) == 2
 
     asyncio.run(run())
@@ -309,7 +309,7 @@ def test_a_pulled_cable_frees_the_tasks_on_both_sides(
             )
             await until(lambda: bool(running("97.6")))
             subprocess.run(["ip", "link", "set", f"{name}a", "down"], check=True)
-            assert there.dispatcher.leases()["lease-1"].busy == 1
+            assert there.dispatcher.figures.leases()["lease-1"].busy == 1
             await until(lambda: not there.connected)
             await until(lambda: not running("97.6"))
             code, _ = await there.ended(process)
@@ -348,7 +348,7 @@ def test_an_idle_pilot_leaves(room: Room) -> None:
         async with pilots(room, shell("sleep 0.6")) as there:
             process = await there.start(idle=0.4)
             assert await there.ended(process) == (0, "")
-            assert there.dispatcher.counts.succeeded == 1
+            assert there.dispatcher.figures.counts.succeeded == 1
             assert not there.connected
 
     asyncio.run(run())
@@ -368,7 +368,7 @@ def test_a_pilot_that_is_told_to_end_says_what_becomes_of_its_tasks(room: Room) 
             process.terminate()
             assert await there.ended(process) == (0, "")
             assert running("97.2") == []
-            await until(lambda: there.dispatcher.demand().tasks == 1)
+            await until(lambda: there.dispatcher.figures.demand().tasks == 1)
             await there.start("lease-2")
             await there.dispatcher.wait()
 

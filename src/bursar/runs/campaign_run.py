@@ -24,7 +24,7 @@ from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.atomic_file import remove_unfinished
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.dispatch.server import DataAt
+from bursar.engine.core import DataAt
 from bursar.market.ledger import Ledger, paid_to
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
@@ -378,7 +378,7 @@ def _snapshot(
 ) -> ProgressSnapshot:
     counts = execution.counts
     now = execution.dispatcher.now()
-    busy, running = execution.dispatcher.busy(), execution.dispatcher.running()
+    busy, running = execution.dispatcher.figures.busy(), execution.dispatcher.figures.running()
     held = execution.provision.processors()
     asked = execution.provision.asked()
     return ProgressSnapshot(

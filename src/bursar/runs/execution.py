@@ -25,8 +25,9 @@ from bursar.dispatch.journal_records import (
 )
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import TaskCounts
-from bursar.dispatch.server import DataAt, Dispatcher, RunPaths
 from bursar.dispatch.work_directories import attempt_folder, folder_name, remove_tree
+from bursar.engine.core import DataAt, RunPaths
+from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.market.budget_thresholds import BudgetDrain, BudgetEffect, BudgetHalt
 from bursar.market.guard import BudgetGuard, budget_amount
 from bursar.market.lease import Lease
@@ -131,7 +132,7 @@ class RunExecution:
         Of a task, where it ran, one that follows and where that will run: seconds until its
         data have arrived there; None: they are there at once.
     data
-        See :class:`bursar.dispatch.server.Dispatcher`.
+        See :class:`bursar.engine.core.EngineSettings`.
     pool
         Takes the place of the plan's purchases: acquires and releases processors as there is
         work for them, and any of them runs any task.
@@ -320,7 +321,7 @@ class RunExecution:
             waiting.cancel()
             woken.cancel()
         if self.cause is None and self.counts.refused:
-            self.cause, self.reason = "budget", self.dispatcher.refusal
+            self.cause, self.reason = "budget", self.dispatcher.figures.refusal
 
     def tick(self) -> None:
         """Check the budget and the workers; to be called a few times a second."""
@@ -329,10 +330,10 @@ class RunExecution:
             self._apply(effect)
         transfers = self.guard.transfers()
         if transfers:
-            self.dispatcher.post(transfers)
+            self.dispatcher.store.post(transfers)
         if now - self._last_beat >= BEAT:
             self._last_beat = now
-            self.dispatcher.beat()
+            self.dispatcher.store.beat()
         if self.pooling is None:
             self._check_workers(now)
         supply = self._just_in_time
@@ -406,7 +407,7 @@ class RunExecution:
         # limits that its ledger fits.
         keep()
         self._goal = goal
-        self.dispatcher.post(self.guard.transfers())
+        self.dispatcher.store.post(self.guard.transfers())
         supply = self._just_in_time
         if supply is not None and self.cause is None:
             self._supply(supply, supply.amend(goal))
@@ -455,7 +456,7 @@ class RunExecution:
         self.notify(reason)
         self._stretch = stretch
         # Bound to a lease that nobody has, so that nothing new begins while the plan is made.
-        left = [i for i in range(len(self._tasks)) if i not in self.dispatcher.ended]
+        left = [i for i in range(len(self._tasks)) if i not in self.dispatcher.figures.ended]
         self._bind(dict.fromkeys(left, _UNSENT), {task: task for task in left})
         self._replanning = self._background.start(
             self._plan_again(self._replan), on_failure=self._on_replan_failure
@@ -463,7 +464,7 @@ class RunExecution:
 
     def note(self, kind: str, text: str) -> None:
         """Write an event to the journal."""
-        self.dispatcher.note(kind, text)
+        self.dispatcher.store.note(kind, text)
 
     def submit(self, task: Task) -> int:
         """Add a task without parents; return the number of the task."""
@@ -481,7 +482,7 @@ class RunExecution:
     def notify(self, message: str) -> None:
         """Journal a message while the dispatcher runs, and pass the message to the caller."""
         if hasattr(self, "dispatcher") and not self._has_ended:
-            self.dispatcher.note("message", message)
+            self.dispatcher.store.note("message", message)
         if self._on_event is not None:
             self._on_event(message)
 
@@ -493,7 +494,7 @@ class RunExecution:
     @property
     def counts(self) -> TaskCounts:
         """Number of tasks in each state."""
-        return self.dispatcher.counts
+        return self.dispatcher.figures.counts
 
     @property
     def _until_wake(self) -> float:
@@ -527,19 +528,20 @@ class RunExecution:
                 root=self._root, files=folder.files, work=folder.work, logs=folder.logs
             ),
             run=self._journal.identity,
-            # Nothing starts before the scheduler has sent it somewhere.
-            placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
-            again_at=None if self._just_in_time is None else _UNSENT,
-            delay=None if self._delay is None else self._delay_between,
-            data=self._data,
-            prefetch=self._prefetch,
             past=past.attempts,
-            retry_failed=self._retry_failed,
             on_outcome=self._took_in,
             on_start=self._on_start,
-            on_event=self._on_event,
-            keeps_starts=self._durable,
-            last_seen=past.last_seen,
+            options=DispatchOptions(
+                # Nothing starts before the scheduler has sent it somewhere.
+                placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
+                again_at=None if self._just_in_time is None else _UNSENT,
+                delay=None if self._delay is None else self._delay_between,
+                data=self._data,
+                prefetch=self._prefetch,
+                keeps_starts=self._durable,
+                retry_failed=self._retry_failed,
+                last_seen=past.last_seen,
+            ),
         )
         await self.dispatcher.start()
         now = self.dispatcher.now()
@@ -548,7 +550,7 @@ class RunExecution:
         self.guard.begin(now)
         incarnations = incarnations_of(past.events)
         self._first = incarnations[0][0] if incarnations else now
-        self.dispatcher.note(BEGIN, "")
+        self.dispatcher.store.note(BEGIN, "")
         leases = leases_of(past.events)
         self._bookings, missed = split_bookings(past.events, leases, past.last_seen, now)
         self.settlements = LeaseSettlements(
@@ -561,7 +563,7 @@ class RunExecution:
         )
         left = [lease for lease in leases.values() if lease.id not in self._bookings]
         await self._settle_what_was_left(left, past.last_seen, missed)
-        self.dispatcher.post(self.guard.transfers())
+        self.dispatcher.store.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
         # Numbers go on, as leases are known by their names in journal, ledger and book for all
         # incarnations.
@@ -583,7 +585,7 @@ class RunExecution:
             watch=self.pooling,
             settlements=self.settlements,
         )
-        if self._tasks and self.dispatcher.is_done:
+        if self._tasks and self.dispatcher.figures.is_done:
             # A resumed run without anything to do leases nothing.
             self._give_back_bookings(leases)
             return
@@ -624,7 +626,7 @@ class RunExecution:
             else:
                 ended = self.guard.close_lost(lease, missed.get(lease.id, last_seen))
                 text = msgspec.json.encode(ended).decode()
-                self.dispatcher.note("lease", text, self.guard.transfers())
+                self.dispatcher.store.note("lease", text, self.guard.transfers())
         await self.settlements.wait()  # what they do not come to is free for what is left
 
     def _money_is_free(self) -> None:
@@ -643,7 +645,7 @@ class RunExecution:
             goal=lambda: self._goal,
             elapsed=lambda: self.elapsed,
             pilots=max(self._pilots, last_number(past)),
-            note=self.dispatcher.note,
+            note=self.dispatcher.store.note,
             stop=lambda verdict: self.stop("goal", verdict, grace=0.0),
             on_error=self._fault,
         )
@@ -665,7 +667,7 @@ class RunExecution:
         self._bind(placed, order, timed)
         # Before any processor is paid for: such a task would wait until the money is gone.
         self._check_widths(placed, {pilot.site for pilot in pilots})
-        left = self.dispatcher.left
+        left = self.dispatcher.figures.left
         # Without pilots all of whose tasks were done in an earlier incarnation.
         await self.provision.sign([p for p in pilots if p.whole or not p.tasks or left(p.name)])
 
@@ -678,7 +680,7 @@ class RunExecution:
         SiteError
             When a task would wait for ever.
         """
-        ended = set(self.dispatcher.ended)
+        ended = set(self.dispatcher.figures.ended)
         # Once for each site and not for each task.
         widest = {site: self._widest(site) for site in sorted(sites) if site}
         for task in range(len(self._tasks)):
@@ -705,7 +707,7 @@ class RunExecution:
 
     def _resume_state(self, journal: JournalState) -> ResumeState:
         return ResumeState(
-            ended=self.dispatcher.ended,
+            ended=self.dispatcher.figures.ended,
             succeeded=frozenset(o.task for o in self.past if o.status is Status.SUCCEEDED),
             attempts=[(record.outcome, record.site) for record in journal.records],
             pilots=self._pilots,
@@ -722,7 +724,7 @@ class RunExecution:
             if kind == "message":
                 self.notify(text)
             else:
-                self.dispatcher.note(kind, text)
+                self.dispatcher.store.note(kind, text)
         for pilot in pilots:
             # Between the decision and now a pilot may have begun to leave: its tasks need another
             # one.
@@ -764,7 +766,7 @@ class RunExecution:
 
     def _note(self, kind: str, text: str, transfers: Sequence[Transfer]) -> None:
         self._woken.set()
-        self.dispatcher.note(kind, text, transfers)
+        self.dispatcher.store.note(kind, text, transfers)
 
     async def _end(self) -> None:
         """Give everything back; each step is tried, also after errors in earlier ones."""
@@ -939,7 +941,7 @@ class RunExecution:
 
     def _snapshot(self, stretch: float | None = None) -> RunSnapshot:
         return RunSnapshot(
-            ended=self.dispatcher.ended,
+            ended=self.dispatcher.figures.ended,
             cut=self._cut,
             elapsed=self.elapsed,
             spent=self.spent,

@@ -182,11 +182,11 @@ class ExecutorEngine:
             await asyncio.sleep(TICK)
             execution.tick()
             if execution.cause == "budget" or execution.counts.refused:
-                return BudgetStop(execution.reason or execution.dispatcher.refusal)
+                return BudgetStop(execution.reason or execution.dispatcher.figures.refusal)
             if execution.cause is not None:
                 return BursarError(execution.reason)
-            if execution.dispatcher.fault is not None:
-                return execution.dispatcher.fault
+            if execution.dispatcher.store.fault is not None:
+                return execution.dispatcher.store.fault
 
 
 def _site(facts: SiteFacts, folder: RunFolder) -> Site:

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from bursar.dispatch.journal_records import RunEvent
-from bursar.dispatch.server import Dispatcher
+from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, lease_of
 from bursar.model.admission import Refusal
@@ -221,7 +221,11 @@ class PilotProvisioner:
             lifecycle = self._lifecycles.get(name)
             # Pilots without tasks of their own serve whatever comes, and stay until the end of the
             # run.
-            if lifecycle is not None and lifecycle.pilot.tasks and not self._dispatcher.left(name):
+            if (
+                lifecycle is not None
+                and lifecycle.pilot.tasks
+                and not self._dispatcher.figures.left(name)
+            ):
                 lifecycle.finish()
 
     async def give_back(self) -> bool:
@@ -233,7 +237,7 @@ class PilotProvisioner:
         bool
             Whether all pilots were given back, as none was busy.
         """
-        busy = self._dispatcher.busy_leases()
+        busy = self._dispatcher.figures.busy_leases()
         # Idle ones at once, even while others are busy: each second is paid.
         await self._end([c for c in self._lifecycles.values() if c.pilot.name not in busy])
         if busy:
@@ -339,7 +343,7 @@ class PilotProvisioner:
         self._watch.pilot_ended(lifecycle.pilot, *(lifecycle.lost or ("ended", "")))
         if lifecycle.lost is not None and lifecycle.lost[0] == "lost":
             self._notify(f"{lifecycle.pilot.site}: {lifecycle.lost[1]}")
-        if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
+        if not self._leaving and pilot.tasks and self._dispatcher.figures.left(pilot.name):
             self._on_left_over(pilot)
 
     async def _room(self, lifecycle: PilotLifecycle) -> None:
@@ -423,7 +427,7 @@ class PilotProvisioner:
         name, now = lifecycle.pilot.name, self._dispatcher.now()
         if not lifecycle.pilot.extensible:
             return False
-        if not self._dispatcher.left(name):
+        if not self._dispatcher.figures.left(name):
             # The outcomes of its tasks are about to be reported; it may get other tasks.
             await self._over_by(lifecycle, now + _NEXT)
             return True
@@ -544,7 +548,7 @@ class PilotProvisioner:
         """
         if pilot.name not in self._guard.leases:
             self._open(pilot, self._dispatcher.now(), asked=True)
-        await self._dispatcher.written()
+        await self._dispatcher.store.written()
 
     def _close(self, lifecycle: PilotLifecycle, origin: float) -> None:
         pilot = lifecycle.pilot

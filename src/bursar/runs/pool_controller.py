@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from bursar.dispatch.journal_records import RunEvent
-from bursar.dispatch.server import Dispatcher
+from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.errors import BursarError
@@ -277,11 +277,11 @@ class PoolController(PilotObserver):
         Without a deadline or a budget in the goal, the remaining seconds or money are None.
         """
         now = self._dispatcher.now()
-        loads = self._dispatcher.leases()
+        loads = self._dispatcher.figures.leases()
         goal, free = self._goal(), self._guard.ledger.free
         return PoolSnapshot(
             now=now,
-            demand=self._dispatcher.demand(),
+            demand=self._dispatcher.figures.demand(),
             allocations=tuple(self._allocation(name, e, loads) for name, e in self._asked.items()),
             sites={name: self._seen(site, goal) for name, site in self._sites.items()},
             until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),

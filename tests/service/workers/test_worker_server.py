@@ -17,7 +17,6 @@ from tests.service.workers.server_rig import Wire, ended, running
 
 from bursar.dispatch.credential import PilotTerms, decode_credential
 from bursar.dispatch.orphans import RUN, WORKER
-from bursar.dispatch.server import SPILL
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import (
     BATCH_SIZE,
@@ -34,11 +33,11 @@ from bursar.dispatch.wire import (
     SealKey,
     frame,
 )
+from bursar.engine.core import SPILL
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.workers import bounds
-from bursar.service.workers import connection as connection_module
 from bursar.service.workers.bounds import LARGEST_VALUE, WORKER_FRAME
 from bursar.service.workers.seal_key import SealKeyFile
 from bursar.service.workers.worker_server import MOST_UNAUTHENTICATED
@@ -324,7 +323,7 @@ def test_strangers_have_little_time_and_room(
     """
     One that says nothing, or announces too much, is hung up on; workers come in all the same.
     """
-    monkeypatch.setattr(connection_module, "PATIENCE", 0.1)
+    monkeypatch.setattr("bursar.engine.worker_connection.AUTHENTICATION", 0.1)
 
     async def loiter() -> None:
         async with running(journal) as floor:

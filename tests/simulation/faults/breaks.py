@@ -55,7 +55,7 @@ from bursar.service.journal.segment import Segment
 from bursar.service.journal.segmented import SegmentedJournal
 from bursar.service.workers import connection as hub_connection
 from bursar.service.workers.bounds import bound_outcomes
-from bursar.service.workers.connection import WorkerConnection
+from bursar.service.workers.connection import ServiceWorkerConnection
 from bursar.service.workers.worker_server import WorkerServer
 from bursar.sites.batch import BatchSite
 from bursar.sites.job_endings import JobEndings
@@ -321,7 +321,7 @@ def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
 
 
 def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
-    def heard(self: WorkerServer, connection: WorkerConnection, message: FromWorker) -> None:
+    def heard(self: WorkerServer, connection: ServiceWorkerConnection, message: FromWorker) -> None:
         match message:
             case OutcomeReport(outcomes):
                 taken = bound_outcomes(outcomes)
@@ -422,7 +422,7 @@ def _whoever_says_nothing_may_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_half_closed_connection_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WorkerConnection, "eof_received", lambda self: True)
+    patch.setattr(ServiceWorkerConnection, "eof_received", lambda self: True)
 
 
 def _a_worker_begins_what_it_gave_back(patch: pytest.MonkeyPatch) -> None:

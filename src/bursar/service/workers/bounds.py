@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bursar.dispatch.server import SPILL
 from bursar.dispatch.wire import BATCH_SIZE, LONGEST_REASON, ProtocolError
+from bursar.engine.core import SPILL
 from bursar.model.outcome import Outcome
 from bursar.worker.unacknowledged import MOST_OUTCOMES
 

@@ -10,27 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-import msgspec
-
 from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
-from bursar.dispatch.server import SPILL
 from bursar.dispatch.tls import server_context
 from bursar.dispatch.wire import (
-    BATCH_SIZE,
-    CancelTasks,
     FromWorker,
     Hello,
-    JobAssignment,
-    JobRecall,
-    LeaveOrder,
     LeaveRequest,
     OutcomeReport,
     ProtocolError,
     ReturnedJobs,
     SealKey,
     Welcome,
+    WireJob,
 )
 from bursar.dispatch.worker_listener import WorkerListener
+from bursar.engine.core import SPILL
+from bursar.engine.lease_loads import add_loads
 from bursar.model.allocation import AllocationLoad
 from bursar.model.errors import SiteError
 from bursar.remote.admin_messages import WorkerInfo
@@ -38,7 +33,7 @@ from bursar.service.engine.engine import ServiceEngine
 from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER, RateLimitedLog
 from bursar.service.workers.bounds import LARGEST_VALUE, bound_outcomes
-from bursar.service.workers.connection import WorkerConnection
+from bursar.service.workers.connection import ServiceWorkerConnection
 from bursar.service.workers.leases import AdmittedLease, has_lease_token, lease_token
 from bursar.service.workers.seal_key import SealKeyFile
 
@@ -110,8 +105,8 @@ class WorkerServer:
         self._seal_key = seal_key
         self.on_change: Callable[[], None] = on_change or (lambda: None)
         self._leases: dict[str, AdmittedLease] = {}
-        self._connections: dict[str, WorkerConnection] = {}
-        self._unauthenticated: dict[WorkerConnection, None] = {}
+        self._connections: dict[str, ServiceWorkerConnection] = {}
+        self._unauthenticated: dict[ServiceWorkerConnection, None] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._complaints = RateLimitedLog(_log)
         self._listener: WorkerListener | None = None
@@ -120,9 +115,9 @@ class WorkerServer:
         self._is_gathered = self._closed = False
         engine.attach(self)
 
-    def protocol(self) -> WorkerConnection:
+    def protocol(self) -> ServiceWorkerConnection:
         """Return the protocol object for a new connection."""
-        return WorkerConnection(self)
+        return ServiceWorkerConnection(self)
 
     def open_listener(self, host: str, port: int, certificate: str, key: bytes) -> int:
         """
@@ -271,22 +266,16 @@ class WorkerServer:
 
         Leases without a connected worker are left out.
         """
-        found: dict[str, AllocationLoad] = {}
-        for name, connection in self._connections.items():
-            worker = self._dispatching.registered[name]
-            before = found.get(connection.lease, AllocationLoad(ready=0, busy=0, idle_since=0.0))
-            idle_since = None
-            # A lease is idle since its last worker became idle, and not at all while one has
-            # tasks.
-            if not worker.claims and before.idle_since is not None:
-                idle_since = max(worker.idle_since, before.idle_since)
-            found[connection.lease] = AllocationLoad(
-                ready=before.ready + connection.processors,
-                # Tasks that wait at the worker hold no processor.
-                busy=before.busy + min(worker.used, connection.processors),
-                idle_since=idle_since,
+        registered = self._dispatching.registered
+        return add_loads(
+            (
+                connection.lease,
+                connection.processors,
+                registered[name].used,
+                None if registered[name].claims else registered[name].idle_since,
             )
-        return found
+            for name, connection in self._connections.items()
+        )
 
     # For the engine; see WorkerChannel.
 
@@ -297,29 +286,19 @@ class WorkerServer:
             return
         # Before the jobs: they may be sealed to a key that the worker does not have yet.
         self._send_seal_key(connection)
-        batch: list[msgspec.Raw] = []
-        size = 0
-        for job in jobs:
-            # Frames of bounded size: the worker's decoder refuses larger ones.
-            if batch and size + len(job) > BATCH_SIZE:
-                connection.send(JobAssignment(batch))
-                batch, size = [], 0
-            batch.append(msgspec.Raw(job))
-            size += len(job)
-        if batch:
-            connection.send(JobAssignment(batch))
+        connection.give_encoded(jobs)
 
     def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
         """Tell a worker to end tasks."""
         connection = self._connections.get(worker)
         if connection is not None and tasks:
-            connection.send(CancelTasks(list(tasks), grace, reason))
+            connection.cancel(tasks, grace, reason)
 
     def take_back(self, worker: str, count: int) -> None:
         """Ask a worker to return a number of jobs that have not started."""
         connection = self._connections.get(worker)
         if connection is not None:
-            connection.send(JobRecall(count))
+            connection.recall(count)
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers, also disconnected ones that may come back."""
@@ -337,7 +316,7 @@ class WorkerServer:
 
     # For connections; see WorkerMessageHandler.
 
-    def came(self, connection: WorkerConnection) -> bool:
+    def came(self, connection: ServiceWorkerConnection) -> bool:
         """
         Register a new connection, and return whether the connection may stay.
 
@@ -353,7 +332,7 @@ class WorkerServer:
         self._unauthenticated[connection] = None
         return True
 
-    def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
+    def joined(self, connection: ServiceWorkerConnection, hello: Hello) -> bool:
         """Authenticate a connection by the hello, and return whether the hello was accepted."""
         # First, and in constant time: without the right token nobody learns which leases there
         # are.
@@ -365,7 +344,7 @@ class WorkerServer:
                 return False  # it may be expected soon: it will try again
             # The token is right and the lease is over: told to leave, the worker ends instead of
             # coming again until its patience is over.
-            connection.send(LeaveOrder())
+            connection.leave()
             connection.hang_up()
             return True
         if not entry.has_room(hello):
@@ -375,7 +354,7 @@ class WorkerServer:
         self._take_place(connection, hello, entry)
         return True
 
-    def on_message(self, connection: WorkerConnection, message: FromWorker) -> None:
+    def on_message(self, connection: ServiceWorkerConnection, message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
         # Late frames of a superseded connection could end attempts that the newer one has taken up
         # again.
@@ -402,7 +381,10 @@ class WorkerServer:
         if self._is_done(connection):
             self.on_change()
 
-    def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
+    def too_large(self, connection: ServiceWorkerConnection, job: WireJob, size: int) -> None:
+        """Do nothing: a service's jobs are limited in size when they are submitted."""
+
+    def misspoke(self, connection: ServiceWorkerConnection, error: Exception) -> None:
         """Log an invalid message of a worker at a limited rate; the caller ends the connection."""
         self._complaints.warning(
             "the worker %a on %a says what no worker says (%s); its connection ends",
@@ -411,7 +393,7 @@ class WorkerServer:
             error,
         )
 
-    def left(self, connection: WorkerConnection) -> None:
+    def left(self, connection: ServiceWorkerConnection) -> None:
         """Forget a connection that ended; for some time the worker may come back to the tasks."""
         self._unauthenticated.pop(connection, None)
         name = connection.worker
@@ -441,7 +423,9 @@ class WorkerServer:
 
     # Inside.
 
-    def _take_place(self, connection: WorkerConnection, hello: Hello, entry: AdmittedLease) -> None:
+    def _take_place(
+        self, connection: ServiceWorkerConnection, hello: Hello, entry: AdmittedLease
+    ) -> None:
         """
         Let an admitted worker join, or come back, in place of its earlier connection if it had one.
 
@@ -458,7 +442,7 @@ class WorkerServer:
         self._connections[name] = connection
         is_first = not entry.workers
         entry.workers[name] = hello.processors
-        connection.send(
+        connection.welcome(
             Welcome(
                 run=self._run,
                 root=_NOWHERE,
@@ -481,7 +465,7 @@ class WorkerServer:
             holds=hello.holds,
         )
         if unwanted:
-            connection.send(CancelTasks(unwanted, 0.0, "it is not wanted any more"))
+            connection.cancel(unwanted, 0.0, "it is not wanted any more")
         # The lease was dismissed while the worker was away.
         if entry.dismissed:
             self._see_off(connection)
@@ -490,7 +474,7 @@ class WorkerServer:
         self._check_missing_workers()
         self.on_change()
 
-    def _send_seal_key(self, connection: WorkerConnection) -> None:
+    def _send_seal_key(self, connection: ServiceWorkerConnection) -> None:
         """
         Send a worker the seal key before tasks that may be sealed to a newer one.
 
@@ -503,40 +487,40 @@ class WorkerServer:
             connection.seal_key = version
             connection.send(SealKey(self._seal_key.pem))
 
-    def _of(self, lease: str) -> list[WorkerConnection]:
+    def _of(self, lease: str) -> list[ServiceWorkerConnection]:
         return [c for c in self._connections.values() if c.lease == lease]
 
-    def _see_off(self, connection: WorkerConnection) -> None:
+    def _see_off(self, connection: ServiceWorkerConnection) -> None:
         """Give no more tasks to a worker, and let the worker leave when no task is left."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         # What waits there unstarted can run elsewhere sooner.
         if not self._is_done(connection):
-            connection.send(JobRecall(_ALL))
+            connection.recall(_ALL)
         self._let_go(connection)
 
-    def _let_go(self, connection: WorkerConnection) -> None:
+    def _let_go(self, connection: ServiceWorkerConnection) -> None:
         if (
             connection.leaving
             and self._connections.get(connection.worker) is connection
             and self._is_done(connection)
         ):
             self._dispatching.pause(connection.worker)
-            connection.send(LeaveOrder())
+            connection.leave()
 
-    def _is_done(self, connection: WorkerConnection) -> bool:
+    def _is_done(self, connection: ServiceWorkerConnection) -> bool:
         """Return whether a worker has no tasks and no outcome that is not durable."""
         return (
             not connection.unrecorded and not self._dispatching.registered[connection.worker].claims
         )
 
-    def _turn_out(self, connection: WorkerConnection) -> None:
+    def _turn_out(self, connection: ServiceWorkerConnection) -> None:
         """Stop a worker's tasks at once, and end the connection soon."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         has_tasks = bool(self._dispatching.registered[connection.worker].claims)
         if has_tasks:
-            connection.send(CancelTasks([], 0.0, "its processors go back"))
+            connection.cancel([], 0.0, "its processors go back")
         self._let_go(connection)
         loop = asyncio.get_running_loop()
         # Killed tasks are still reported: what they used is to be charged.

@@ -1,0 +1,188 @@
+"""The engine's state: tasks, workers, money and the pending transaction, without any input."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bursar.dispatch.journal_records import AttemptRecord
+from bursar.dispatch.prefetch import Prefetch
+from bursar.dispatch.queue import TaskQueue
+from bursar.dispatch.spending_guard import SpendingGuard
+from bursar.engine.lease_loads import LeaseAttendance
+from bursar.engine.loop_clock import EngineClock, EngineTimer
+from bursar.engine.transactions import EngineStore
+from bursar.engine.worker_link import WorkerLink
+from bursar.model.task import Task
+
+SPILL = 64 * 1024
+"""Bytes of a stream that travel with the outcome and lie in the journal."""
+
+DataAt = Callable[[int, str], Mapping[str, str]]
+"""Function of a task and a site: paths of the task's input files there, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPaths:
+    """
+    Folders of a run's files.
+
+    Parameters
+    ----------
+    root
+        The campaign's folder; only read.
+    files, work, logs
+        The run's own folders.
+    """
+
+    root: Path
+    files: Path
+    work: Path
+    logs: Path
+
+
+@dataclass(slots=True, eq=False)
+class ConnectedWorker:
+    """
+    A worker that has joined the engine.
+
+    Parameters
+    ----------
+    name
+        Unique in the engine.
+    site, lease, processors
+        See :class:`bursar.dispatch.wire.Hello`.
+    link
+        Delivers orders to the worker.
+    claimed
+        Estimated ends of the tasks that the worker has; the queue's own mapping.
+    joined_at, idle_since
+        When the worker joined, and since when it has had no task, seconds since the epoch.
+    is_pilot
+        Whether the worker runs on another machine, by the credential of a pilot.
+    prefetch
+        Decides how many tasks may wait at the worker.
+    leaving
+        Whether the worker gets no more tasks, and leaves when it has none.
+    took_leave
+        Whether the worker said that it leaves of its own accord.
+    withheld
+        Number of orders that wait for a transaction.
+    """
+
+    name: str
+    site: str
+    lease: str
+    processors: int
+    link: WorkerLink
+    claimed: Mapping[int, float]
+    joined_at: float
+    idle_since: float
+    is_pilot: bool = False
+    prefetch: Prefetch = field(default_factory=Prefetch)
+    leaving: bool = False
+    took_leave: bool = False
+    withheld: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """
+    What does not change while the engine works.
+
+    Parameters
+    ----------
+    run
+        Identity of the run.
+    folders
+        Folders of the run's files.
+    delay
+        Of a task and one that follows: seconds until the second has what it needs of the
+        first; None: no time.
+    data
+        Of a task and the site where it will run: paths of the files there that it reads, by
+        name; None: no task reads any.
+    prefetch
+        Whether workers get tasks ahead of time, which hides how far away they are, and may
+        let one start before another that comes first.
+    keeps_starts
+        Whether what is handed out is journalled, so that a kill does not make it forgotten.
+    on_outcome
+        Called with the record of each outcome once it is durable.
+    on_start
+        Called with tasks that are handed to a worker.
+    """
+
+    run: str
+    folders: RunPaths
+    delay: Callable[[int, int], float] | None = None
+    data: DataAt | None = None
+    prefetch: bool = True
+    keeps_starts: bool = False
+    on_outcome: Callable[[AttemptRecord], None] = lambda record: None
+    on_start: Callable[[Sequence[int]], None] = lambda tasks: None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class EngineCore:
+    """
+    Tasks, workers, money and the pending transaction of an engine.
+
+    Plain state: :mod:`bursar.engine.reactor` and :mod:`bursar.engine.filling` change it.
+
+    Parameters
+    ----------
+    tasks
+        Tasks by number; None for those at their end.
+    rigid
+        Whether some task may hold several processors; then no task waits at a worker.
+    workers
+        Connected workers by name.
+    vacated
+        Leases that get no more tasks.
+    attendance
+        Attendance of leases that had workers.
+    changed
+        Set whenever something may have changed that the owner waits for.
+    refusal
+        Why nothing more may start; empty when money is no hindrance.
+    refused_for_now
+        Whether the guard may admit later what it has refused.
+    fill_scheduled
+        Whether the workers will be filled once the present burst of events is taken in.
+    waker
+        Timer of the next fill that time brings about.
+    closed
+        Whether the engine has ended: what stops now is not lost.
+    """
+
+    queue: TaskQueue
+    tasks: list[Task | None]
+    guard: SpendingGuard
+    store: EngineStore
+    clock: EngineClock
+    settings: EngineSettings
+    rigid: bool = False
+    workers: dict[str, ConnectedWorker] = field(default_factory=dict)
+    vacated: set[str] = field(default_factory=set)
+    attendance: dict[str, LeaseAttendance] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    refusal: str = ""
+    refused_for_now: bool = False
+    fill_scheduled: bool = False
+    waker: EngineTimer | None = None
+    closed: bool = False
+
+    def task(self, number: int) -> Task:
+        """Return a task that is not at its end."""
+        task = self.tasks[number]
+        assert task is not None
+        return task
+
+    def is_open(self, worker: ConnectedWorker) -> bool:
+        """Whether a worker takes tasks."""
+        return not worker.leaving and worker.lease not in self.vacated
+
+    def workers_of(self, lease: str) -> list[ConnectedWorker]:
+        """Return the connected workers of a lease."""
+        return [worker for worker in self.workers.values() if worker.lease == lease]

@@ -1,0 +1,371 @@
+"""
+The dispatcher of a run: the engine with its journal, its listeners and one owner.
+
+One asyncio loop. Workers connect over the loopback interface and show the run's secret; workers
+of pilots connect to the pilot listener, over TLS, each with the secret of its lease; workers of
+this process join without a socket. Outcomes that they report go into the journal, many in one
+transaction, before they are passed on.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from bursar.dispatch.credential import SILENCE
+from bursar.dispatch.journal import RunJournal
+from bursar.dispatch.journal_records import AttemptRecord
+from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.pilot_listener import PilotListener
+from bursar.dispatch.queue import TaskQueue
+from bursar.dispatch.spending_guard import SpendingGuard
+from bursar.dispatch.wire import Hello
+from bursar.engine import reactor
+from bursar.engine.core import DataAt, EngineCore, EngineSettings, RunPaths
+from bursar.engine.figures import EngineFigures
+from bursar.engine.filling import schedule_fill
+from bursar.engine.in_process import InProcessEngineLink
+from bursar.engine.loop_clock import LoopClock
+from bursar.engine.run_workers import RunWorkers
+from bursar.engine.transactions import GroupCommit
+from bursar.engine.worker_link import EngineLink, WorkerLink
+from bursar.model.campaign import Retry
+from bursar.model.errors import SiteError
+from bursar.model.outcome import Outcome
+from bursar.model.task import Task
+
+STUBBORN = 10.0
+"""Seconds for a worker on another machine to report that its tasks were killed.
+
+After that the worker is taken to be gone. A scheduler may suspend a job: then the worker stands
+still for any time, and the connection remains.
+"""
+
+_ROUNDS = 3
+"""Turns of the loop, more than enough for a connection that was just accepted to be made."""
+
+_PARTING = 1.0  # seconds for what was written last to be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchOptions:
+    """
+    How a run's tasks are handed out.
+
+    Parameters
+    ----------
+    placed
+        Lease whose processors run each task; None: any.
+    again_at
+        Lease, or what stands for one, to which tasks go that will run again; None: they stay.
+    delay, data, prefetch, keeps_starts
+        See :class:`bursar.engine.core.EngineSettings`.
+    retry_failed
+        Whether tasks that failed for good in an earlier incarnation are tried again.
+    silence
+        Approximate seconds after which a pilot's machine that does not answer is taken to be gone;
+        its tasks run again.
+    last_seen
+        Last moment that the journal has seen, seconds since the epoch: time goes on from there
+        when the time of day is behind it.
+    """
+
+    placed: Sequence[str] | None = None
+    again_at: str | None = None
+    delay: Callable[[int, int], float] | None = None
+    data: DataAt | None = None
+    prefetch: bool = True
+    keeps_starts: bool = False
+    retry_failed: bool = False
+    silence: float = SILENCE
+    last_seen: float = 0.0
+
+
+class Dispatcher:
+    """
+    Carries out tasks on whatever workers connect.
+
+    All methods are to be called from the loop it was started on.
+
+    Parameters
+    ----------
+    tasks
+        Tasks to run; more may be submitted later.
+    parents
+        Numbers of the parents of each task; None: no task has any.
+    journal
+        Journal for outcomes and movements of money.
+    guard
+        Guard of the budget, which admits tasks.
+    retry
+        Rules for tries after failures.
+    folders
+        Folders of the run's files.
+    run
+        Identity of the run.
+    past
+        Attempts that earlier incarnations of the run journalled.
+    on_outcome
+        Called with the record of each outcome once it is durable.
+    on_start
+        Called with tasks that are handed to a worker.
+    options
+        How the tasks are handed out.
+
+    Attributes
+    ----------
+    store
+        Journals events and movements of money.
+    figures
+        Counts, loads and demand.
+    pilot_listener
+        Admits workers of pilots.
+    address, token
+        Where workers of this machine connect once it has started, and the secret they show.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        journal: RunJournal,
+        guard: SpendingGuard,
+        retry: Retry,
+        folders: RunPaths,
+        run: str,
+        past: Sequence[Outcome] = (),
+        on_outcome: Callable[[AttemptRecord], None] | None = None,
+        on_start: Callable[[Sequence[int]], None] | None = None,
+        options: DispatchOptions | None = None,
+    ) -> None:
+        options = options or DispatchOptions()
+        self._last_seen = options.last_seen
+        self._clock = LoopClock()
+        queue = TaskQueue(retry, options.again_at)
+        queue.extend(tasks, parents, placed=options.placed)
+        if past:
+            queue.restore(past, retry_failed=options.retry_failed)
+        self.store = GroupCommit(journal, self._clock)
+        self._core = EngineCore(
+            queue=queue,
+            tasks=list(tasks),
+            guard=guard,
+            store=self.store,
+            clock=self._clock,
+            settings=EngineSettings(
+                run=run,
+                folders=folders,
+                delay=options.delay,
+                data=options.data,
+                prefetch=options.prefetch,
+                keeps_starts=options.keeps_starts,
+                on_outcome=on_outcome or (lambda record: None),
+                on_start=on_start or (lambda tasks: None),
+            ),
+            rigid=any(task.processors > 1 for task in tasks),
+        )
+        self.store.on_durable = partial(reactor.committed, self._core)
+        self.store.on_change = self._core.changed.set
+        self.figures = EngineFigures(self._core)
+        # Every user of this machine can connect to a port of the loopback interface.
+        self.token = secrets.token_urlsafe(32)
+        self.address = ("127.0.0.1", 0)
+        self._local_workers = RunWorkers(self._core, token=self.token)
+        self.pilot_listener = PilotListener(
+            run,
+            lambda: self._pilot_workers.protocol(),
+            self._turn_out,
+            self.store.fail,
+            options.silence,
+        )
+        self._pilot_workers = RunWorkers(self._core, pilots=self.pilot_listener)
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """
+        Listen on the loopback interface, on a port of the system's choice.
+
+        Processes that an earlier incarnation of the run left running are killed first: their
+        tasks will run again.
+        """
+        self._loop = asyncio.get_running_loop()
+        # Before anything is given out: the same task would else run twice at a time and write the
+        # same files.
+        await asyncio.to_thread(kill_leftovers, self._core.settings.run)
+        self._clock.start(self._last_seen)
+        # Loopback only: workers of other machines come through the pilot listener, over TLS.
+        self._server = await self._loop.create_server(
+            self._local_workers.protocol, "127.0.0.1", 0, backlog=128
+        )
+        self.address = self._server.sockets[0].getsockname()[:2]
+
+    def connect(self, hello: Hello, link: WorkerLink) -> EngineLink:
+        """See :class:`bursar.engine.worker_link.WorkerEntrance`."""
+        if self._core.closed:
+            raise SiteError("the run is ending", transient=True)
+        if hello.worker in self._core.workers:
+            raise SiteError(f"a worker {hello.worker} is there already")
+        return InProcessEngineLink(self._core, reactor.worker_joined(self._core, hello, link))
+
+    def now(self) -> float:
+        """
+        Return the journal's time, seconds since the epoch.
+
+        See :mod:`bursar.dispatch.journal_time`.
+        """
+        return self._clock.now()
+
+    def submit(self, task: Task) -> int:
+        """Add a task without parents; return the number of the task."""
+        return reactor.submit(self._core, task)
+
+    def cancel(self, task: int) -> bool:
+        """See :func:`bursar.engine.reactor.cancel`."""
+        return reactor.cancel(self._core, task)
+
+    def assign(
+        self,
+        placed: Mapping[int, str],
+        order: Mapping[int, int],
+        in_order: Collection[str] = (),
+    ) -> None:
+        """
+        Give tasks that have not started another lease and priority.
+
+        See :meth:`bursar.dispatch.queue.TaskQueue.assign`.
+        """
+        self._core.queue.assign(placed, order, in_order)
+        schedule_fill(self._core)
+
+    def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
+        """
+        Set the time at which a lease's processors will be taken away, as far as is known now.
+
+        The lease's workers get no task that should not have ended by then, unless no other may run
+        it; see :meth:`bursar.dispatch.queue.TaskQueue.ends`. Running tasks are not touched.
+
+        Parameters
+        ----------
+        moment
+            Seconds since the epoch; None: never.
+        speed
+            Work per second there, relative to what estimates hold for.
+        """
+        self._core.queue.ends(lease, moment, speed)
+        schedule_fill(self._core)
+
+    async def change(self) -> None:
+        """Wait until something may have changed."""
+        self._core.changed.clear()
+        await self._core.changed.wait()
+
+    def drain(self) -> None:
+        """Start nothing more, and let running tasks go on."""
+        reactor.drain(self._core)
+
+    async def stop(self, reason: str, *, grace: float = 5.0) -> None:
+        """
+        Start nothing more and stop the running tasks.
+
+        Parameters
+        ----------
+        reason
+            Text for the outcomes.
+        grace
+            Seconds between SIGTERM and SIGKILL.
+        """
+        reactor.stop(self._core, reason, grace)
+        # A worker that stands still, as a suspended job's does, must not keep the run from its end.
+        late = self._loop.call_later(grace + STUBBORN, reactor.cut_off, self._core)
+        try:
+            await self.wait()
+        finally:
+            late.cancel()
+
+    async def vacate(self, lease: str, reason: str) -> None:
+        """End a lease: stop the tasks on its processors, which may run again elsewhere."""
+        reactor.vacate(self._core, lease, reason)
+        late = self._loop.call_later(STUBBORN, reactor.cut_off, self._core, lease)
+        try:
+            while lease in self.figures.busy_leases() and self.store.fault is None:
+                await self.change()
+        finally:
+            late.cancel()
+
+    def dismiss(self, lease: str) -> None:
+        """Dismiss the workers of a lease, and give the lease no more tasks."""
+        reactor.dismiss(self._core, lease)
+
+    async def wait(self) -> None:
+        """
+        Wait until every task is at an end, or no further task will run.
+
+        Raises
+        ------
+        BursarError
+            When the journal cannot be written.
+        """
+        while self.store.fault is None and (self.store.is_busy or not self.figures.is_done):
+            await self.change()
+        if self.store.fault is not None:
+            raise self.store.fault
+
+    async def close(self) -> None:
+        """Dismiss the workers, and write the rest to the journal."""
+        for worker in list(self._core.workers.values()):
+            reactor.dismiss_worker(self._core, worker)
+        if self._core.waker is not None:
+            self._core.waker.cancel()
+        # Listeners first: a worker that joined later would not be seen off.
+        await self._stop_listening()
+        await self.store.flush()
+        # After that: an order to leave may have been withheld behind a transaction.
+        await self._hang_up()
+        if self._server is not None:
+            await self._server.wait_closed()
+        await self.store.close()
+
+    async def _stop_listening(self) -> None:
+        """
+        Stop accepting connections, on the loopback interface and at the pilot listener.
+
+        A server that closes between accepting a connection and making it leaves its socket open
+        (CPython 3.11), so it closes when those that were accepted are made.
+        """
+        await self.pilot_listener.close()
+        if self._server is None:
+            return
+        for listening in self._server.sockets:
+            if hasattr(listening, "fileno"):  # none, of a network in memory
+                self._loop.remove_reader(listening.fileno())
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        self._server.close()
+
+    async def _hang_up(self) -> None:
+        """End all links, also one that is just being made, and wait until all are gone."""
+        self._core.closed = True
+        for link in self._links():
+            link.hang_up()
+        give_up = self._loop.time() + _PARTING
+        while links := self._links():
+            if self._loop.time() > give_up:  # a worker does not read what was sent
+                for link in links:
+                    link.abort()
+            await asyncio.sleep(0.001)
+
+    def _links(self) -> list[WorkerLink]:
+        return [
+            *(worker.link for worker in self._core.workers.values()),
+            *self._local_workers.unauthenticated,
+            *self._pilot_workers.unauthenticated,
+        ]
+
+    def _turn_out(self, lease: str) -> None:
+        """Dismiss pilots' workers of a lease whose credential was revoked."""
+        for worker in reactor.turn_out(self._core, lease):
+            # The pilot may be suspended, or not follow orders: the lease has been given back in any
+            # case.
+            self._loop.call_later(_PARTING, worker.link.hang_up)

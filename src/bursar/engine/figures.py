@@ -1,0 +1,104 @@
+"""What an owner reads of an engine: counts, loads and demand."""
+
+from dataclasses import replace
+
+from bursar.dispatch.queue import TaskCounts, UnplaceableTasks
+from bursar.engine.core import EngineCore
+from bursar.engine.lease_loads import add_loads
+from bursar.model.allocation import AllocationLoad
+from bursar.model.demand import ProcessorDemand
+
+
+class EngineFigures:
+    """
+    Reads an engine's state; changes nothing.
+
+    Parameters
+    ----------
+    core
+        State of the engine.
+    """
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+
+    @property
+    def ended(self) -> frozenset[int]:
+        """Tasks at their end."""
+        core = self._core
+        return frozenset(i for i in range(len(core.tasks)) if core.queue.is_at_end(i))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing runs and nothing more will."""
+        return self._core.queue.idle
+
+    @property
+    def counts(self) -> TaskCounts:
+        """Number of tasks in each state; tasks prefetched by a worker count as waiting."""
+        counts = self._core.queue.counts
+        running = sum(self.running().values())
+        waiting = counts.waiting + counts.running - running
+        return replace(counts, running=running, waiting=waiting)
+
+    @property
+    def misfits(self) -> UnplaceableTasks:
+        """Ready tasks that are too long or too wide for every connected worker."""
+        core = self._core
+        open_ones = [worker.name for worker in core.workers.values() if core.is_open(worker)]
+        return core.queue.misfits(core.clock.now(), open_ones)
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing more may start; empty when money is no hindrance."""
+        return self._core.refusal
+
+    def demand(self) -> ProcessorDemand:
+        """Return the demand for processors of all tasks that are bound to no lease."""
+        return self._core.queue.demand()
+
+    def left(self, lease: str) -> int:
+        """Return how many tasks bound to a lease are not at an end."""
+        return self._core.queue.left(lease)
+
+    def leases(self) -> dict[str, AllocationLoad]:
+        """Return the load of each lease that has workers, or had some that have gone silent."""
+        core = self._core
+        found = add_loads(
+            (
+                worker.lease,
+                worker.processors,
+                core.queue.workers[worker.name].used,
+                None if worker.claimed else worker.idle_since,
+            )
+            for worker in core.workers.values()
+        )
+        for lease, seen in core.attendance.items():
+            found[lease] = (
+                replace(found[lease], joined=seen.joined, silent_since=seen.silent_since)
+                if lease in found
+                else seen.absent
+            )
+        return found
+
+    def busy_leases(self) -> set[str]:
+        """Return the leases whose processors have tasks."""
+        return {worker.lease for worker in self._core.workers.values() if worker.claimed}
+
+    def running(self) -> dict[str, int]:
+        """Return the number of tasks running at each site."""
+        found: dict[str, int] = {}
+        for worker in self._core.workers.values():
+            running = len(worker.claimed)
+            if not self._core.rigid:
+                running = min(running, worker.processors)
+            found[worker.site] = found.get(worker.site, 0) + running
+        return found
+
+    def busy(self) -> dict[str, int]:
+        """Return the number of busy processors at each site."""
+        found: dict[str, int] = {}
+        for name, worker in self._core.workers.items():
+            used = min(self._core.queue.workers[name].used, worker.processors)
+            found[worker.site] = found.get(worker.site, 0) + used
+        return found

@@ -1,0 +1,49 @@
+"""A worker of the engine's own process: reports reach the engine without a socket."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bursar.engine import reactor
+from bursar.engine.core import ConnectedWorker, EngineCore
+from bursar.model.outcome import Outcome
+
+
+class InProcessEngineLink:
+    """
+    Delivers the reports of one worker, each in a callback of the loop.
+
+    A worker may report while an order is being delivered to it: the engine must have finished
+    with the cause of that order first.
+    """
+
+    def __init__(self, core: EngineCore, worker: ConnectedWorker) -> None:
+        self._core = core
+        self._worker = worker
+
+    def report(self, outcomes: Sequence[Outcome]) -> None:
+        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        self._soon(partial(reactor.outcomes_reported, self._core, self._worker, outcomes))
+
+    def hand_back(self, jobs: Sequence[tuple[int, int]]) -> None:
+        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        self._soon(partial(reactor.tasks_returned, self._core, self._worker, jobs))
+
+    def ask_to_leave(self, *, must: bool) -> None:
+        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        self._soon(partial(reactor.leave_requested, self._core, self._worker, must=must))
+
+    def lose(self) -> None:
+        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        self._soon(partial(reactor.worker_left, self._core, self._worker))
+
+    def _soon(self, reaction: Callable[[], None]) -> None:
+        self._core.clock.soon(partial(self._react, reaction))
+
+    def _react(self, reaction: Callable[[], None]) -> None:
+        # Whatever it reports after its end concerns tasks that were given to others.
+        if self._core.workers.get(self._worker.name) is not self._worker:
+            return
+        try:
+            reaction()
+        except Exception as error:  # in a callback of the loop nobody else would hear of it
+            self._core.store.fail(error)

@@ -1,0 +1,233 @@
+"""The server's end of a worker's connection, unauthenticated until the worker says who it is."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from bursar.dispatch.wire import (
+    BATCH_SIZE,
+    MAX_FRAME,
+    MAX_PIECE,
+    NONSENSE,
+    CancelTasks,
+    FrameDecoder,
+    FromServer,
+    FromWorker,
+    Hello,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    OutcomeAck,
+    ProtocolError,
+    Welcome,
+    WireJob,
+    frame,
+)
+from bursar.dispatch.worker_listener import AcceptedConnection
+
+AUTHENTICATION = 10.0
+"""Seconds in which a connection must have said who it is."""
+
+_decoder = msgspec.msgpack.Decoder(FromWorker)
+_encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameLimits:
+    """
+    Bytes of the largest frames that a worker may send.
+
+    Parameters
+    ----------
+    unauthenticated
+        Before the worker has said who it is: small, so that nobody makes us buffer more.
+    authenticated
+        After that.
+    """
+
+    unauthenticated: int = 4096
+    authenticated: int = MAX_FRAME
+
+
+_C = TypeVar("_C", contravariant=True)
+
+
+class WorkerMessageHandler(Protocol[_C]):
+    """Handles the events and messages of worker connections."""
+
+    def came(self, connection: _C) -> bool:
+        """Register a new connection, and return whether the connection may stay."""
+
+    def joined(self, connection: _C, hello: Hello) -> bool:
+        """Authenticate a connection by the hello, and return whether the hello was accepted."""
+
+    def on_message(self, connection: _C, message: FromWorker) -> None:
+        """Handle a message of an authenticated worker."""
+
+    def misspoke(self, connection: _C, error: Exception) -> None:
+        """Report an invalid message of a worker, whose connection ends."""
+
+    def too_large(self, connection: _C, job: WireJob, size: int) -> None:
+        """Handle that a job is not sent, since its size in bytes is above the limit."""
+
+    def left(self, connection: _C) -> None:
+        """Forget a connection that ended, authenticated or not."""
+
+    def failed(self, error: BaseException) -> None:
+        """Report an internal error of ours, not of the worker."""
+
+
+class WorkerConnection(AcceptedConnection):
+    """
+    The server's end of a worker's connection; a :class:`bursar.engine.worker_link.WorkerLink`.
+
+    Parameters
+    ----------
+    handler
+        Handles what the connection brings.
+    limits
+        Largest frames that are taken.
+
+    Attributes
+    ----------
+    worker, site, lease, processors
+        Fields of the worker's :class:`~bursar.dispatch.wire.Hello`.
+    """
+
+    def __init__(self, handler: WorkerMessageHandler[Any], limits: FrameLimits) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._frames = FrameDecoder(limits.unauthenticated)
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_introduced = False
+        self.settled = asyncio.Event()
+        self.worker = ""
+        self.site = ""
+        self.lease = ""
+        self.processors = 0
+
+    def introduce(self, hello: Hello) -> None:
+        """Mark the connection as authenticated, and take the worker's data from the hello."""
+        self._is_introduced = True
+        # Only from now on may a frame be as large as the largest outcome.
+        self._frames.limit = self._limits.authenticated
+        self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
+        self.lease = hello.lease
+        self._settle()
+
+    def send(self, message: FromServer) -> None:
+        """Send a message, unless the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame(message))
+
+    # As the engine has it; see WorkerLink.
+
+    def welcome(self, welcome: Welcome) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.send(welcome)
+
+    def give(self, jobs: Sequence[WireJob]) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.give_encoded(self._encoded(jobs))
+
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
+        """Give jobs, each an encoded :class:`bursar.dispatch.wire.WireJob`."""
+        batch: list[msgspec.Raw] = []
+        size = 0
+        for job in jobs:
+            # Small frames, so that a worker begins while the rest is on its way; its decoder
+            # refuses very large ones.
+            if batch and size + len(job) > BATCH_SIZE:
+                self.send(JobAssignment(batch))
+                batch, size = [], 0
+            batch.append(msgspec.Raw(job))
+            size += len(job)
+        if batch:
+            self.send(JobAssignment(batch))
+
+    def _encoded(self, jobs: Sequence[WireJob]) -> Iterator[bytes]:
+        for job in jobs:
+            encoded = _encoder.encode(job)
+            # Looked at for each job: a frame above the limit ends the connection, and with it all
+            # that the worker runs.
+            if len(encoded) > MAX_PIECE:
+                self._handler.too_large(self, job, len(encoded))
+            else:
+                yield encoded
+
+    def recall(self, count: int) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.send(JobRecall(count))
+
+    def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.send(CancelTasks(list(tasks), grace, reason))
+
+    def acknowledge(self, count: int) -> None:
+        """Tell the worker that so many further outcomes of this connection are durable."""
+        self.send(OutcomeAck(count))
+
+    def leave(self) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.send(LeaveOrder())
+
+    def hang_up(self) -> None:
+        """End the connection once buffered data are sent."""
+        self._stop_patience()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once; buffered data may be lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # As the loop has it; see asyncio.Protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection and start the time limit for the authentication."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._handler.came(self):
+            transport.abort()
+            return
+        # A connection that says nothing takes a file descriptor; see worker_listener for many of
+        # them.
+        self._patience = asyncio.get_running_loop().call_later(AUTHENTICATION, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Decode frames and handle their messages; end the connection on an invalid one."""
+        try:
+            for body in self._frames.feed(data):
+                message = _decoder.decode(body)
+                if self._is_introduced:
+                    self._handler.on_message(self, message)
+                elif not isinstance(message, Hello) or not self._handler.joined(self, message):
+                    raise ProtocolError("the token is wrong")
+        except NONSENSE as error:
+            # Noise of unknown clients is not worth a line each.
+            if self._is_introduced:
+                self._handler.misspoke(self, error)
+            self.abort()
+        # A fault of ours: the worker keeps its connection, and whoever owns the engine ends it.
+        except Exception as error:
+            self._handler.failed(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of the connection."""
+        # The listener counts it as unauthenticated until then.
+        self._settle()
+        self._handler.left(self)
+
+    def _settle(self) -> None:
+        self.settled.set()
+        self._stop_patience()
+
+    def _stop_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None

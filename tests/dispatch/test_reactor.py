@@ -1,0 +1,444 @@
+"""The engine's reactions, with a recorded link and a store that is committed by hand."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bursar.dispatch.queue import TaskQueue
+from bursar.dispatch.spending_guard import SpendingGuard
+from bursar.dispatch.wire import Hello, Welcome, WireJob
+from bursar.engine import reactor
+from bursar.engine.core import ConnectedWorker, EngineCore, EngineSettings, RunPaths
+from bursar.engine.figures import EngineFigures
+from bursar.engine.in_process import InProcessEngineLink
+from bursar.engine.transactions import EngineTransaction
+from bursar.model.admission import Refusal
+from bursar.model.campaign import Retry
+from bursar.model.errors import BursarError
+from bursar.model.money import Transfer
+from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Task
+from bursar_devtools.unlimited_spending import UnlimitedSpending
+
+
+class RecordedLink:
+    """Writes down each order instead of sending it."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[Any, ...]] = []
+
+    def welcome(self, welcome: Welcome) -> None:
+        self.orders.append(("welcome",))
+
+    def give(self, jobs: Sequence[WireJob]) -> None:
+        self.orders.append(("give", [(job.task, job.attempt) for job in jobs]))
+
+    def recall(self, count: int) -> None:
+        self.orders.append(("recall", count))
+
+    def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
+        self.orders.append(("cancel", list(tasks), grace, reason))
+
+    def leave(self) -> None:
+        self.orders.append(("leave",))
+
+    def hang_up(self) -> None:
+        self.orders.append(("hang up",))
+
+    def abort(self) -> None:
+        self.orders.append(("abort",))
+
+    def told(self) -> list[tuple[Any, ...]]:
+        """Orders since the last look."""
+        told, self.orders = self.orders, []
+        return told
+
+
+@dataclass
+class HandStore:
+    """A store whose transactions become durable when the test says so."""
+
+    pending: EngineTransaction = field(default_factory=EngineTransaction)
+    fault: BursarError | None = None
+    wanted: int = 0
+
+    def commit_soon(self) -> None:
+        self.wanted += 1
+
+    def fail(self, error: BaseException) -> None:
+        self.fault = BursarError(str(error))
+
+
+class HandTimer:
+    def __init__(self, moment: float) -> None:
+        self.moment = moment
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class HandClock:
+    """A clock whose callbacks are called when the test says so."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.callbacks: list[Callable[[], None]] = []
+        self.timers: list[HandTimer] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+
+    def at(self, moment: float, callback: Callable[[], None]) -> HandTimer:
+        self.timers.append(HandTimer(moment))
+        return self.timers[-1]
+
+
+class Bench:
+    """An engine without loop, journal or socket."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        guard: SpendingGuard | None = None,
+        attempts: int = 3,
+        **settings: Any,
+    ) -> None:
+        queue = TaskQueue(Retry(attempts=attempts, backoff=0.0))
+        queue.extend(tasks, parents)
+        self.store, self.clock = HandStore(), HandClock()
+        self.durable: list[tuple[int, Status]] = []
+        nowhere = Path("/nowhere")
+        self.core = EngineCore(
+            queue=queue,
+            tasks=list(tasks),
+            guard=guard or UnlimitedSpending(),
+            store=self.store,
+            clock=self.clock,
+            settings=EngineSettings(
+                run="run",
+                folders=RunPaths(root=nowhere, files=nowhere, work=nowhere, logs=nowhere),
+                on_outcome=lambda r: self.durable.append((r.outcome.task, r.outcome.status)),
+                **settings,
+            ),
+            rigid=any(task.processors > 1 for task in tasks),
+        )
+        self.figures = EngineFigures(self.core)
+
+    def join(
+        self, name: str, processors: int = 1, lease: str = "lease-1", *, is_pilot: bool = False
+    ) -> tuple[ConnectedWorker, RecordedLink]:
+        link = RecordedLink()
+        hello = Hello("secret", name, "here", processors, lease)
+        return reactor.worker_joined(self.core, hello, link, is_pilot=is_pilot), link
+
+    def settle(self) -> None:
+        """Call back all that was to be called soon."""
+        while self.clock.callbacks:
+            self.clock.callbacks.pop(0)()
+        assert self.store.fault is None
+
+    def commit(self) -> None:
+        """Make the pending transaction durable."""
+        transaction, self.store.pending = self.store.pending, EngineTransaction()
+        reactor.committed(self.core, transaction)
+        self.settle()
+
+    def ended(
+        self,
+        worker: ConnectedWorker,
+        task: int,
+        status: Status = Status.SUCCEEDED,
+        attempt: int = 1,
+    ) -> None:
+        outcome = Outcome(
+            task=task, attempt=attempt, status=status, start=self.clock.time, end=self.clock.time
+        )
+        reactor.outcomes_reported(self.core, worker, [outcome])
+
+
+def tasks(count: int, **more: Any) -> list[Task]:
+    return [Task(id=f"t{i}", **more) for i in range(count)]
+
+
+def test_a_worker_that_joins_is_welcomed_and_filled_once_for_a_burst() -> None:
+    bench = Bench(tasks(3))
+    _, one = bench.join("one")
+    _, two = bench.join("two", 2)
+    assert one.told() == two.told() == [("welcome",)]
+    assert len(bench.clock.callbacks) == 1
+
+    bench.settle()
+
+    assert one.told() == [("give", [(0, 1)])]
+    assert two.told() == [("give", [(1, 1), (2, 1)])]
+    assert bench.figures.counts.running == 3
+
+
+def test_nobody_hears_of_an_outcome_before_it_is_durable() -> None:
+    """A child starts, and the owner is told, only after the transaction."""
+    bench = Bench(tasks(2), [(), (0,)])
+    worker, link = bench.join("one")
+    bench.settle()
+    link.told()
+
+    bench.ended(worker, 0)
+    bench.settle()
+
+    assert link.told() == []
+    assert bench.durable == []
+    assert [record.outcome.task for record in bench.store.pending.records] == [0]
+    bench.commit()
+    assert bench.durable == [(0, Status.SUCCEEDED)]
+    assert link.told() == [("give", [(1, 1)])]
+
+
+def test_the_tasks_of_a_worker_that_left_run_elsewhere() -> None:
+    bench = Bench(tasks(1))
+    lost, _ = bench.join("lost")
+    bench.settle()
+    _, link = bench.join("other")
+    bench.settle()
+    link.told()
+
+    reactor.worker_left(bench.core, lost)
+    bench.settle()
+
+    assert link.told() == [("give", [(0, 2)])]
+    assert [r.outcome.status for r in bench.store.pending.records] == [Status.LOST]
+    reactor.worker_left(bench.core, lost)  # a second time it changes nothing
+    assert len(bench.store.pending.records) == 1
+
+
+def test_an_outcome_of_an_attempt_that_was_given_up_is_dropped() -> None:
+    bench = Bench(tasks(1))
+    worker, _ = bench.join("one")
+    bench.settle()
+    bench.ended(worker, 0, attempt=2)
+    assert not bench.store.pending.records
+    bench.ended(worker, 0)
+    bench.ended(worker, 0)
+    assert len(bench.store.pending.records) == 1
+
+
+def test_returned_tasks_start_elsewhere_at_once_and_use_up_no_try() -> None:
+    bench = Bench(tasks(2), attempts=1, keeps_starts=True)
+    first, _ = bench.join("first", 2)
+    bench.settle()
+    _, link = bench.join("second")
+    bench.settle()
+    link.told()
+
+    reactor.tasks_returned(bench.core, first, [(1, 1), (1, 1), (0, 9)])
+    bench.settle()
+
+    assert [(s.task, s.room) for s in bench.store.pending.starts if s.task == 1] == [
+        (1, 2),
+        (1, 0),
+        (1, 1),
+    ]
+    assert link.told() == [("give", [(1, 1)])]
+
+
+class Stingy(UnlimitedSpending):
+    """Sets money aside for every task, and refuses while it has none."""
+
+    def __init__(self) -> None:
+        self.has_money = True
+        self.moved: list[Transfer] = []
+        self.withdrawn: list[int] = []
+
+    def admit(self, task: int, lease: str, now: float) -> float | Refusal:
+        if not self.has_money:
+            return Refusal("no money", final=False)
+        self.moved.append(Transfer(time=0.0, source="budget", target="held", amount=1, kind="hold"))
+        return math.inf
+
+    def withdraw(self, task: int, now: float) -> None:
+        self.withdrawn.append(task)
+
+    def transfers(self) -> list[Transfer]:
+        moved, self.moved = self.moved, []
+        return moved
+
+
+def test_what_follows_a_job_that_waits_for_its_money_waits_too() -> None:
+    """A cancellation cannot overtake the job that it is meant for."""
+    bench = Bench(tasks(1), guard=Stingy())
+    worker, link = bench.join("one")
+    bench.settle()
+    assert link.told() == [("welcome",)]
+
+    assert not reactor.cancel(bench.core, 0)
+
+    assert (link.told(), worker.withheld) == ([], 2)
+    bench.commit()
+    assert link.told() == [("give", [(0, 1)]), ("cancel", [0], 0.0, "cancelled")]
+    assert worker.withheld == 0
+
+
+def test_a_guard_that_refuses_for_now_is_asked_again() -> None:
+    guard = Stingy()
+    guard.has_money = False
+    bench = Bench(tasks(1), guard=guard)
+    _, link = bench.join("one")
+    bench.settle()
+    assert link.told() == [("welcome",)]
+    assert bench.figures.refusal == "no money"
+    assert [timer.moment for timer in bench.clock.timers] == [100.2]
+
+
+def test_cancelling_a_task_that_waits_needs_no_worker() -> None:
+    bench = Bench(tasks(2))
+    _, link = bench.join("one")
+    bench.settle()
+    link.told()
+    assert reactor.cancel(bench.core, 1)
+    assert not reactor.cancel(bench.core, 0)
+    assert link.told() == [("cancel", [0], 0.0, "cancelled")]
+
+
+def test_draining_calls_back_what_has_not_started_and_stopping_cancels_the_rest() -> None:
+    bench = Bench(tasks(4))
+    _, link = bench.join("one", 2)
+    bench.settle()
+    link.told()
+
+    reactor.stop(bench.core, "over", 3.0)
+    bench.settle()
+
+    assert link.told() == [("recall", 2), ("cancel", [], 3.0, "over")]
+    assert bench.figures.counts.waiting == 2
+
+
+def test_a_vacated_lease_gets_nothing_more_and_latecomers_leave() -> None:
+    bench = Bench(tasks(2))
+    worker, link = bench.join("one")
+    bench.settle()
+    link.told()
+
+    reactor.vacate(bench.core, "lease-1", "over")
+    bench.ended(worker, 0, Status.CANCELLED)
+    bench.settle()
+
+    assert link.told() == [("cancel", [], 0.0, "over")]
+    _, late = bench.join("late")
+    bench.settle()
+    assert late.told() == [("welcome",), ("leave",)]
+    assert bench.figures.demand().tasks == 2
+
+
+def test_a_worker_that_must_go_leaves_with_its_last_outcome() -> None:
+    bench = Bench(tasks(2))
+    worker, link = bench.join("one")
+    bench.settle()
+    link.told()
+
+    reactor.leave_requested(bench.core, worker, must=True)
+    assert link.told() == []
+    bench.ended(worker, 0)
+    bench.commit()
+
+    assert link.told() == [("leave",)]
+    assert bench.figures.demand().tasks == 1
+
+
+def test_idle_workers_get_what_waits_at_others() -> None:
+    """What was given ahead of time is called back for a worker that is idle."""
+    bench = Bench(tasks(40))
+    busy, link = bench.join("busy")
+    bench.settle()
+    for task in range(8):  # short ones, so that others are given ahead of time
+        if task in busy.claimed:
+            bench.ended(busy, task)
+            bench.commit()
+    assert len(busy.claimed) > 2
+    link.told()
+    for number in set(range(40)) - set(busy.claimed):
+        reactor.cancel(bench.core, number)
+    bench.join("idle")
+    bench.settle()
+    assert [order[0] for order in link.told()] == ["recall"]
+
+
+def test_pilots_that_hold_tasks_too_long_are_cut_off_and_others_are_not() -> None:
+    bench = Bench(tasks(2))
+    _, near = bench.join("near")
+    _, far = bench.join("far", is_pilot=True)
+    bench.settle()
+    reactor.cut_off(bench.core)
+    assert near.told()[-1][0] == "give"
+    assert far.told()[-1] == ("abort",)
+
+
+def test_a_revoked_credential_turns_its_pilots_out() -> None:
+    bench = Bench(tasks(1))
+    worker, link = bench.join("far", is_pilot=True)
+    bench.settle()
+    link.told()
+    assert reactor.turn_out(bench.core, "lease-1") == [worker]
+    assert link.told() == [("cancel", [], 0.0, "its processors go back"), ("leave",)]
+
+
+def test_a_job_that_cannot_be_sent_fails_by_its_size() -> None:
+    bench = Bench(tasks(1), attempts=1)
+    worker, _ = bench.join("one")
+    bench.settle()
+    job = WireJob(0, 1, 1, 0.0, "f", ())
+    reactor.job_too_large(bench.core, worker, job, 10**9)
+    bench.commit()
+    assert bench.durable == [(0, Status.FAILED)]
+
+
+def test_loads_of_leases_count_who_is_there_and_who_was() -> None:
+    bench = Bench(tasks(1))
+    one, _ = bench.join("one", 2)
+    bench.join("two", 3)
+    bench.settle()
+    load = bench.figures.leases()["lease-1"]
+    assert (load.ready, load.busy, load.idle_since, load.joined) == (5, 1, None, 5)
+    bench.clock.time = 107.0
+    reactor.worker_left(bench.core, one)
+    load = bench.figures.leases()["lease-1"]
+    assert (load.ready, load.joined, load.silent_since) == (3, 5, 107.0)
+
+
+def test_a_worker_of_this_process_never_interrupts_the_engine() -> None:
+    """Its reports are taken in once the engine has finished with their cause, in order."""
+    bench = Bench(tasks(2))
+    worker, link = bench.join("one")
+    port = InProcessEngineLink(bench.core, worker)
+    bench.settle()
+    link.told()
+
+    outcome = Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=100.0, end=100.0)
+    port.report([outcome])
+    port.lose()
+    port.report([outcome])
+    assert not bench.store.pending.records
+    assert bench.figures.counts.running == 1
+    bench.settle()
+
+    assert [r.outcome.status for r in bench.store.pending.records] == [Status.SUCCEEDED]
+    assert bench.core.workers == {}
+
+
+def test_a_fault_of_ours_stops_the_engine_and_is_kept() -> None:
+    class Broken(UnlimitedSpending):
+        def admit(self, task: int, lease: str, now: float) -> float | Refusal:
+            raise ArithmeticError("of ours")
+
+    bench = Bench(tasks(1), guard=Broken())
+    bench.join("one")
+    bench.clock.callbacks.pop(0)()
+    assert str(bench.store.fault) == "of ours"
+    bench.join("two")
+    bench.clock.callbacks.pop(0)()  # it gives nothing out any more
+    assert bench.figures.counts.waiting == 1
