@@ -1,7 +1,7 @@
 """The engine's reactions, with a recorded link and a store that is committed by hand."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class RecordedLink:
     def welcome(self, welcome: Welcome) -> None:
         self.orders.append(("welcome",))
 
-    def give(self, jobs: Sequence[WireJob]) -> None:
+    def give(self, jobs: Iterable[WireJob]) -> None:
         self.orders.append(("give", [(job.task, job.attempt) for job in jobs]))
 
     def recall(self, count: int) -> None:

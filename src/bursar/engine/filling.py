@@ -1,7 +1,7 @@
 """Giving out work: which workers get tasks now, and which tasks come back from them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from bursar.dispatch.journal_records import AttemptStart
@@ -140,7 +140,12 @@ def _give(core: EngineCore, worker: ConnectedWorker, claims: Sequence[TaskClaim]
     if transfers:
         # Money is set aside durably before anything is spent of it.
         core.store.pending.transfers.extend(transfers)
-    jobs = [_job_of_claim(core, claim, worker.site) for claim in claims]
+    jobs: Iterable[WireJob] = (_job_of_claim(core, claim, worker.site) for claim in claims)
+    if transfers or worker.withheld:
+        # Made now, while the tasks are known: they may have ended before the order is delivered.
+        jobs = list(jobs)
+    # Else made one by one as they are encoded: thousands at a time would be looked through by the
+    # garbage collector.
     send(core, worker, partial(worker.link.give, jobs), withhold=bool(transfers))
 
 

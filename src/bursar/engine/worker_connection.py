@@ -130,7 +130,7 @@ class WorkerConnection(AcceptedConnection):
         """See :class:`bursar.engine.worker_link.WorkerLink`."""
         self.send(welcome)
 
-    def give(self, jobs: Sequence[WireJob]) -> None:
+    def give(self, jobs: Iterable[WireJob]) -> None:
         """See :class:`bursar.engine.worker_link.WorkerLink`."""
         self.give_encoded(self._encoded(jobs))
 
@@ -149,7 +149,7 @@ class WorkerConnection(AcceptedConnection):
         if batch:
             self.send(JobAssignment(batch))
 
-    def _encoded(self, jobs: Sequence[WireJob]) -> Iterator[bytes]:
+    def _encoded(self, jobs: Iterable[WireJob]) -> Iterator[bytes]:
         for job in jobs:
             encoded = _encoder.encode(job)
             # Looked at for each job: a frame above the limit ends the connection, and with it all

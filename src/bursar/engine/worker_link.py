@@ -1,6 +1,6 @@
 """The two ends between the engine and a worker, whether a socket lies between them or not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from bursar.dispatch.wire import Hello, Welcome, WireJob
@@ -18,7 +18,7 @@ class WorkerLink(Protocol):
     def welcome(self, welcome: Welcome) -> None:
         """Accept the worker; the first order of all."""
 
-    def give(self, jobs: Sequence[WireJob]) -> None:
+    def give(self, jobs: Iterable[WireJob]) -> None:
         """Give jobs, to be begun in this order as processors come free."""
 
     def recall(self, count: int) -> None:
