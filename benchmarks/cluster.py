@@ -44,7 +44,7 @@ from figures import Benchmark, at_most
 from bursar.cluster.machine import Machine
 from bursar.cluster.simulation import simulate
 from bursar.cluster.slots import offered_slots
-from bursar.formats.swf import read_swf
+from bursar.formats.trace_files import read_swf
 from bursar.model.trace import Trace
 from bursar.simulation.workloads import repeated
 
@@ -138,7 +138,7 @@ def show_peer(bench: Benchmark, data: Path) -> None:
     python = interpreter("accasim", HERE / ".peers")
     trace = read_swf(data / KTH)
     with tempfile.TemporaryDirectory() as folder:
-        from bursar.formats.swf import write_swf
+        from bursar.formats.trace_files import write_swf
 
         log = Path(folder) / "kth.swf"
         write_swf(log, trace)

@@ -37,10 +37,8 @@ from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Retry
-from bursar.model.dask import DaskEndpoint
-from bursar.model.site import SiteFacts
-from bursar.model.step import Exec, Step
-from bursar.model.task import Task
+from bursar.model.site import DaskEndpoint, SiteFacts
+from bursar.model.task import Exec, Step, Task
 from bursar.sites.dask.dask_site import DaskSite
 from bursar.sites.local import LocalSite
 from bursar.worker.launch import Endpoint

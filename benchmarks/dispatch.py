@@ -31,9 +31,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Exec, Step
-from bursar.model.task import Task
+from bursar.model.task import Exec, Outcome, Status, Step, Task
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar_devtools.unlimited_spending import UnlimitedSpending
 

@@ -25,8 +25,7 @@ from collections.abc import Callable
 
 from figures import Benchmark
 
-from bursar.model.network_link import NetworkLink
-from bursar.model.topology import Topology
+from bursar.model.network import NetworkLink, Topology
 from bursar.simulation.flow_network import Flow, FlowNetwork
 from bursar.simulation.virtual_loop import VirtualLoop
 

@@ -41,8 +41,8 @@ from pathlib import Path
 import numpy as np
 from figures import Benchmark, Figure, Table
 
-from bursar.model.goal import Goal
-from bursar.model.link import Link
+from bursar.model.campaign import Goal
+from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task

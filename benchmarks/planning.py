@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 from figures import Benchmark, Figure
 
-from bursar.formats.recorded.dax import read_dax
+from bursar.formats.dax import read_dax
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task

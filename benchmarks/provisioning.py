@@ -26,8 +26,7 @@ from dataclasses import dataclass, field, replace
 from figures import Benchmark, Table
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
-from bursar.model.demand import ProcessorDemand
-from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
+from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, ProcessorDemand
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite, PoolSnapshot
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from figures import Benchmark
 
 import bursar
-from bursar.formats.recorded.replay import replay as replayed
+from bursar.formats.recorded_tasks import replay as replayed
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 AIM = 0.10

@@ -39,10 +39,9 @@ from bursar.broker.economy import EconomyScheduler
 from bursar.broker.estimates import RuntimeEstimates
 from bursar.broker.feasibility import assess_feasibility
 from bursar.broker.strategies import Strategy
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.campaign import Goal
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 
 SITES, PROCESSORS = 100, 20
 JOBS = 10_000

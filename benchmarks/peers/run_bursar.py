@@ -11,8 +11,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
-from bursar.model.step import Exec
-from bursar.model.task import Task
+from bursar.model.task import Exec, Task
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar_devtools.unlimited_spending import UnlimitedSpending
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
-    from bursar.model.brokering import Brokering
-    from bursar.model.campaign import Campaign, Retry
+    from bursar.model.campaign import Campaign, Goal, Retry
     from bursar.model.errors import (
         BudgetStop,
         BursarError,
@@ -37,23 +36,21 @@ if TYPE_CHECKING:
         InputError,
         SiteError,
     )
-    from bursar.model.goal import Goal
-    from bursar.model.matching import Matching
+    from bursar.model.matching import Brokering, Matching
     from bursar.model.site import SiteFacts
-    from bursar.model.step import Exec, Shell
-    from bursar.model.task import File, Task
+    from bursar.model.task import Exec, File, Shell, Task
     from bursar.model.workflow import Workflow
 
 _HOMES = {
-    "Brokering": "model.brokering",
+    "Brokering": "model.matching",
     "BudgetStop": "model.errors",
     "BursarError": "model.errors",
     "Campaign": "model.campaign",
     "DeadlineMissed": "model.errors",
-    "Exec": "model.step",
+    "Exec": "model.task",
     "Executor": "api.executor",
     "File": "model.task",
-    "Goal": "model.goal",
+    "Goal": "model.campaign",
     "GoalOutOfReach": "api.running",
     "Infeasible": "model.errors",
     "InputError": "model.errors",
@@ -61,7 +58,7 @@ _HOMES = {
     "Proposal": "api.proposal",
     "Retry": "model.campaign",
     "RunResult": "api.result",
-    "Shell": "model.step",
+    "Shell": "model.task",
     "Simulation": "api.simulating",
     "SiteError": "model.errors",
     "SiteFacts": "model.site",

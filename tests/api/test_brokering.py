@@ -6,11 +6,9 @@ import pytest
 
 from bursar.api.brokering import choose_brokering, suitable
 from bursar.api.simulating import simulate
-from bursar.model.brokering import Brokering
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
-from bursar.model.matching import Matching
+from bursar.model.matching import Brokering, Matching
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow

@@ -30,8 +30,8 @@ import bursar
 from bursar.api.executor import Executor, TaskFailed
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
-from bursar.model.outcome import Status
 from bursar.model.site import SiteFacts
+from bursar.model.task import Status
 from bursar.sites.local import this_machine
 from bursar.worker.raised import RemoteError, RemoteTraceback
 

@@ -13,8 +13,7 @@ from bursar.api.factors import with_factors
 from bursar.api.simulating import simulate
 from bursar.api.strategy_forecast import prospect
 from bursar.broker.strategies import Named
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow

@@ -14,8 +14,7 @@ from bursar.api.simulator import Simulator
 from bursar.api.strategy_forecast import prospect
 from bursar.broker.strategies import Named
 from bursar.formats.units import parse_amount, parse_duration
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot

@@ -10,8 +10,7 @@ from bursar.api.simulating import simulate
 from bursar.dispatch.journal import read_journal
 from bursar.formats.sites_toml import read_sites
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.runs.pilot_provisioner import leases_of

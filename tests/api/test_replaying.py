@@ -12,11 +12,9 @@ import pytest
 import bursar
 from bursar.api.replaying import RunReplay, replay
 from bursar.formats.sites_toml import read_sites
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.pricing import Calendar, Pricing
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Shell, Task
 from bursar.model.workflow import Workflow
 
 SITES = """\

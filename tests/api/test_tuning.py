@@ -6,7 +6,7 @@ import pytest
 from bursar.api.tuning import tune_rank
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task

@@ -12,12 +12,11 @@ from bursar.broker.economy import AHEAD, MOST_AHEAD, EconomyScheduler
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader, Period
 from bursar.market.agreement import Agreement, Terms
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.campaign import Goal
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 
 CLOSE = 1e-6
 

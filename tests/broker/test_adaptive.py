@@ -11,7 +11,7 @@ from tests.broker.situations import off_peak, posted, situation
 from bursar.broker.adaptive import AdaptiveScheduleAdviser, ProbingLimits
 from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot, SiteSnapshot
 from bursar.broker.estimates import RuntimeEstimates
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 
 CHEAPEST = AdaptiveScheduleAdviser(Goal(deadline=1.0))
 """A deadline alone asks for the cheapest way; the limits come with the situation."""

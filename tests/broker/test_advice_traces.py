@@ -13,7 +13,7 @@ from bursar.broker.adviser import NimrodAdviser, SchedulingSnapshot, SiteSnapsho
 from bursar.broker.estimates import RuntimeEstimates
 from bursar.broker.feasibility import assess_feasibility
 from bursar.broker.packing import JobSizeClasses
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 
 FOLDER = Path(__file__).parent / "traces"
 STATED: Any = ("time", "cost", "none", "cost-time", "conservative-time")

@@ -18,9 +18,8 @@ from bursar.broker.trading import MOST, CampaignTrader, advance_start_options
 from bursar.dispatch.journal import read_journal
 from bursar.market.agreement import Agreement
 from bursar.market.ledger import Ledger
-from bursar.model.admission import Refusal
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
+from bursar.model.money import Refusal
 from bursar.model.pricing import Advance, Calendar, Pricing
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task

@@ -18,14 +18,12 @@ from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.site_queue import MOST_FAILURES
 from bursar.cluster.element import ComputingElement
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Retry
+from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
-from bursar.model.task import File, Task
+from bursar.model.task import File, Outcome, Status, Task
 from bursar.model.workflow import Workflow
 
 

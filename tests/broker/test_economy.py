@@ -22,10 +22,9 @@ from tests.broker.supply_rig import CLOSE, World
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.campaign import Goal
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 
 STATED: tuple[Named, ...] = ("time", "cost", "none", "cost-time", "conservative-time")
 ALL: tuple[Named, ...] = (*STATED, "adaptive")

@@ -13,11 +13,10 @@ from bursar.broker.economy import AGAIN, EconomyScheduler
 from bursar.broker.trading import CampaignTrader
 from bursar.market.agreement import Agreement
 from bursar.model.allocation import Allocation
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.campaign import Goal
 from bursar.model.pricing import Pricing
 from bursar.model.site import BatchScheduler, SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.sites.owners import OwnersBook
 
 EPOCH = 1_000_000_000.0

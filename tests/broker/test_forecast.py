@@ -3,10 +3,9 @@
 import pytest
 
 from bursar.broker.forecast import Forecast
-from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan, Purchase
 from bursar.model.slot import Slot
-from bursar.model.task import File, Task
+from bursar.model.task import File, Outcome, Status, Task
 from bursar.model.workflow import Workflow
 
 

@@ -2,9 +2,8 @@
 
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.just_in_time import JustInTimeScheduler
-from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.model.workflow import Workflow
 
 

@@ -8,7 +8,7 @@ from bursar.api.strategy_forecast import NOTHING_YET
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
 from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.task import Task
 

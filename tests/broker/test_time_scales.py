@@ -7,8 +7,7 @@ import pytest
 from bursar.api.loops import run_outside_loop
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.broker.strategies import Strategy
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow

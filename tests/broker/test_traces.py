@@ -12,12 +12,10 @@ from tests.recording import assert_recorded, pick
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Retry
-from bursar.model.goal import Goal
-from bursar.model.outcome import Status
+from bursar.model.campaign import Goal, Retry
 from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Status, Task
 
 FOLDER = Path(__file__).parent / "traces"
 STRATEGIES: tuple[Named, ...] = (

@@ -11,7 +11,7 @@ from tests.cli.test_json import documented, keys_of
 from tests.cli.test_run import check_money
 
 from bursar.dispatch.journal import read_journal
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar.replicas.catalogue import Catalogue
 
 SITES = """\

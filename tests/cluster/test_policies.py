@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
+from bursar.model.money import Refusal
 
 _spec = importlib.util.spec_from_file_location(
     "cluster_oracle", Path(__file__).with_name("oracle.py")

@@ -8,7 +8,7 @@ import pytest
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.simulation import SimulatedSchedule, simulate
-from bursar.formats.swf import read_swf
+from bursar.formats.trace_files import read_swf
 from bursar.model.trace import Trace
 
 COVERS = {

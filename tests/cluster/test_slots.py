@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bursar.cluster.machine import Machine, Reservation
 from bursar.cluster.slots import DAY, FreeSlot, free_area, free_slots, offered_slots, slot_horizon
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 
 LENGTH = st.integers(1, 12)
 JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), LENGTH, LENGTH), max_size=14)

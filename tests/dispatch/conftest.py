@@ -15,8 +15,7 @@ from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Task
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar_devtools.unlimited_spending import UnlimitedSpending
 

@@ -12,9 +12,7 @@ from typing import Any
 
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.engine.dispatcher import Dispatcher
-from bursar.model.outcome import Status
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Shell, Status, Task
 from bursar.worker.launch import LocalWorkers, split_processors
 
 
@@ -85,7 +83,7 @@ RUNNER = textwrap.dedent(
     from bursar.engine.core import RunPaths
     from bursar.engine.dispatcher import Dispatcher
     from bursar.model.campaign import Retry
-    from bursar.model.step import Shell
+    from bursar.model.task import Shell
     from bursar.model.task import Task
 
     room = Path(sys.argv[1])

@@ -15,7 +15,7 @@ from bursar.dispatch.journal_records import (
     JournalState,
     interrupted_attempts,
 )
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 
 
 def record(

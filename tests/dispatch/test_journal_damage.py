@@ -34,7 +34,7 @@ from bursar.dispatch.journal_records import (
 )
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 
 PAGE = 4096
 KINDS = ("flip", "truncate", "zero", "swap", "no log", "garbage")

@@ -17,8 +17,7 @@ from bursar.dispatch.journal import RunJournal, read_journal
 from bursar.dispatch.journal_records import RunEvent
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.errors import BursarError
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Shell, Task
 from bursar.sqlite_file import LockWaitingConnection, connect, transaction
 from bursar.worker.launch import LocalWorkers
 

@@ -33,12 +33,9 @@ from bursar.dispatch.wire import (
 from bursar.dispatch.worker_listener import _interface
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Shell
-from bursar.model.task import Task
-from bursar.worker.dispatcher_connection import TlsDispatcherConnection
+from bursar.model.task import Call, Outcome, Shell, Status, Task
+from bursar.worker.dispatcher_connection import TlsDispatcherConnection, WorkerSettings
 from bursar.worker.python_calls import encode_call
-from bursar.worker.worker_settings import WorkerSettings
 
 
 @asynccontextmanager

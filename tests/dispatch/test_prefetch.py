@@ -15,8 +15,7 @@ from bursar.dispatch.prefetch import HORIZON, Prefetch
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.simulation.simulated_site import SimulatedWorker
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.worker.launch import Endpoint

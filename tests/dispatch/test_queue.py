@@ -14,11 +14,10 @@ from bursar.dispatch.queue import (
     TaskQueue,
     UnplaceableTasks,
 )
-from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.demand import ProcessorDemand
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
+from bursar.model.task import Outcome, Status, Task
 
 
 def tasks(*runtimes: float | None, processors: int = 1) -> list[Task]:

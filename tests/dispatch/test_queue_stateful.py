@@ -20,10 +20,9 @@ from hypothesis.stateful import (
 )
 
 from bursar.dispatch.queue import GUESS, DispatchState, TaskQueue
-from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.money import Refusal
+from bursar.model.task import Outcome, Status, Task
 
 SITES = ["", "near", "far"]
 ENDS = [

@@ -14,12 +14,10 @@ from bursar.engine.core import ConnectedWorker, EngineCore, EngineSettings, RunP
 from bursar.engine.figures import EngineFigures
 from bursar.engine.in_process import InProcessEngineLink
 from bursar.engine.transactions import EngineTransaction
-from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.errors import BursarError
-from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.money import Refusal, Transfer
+from bursar.model.task import Outcome, Status, Task
 from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 

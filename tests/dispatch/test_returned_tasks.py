@@ -16,9 +16,7 @@ import bursar
 from bursar.dispatch.wire import JobRecall, LeaveOrder
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Status
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Shell, Status, Task
 from bursar.worker.launch import LocalWorkers
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]

@@ -15,13 +15,10 @@ import pytest
 
 from bursar.dispatch.wire import Hello, frame
 from bursar.engine.dispatcher import Dispatcher
-from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.errors import BursarError
-from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Exec, Shell
-from bursar.model.task import Task
+from bursar.model.money import Refusal, Transfer
+from bursar.model.task import Exec, Outcome, Shell, Status, Task
 from bursar_devtools.unlimited_spending import UnlimitedSpending
 
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from bursar.dispatch.queue import GUESS, TaskQueue, UnplaceableTasks
 from bursar.model.allocation import AllocationLoad
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Shell, Status, Task
 
 ESTIMATES = st.sampled_from([None, 0.0, 0.9, 1.0, 2.1, 2.2, 10.0])
 

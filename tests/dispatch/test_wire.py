@@ -22,8 +22,17 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Substitute
+from bursar.model.task import (
+    Call,
+    Copy,
+    Exec,
+    OnError,
+    Outcome,
+    Redirect,
+    Shell,
+    Status,
+    Substitute,
+)
 
 OUTCOME = Outcome(
     task=3, attempt=2, status=Status.FAILED, exit_code=-9, stdout=b"\xff\0", reason="x"

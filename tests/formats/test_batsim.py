@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.cluster.simulation import simulate
-from bursar.formats.batsim import COLUMNS, allocate, write_jobs_csv
+from bursar.formats.trace_files import COLUMNS, allocate, write_jobs_csv
 from bursar.model.errors import BursarError
 from bursar.model.trace import Trace
 

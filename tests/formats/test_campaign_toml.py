@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.campaign_file import read_campaign
-from bursar.formats.campaign_toml import read_campaign_toml
+from bursar.formats.campaign_file import read_campaign, read_campaign_toml
 from bursar.formats.template import parse_template
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
 from bursar.model.matching import Matching
-from bursar.model.step import Exec, OnError, Shell
-from bursar.model.task import File, Task
+from bursar.model.task import Exec, File, OnError, Shell, Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "campaign.md"
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.M | re.S)

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from bursar.formats.sites_toml import read_sites, sites_schema
-from bursar.model.dask import DaskEndpoint
 from bursar.model.errors import InputError
+from bursar.model.site import DaskEndpoint
 
 SCHEMA = Draft202012Validator(sites_schema())
 

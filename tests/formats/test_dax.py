@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.recorded.dax import read_dax
+from bursar.formats.dax import read_dax
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.task import File

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bursar.formats.compressed import read_bytes
+from bursar.formats.dax import read_dax
 from bursar.formats.nimrod import read_plan_file
-from bursar.formats.recorded.dax import read_dax
-from bursar.formats.recorded.replay import make_initial_files, replay
-from bursar.formats.recorded.wfformat import read_wfformat
+from bursar.formats.recorded_tasks import make_initial_files, replay
+from bursar.formats.wfformat import read_wfformat
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 

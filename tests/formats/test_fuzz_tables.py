@@ -10,7 +10,7 @@ import pytest
 from bursar.formats.decoding import TomlTable, decode
 from bursar.formats.sites_toml import SitesFile
 from bursar.formats.tables import CampaignFile
-from bursar.formats.topology_toml import TopologyFile
+from bursar.formats.topology_files import TopologyFile
 from bursar.model.errors import InputError
 from bursar.service.config_toml import ServiceFile
 

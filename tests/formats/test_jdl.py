@@ -12,8 +12,7 @@ from bursar.formats.jdl import read_jdl
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
-from bursar.model.step import Copy, Exec, Redirect, Shell
-from bursar.model.task import File, Task
+from bursar.model.task import Copy, Exec, File, Redirect, Shell, Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "jdl.md"
 EXAMPLES = re.findall(r"^```jdl\n(.*?)^```", PAGE.read_text(), re.M | re.S)

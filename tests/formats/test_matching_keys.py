@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from bursar.formats.campaign_file import read_campaign
-from bursar.formats.campaign_toml import campaign_schema
+from bursar.formats.campaign_file import campaign_schema, read_campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES, Matching
 from bursar.model.task import Task

@@ -10,8 +10,7 @@ import pytest
 from bursar.formats.nimrod import read_plan_file
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.step import Copy, Exec, OnError, Redirect, Shell, Step, Substitute
-from bursar.model.task import Task, Value
+from bursar.model.task import Copy, Exec, OnError, Redirect, Shell, Step, Substitute, Task, Value
 
 MAIN = "task main\n  exec true\nendtask\n"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bursar.formats.decoding import decode
-from bursar.formats.pricing_table import parse_days, parse_hours
+from bursar.formats.offer_tables import parse_days, parse_hours
 from bursar.formats.site_tables import LocalSiteTable
 from bursar.formats.units import parse_use
 from bursar.model.errors import InputError

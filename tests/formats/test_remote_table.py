@@ -9,8 +9,7 @@ from jsonschema import Draft202012Validator
 
 from bursar.formats.sites_toml import read_sites, sites_schema
 from bursar.model.errors import InputError
-from bursar.model.remote import RemoteEndpoint
-from bursar.model.site import SiteFacts
+from bursar.model.site import RemoteEndpoint, SiteFacts
 
 SCHEMA = Draft202012Validator(sites_schema())
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.recorded.dax import read_dax
-from bursar.formats.recorded.replay import initial_file_sizes, make_initial_files, replay
-from bursar.formats.recorded.wfformat import read_wfformat
-from bursar.model.campaign import Campaign
+from bursar.formats.dax import read_dax
+from bursar.formats.recorded_tasks import initial_file_sizes, make_initial_files, replay
+from bursar.formats.wfformat import read_wfformat
+from bursar.model.campaign import Campaign, Recording
 from bursar.model.errors import InputError
-from bursar.model.recording import Recording
-from bursar.model.step import Shell
-from bursar.model.task import File, Task
+from bursar.model.task import File, Shell, Task
 from bursar.model.workflow import Workflow
 
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from bursar.formats.campaign_toml import campaign_schema
+from bursar.formats.campaign_file import campaign_schema
 from bursar.formats.sites_toml import read_sites, sites_schema
 from bursar.formats.units import parse_bandwidth
 from bursar.model.errors import InputError
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.slot import Slot
 from bursar.service.config_toml import service_schema
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bursar.formats.offer_tables import read_slots
 from bursar.formats.sites_toml import read_sites
-from bursar.formats.slot_table import read_slots
 from bursar.model.errors import InputError
 from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.formats.swf import read_swf, write_swf
+from bursar.formats.trace_files import read_swf, write_swf
 from bursar.model.errors import BursarError, InputError
 from bursar.model.trace import Trace
 

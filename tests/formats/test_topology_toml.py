@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.topology_toml import read_topology
+from bursar.formats.topology_files import read_topology
 from bursar.model.errors import InputError
-from bursar.model.network_link import BandwidthProfile
+from bursar.model.network import BandwidthProfile
 
 TOML = """\
 routing = "widest"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bursar.formats.recorded.wfformat import read_wfformat
+from bursar.formats.wfformat import read_wfformat
+from bursar.model.campaign import RecordedMachine
 from bursar.model.errors import InputError
-from bursar.model.recording import RecordedMachine
 from bursar.model.task import File
 
 # Tasks of each instance as the data's own index states them, and its makespan.

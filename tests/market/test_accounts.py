@@ -17,8 +17,8 @@ from bursar.market.account_records import (
     SpendingQuota,
 )
 from bursar.market.accounts import Accounts
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
+from bursar.model.money import Refusal
 
 USERS = {
     "ann": LedgerAccount(name="ann", group="lab", quota=SpendingQuota(amount=900, per="month")),

@@ -13,9 +13,8 @@ from bursar.market.budget_thresholds import BudgetDrain, BudgetHalt, BudgetWarni
 from bursar.market.guard import LEAD, BudgetGuard
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.model.admission import Refusal
-from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal, Transfer
+from bursar.model.task import Outcome, Status
 
 UNIT = 1_000_000
 replace = msgspec.structs.replace

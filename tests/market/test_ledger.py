@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.market.ledger import OWNER, WALLET, Ledger, held_for, paid_to
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
-from bursar.model.money import Transfer
+from bursar.model.money import Refusal, Transfer
 
 amounts = st.integers(min_value=1, max_value=1_000)
 leases = st.sampled_from(["lease-1", "lease-2"])

@@ -23,8 +23,8 @@ from bursar.market.account_records import (
 )
 from bursar.market.book import Book, read_book
 from bursar.market.usage import UsageRecord
-from bursar.model.admission import Refusal
 from bursar.model.errors import BursarError, InputError
+from bursar.model.money import Refusal
 
 WRITER = """
 import sys

@@ -14,7 +14,7 @@ from bursar.market.negotiation.english import EnglishAuctioneer
 from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import Ask, CallForBids, FinalOffer, Reject
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 
 
 def test_moments_are_from_0_to_the_latest() -> None:

@@ -23,8 +23,8 @@ from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage, encode
 from bursar.market.trade_server import BargainingRules, TradeServer
-from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
+from bursar.model.task import Outcome, Status
 
 FOLDER = Path(__file__).parent / "traces"
 OWNERS = ("u0", "u1", "u2")

@@ -22,7 +22,7 @@ from bursar.market.trade_messages import (
     TradeMessage,
 )
 from bursar.market.trade_server import TradeServer
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
 
 PROCESSORS = 5

@@ -9,14 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from bursar.cli.main import app
-from bursar.formats.campaign_file import read_campaign
-from bursar.formats.campaign_toml import campaign_schema
+from bursar.formats.campaign_file import campaign_schema, read_campaign
 from bursar.formats.sites_toml import read_sites, sites_schema
 from bursar.formats.units import parse_amount, parse_price
 from bursar.market.accounts import Accounts
 from bursar.market.agreement import DealTemplate, Terms
 from bursar.market.book import Book, read_book
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.money import check_currency
 from bursar.model.site import SiteFacts
 

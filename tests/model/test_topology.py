@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
-from bursar.model.network_link import Duplex, NetworkLink
-from bursar.model.routing import Routing
-from bursar.model.topology import Topology
+from bursar.model.network import Duplex, NetworkLink, Routing, Topology
 
 
 def wire(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.model.network_link import BandwidthProfile, NetworkLink
+from bursar.model.network import BandwidthProfile, NetworkLink
 
 
 def test_a_profile_goes_round() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task

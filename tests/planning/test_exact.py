@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
 
 from bursar.model.errors import InputError
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
 
+from bursar.model.campaign import Goal
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task

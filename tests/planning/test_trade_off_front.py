@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
-from bursar.model.link import Link
 from bursar.model.matching import Matching
+from bursar.model.network import Link
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
@@ -368,7 +368,7 @@ def test_planning_takes_no_longer_than_one_waits(workflow: Workflow, limit: floa
 def test_nouns_come_without_the_kernels() -> None:
     """Naming a Front or a Choice must not cost the import of NumPy and Numba."""
     code = (
-        "import sys, bursar.planning.front, bursar.planning.plan_choice, bursar.model.link; "
+        "import sys, bursar.planning.front, bursar.planning.plan_choice, bursar.model.network; "
         "print([m for m in ('numpy', 'numba') if m in sys.modules])"
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.valid_plans import Instance, instances, plan_of, slot, totalled
 
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot

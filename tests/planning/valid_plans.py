@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import (
     AllocationRelease,

@@ -21,9 +21,7 @@ from bursar.dispatch.credential import SILENCE, Credential, PilotTerms, decode_c
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.campaign import Retry
 from bursar.model.errors import InputError
-from bursar.model.outcome import Status
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Shell, Status, Task
 from bursar.provisioning.pilot import GIVEN_UP, processors_here, read_credential
 
 ONCE = Retry(attempts=1)

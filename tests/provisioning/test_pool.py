@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from tests.provisioning.pool_rig import Ground, Work, World
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
-from bursar.model.demand import ProcessorDemand
-from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, Release
+from bursar.model.provisioning import (
+    ACQUISITIONS,
+    Acquisition,
+    AcquisitionPolicy,
+    ProcessorDemand,
+    Release,
+)
 from bursar.provisioning.acquisition_round import HOLD
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot

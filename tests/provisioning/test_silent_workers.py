@@ -7,8 +7,7 @@ import pytest
 from tests.provisioning.pool_rig import Ground, Silence, Work, World
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
-from bursar.model.demand import ProcessorDemand
-from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 from bursar.provisioning.unresponsive import (

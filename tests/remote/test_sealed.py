@@ -8,9 +8,8 @@ from msgspec import structs
 from tests.sealing.sealing_rig import World
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.outcome import Status
-from bursar.model.remote import SealLevel
-from bursar.model.step import Exec, Shell
+from bursar.model.site import SealLevel
+from bursar.model.task import Exec, Shell, Status
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.sealed_tasks import LONGEST_LABEL, InstanceSealer
 from bursar.sealing.envelope import SealedResult, decode_task, encode_contents

@@ -14,7 +14,7 @@ import pytest
 from tests.replicas.servers import Web, sha256
 
 from bursar.model.errors import InputError
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue

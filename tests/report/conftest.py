@@ -13,7 +13,7 @@ import bursar
 from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.planning.trade_off_solver import plan_option
 from bursar.report.bill import make_bill
 from bursar.report.plan_table import plan_to_dict

@@ -11,8 +11,7 @@ from rich.console import Console
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.report.bill import make_bill, print_bill
 
 PRICE = st.sampled_from([0.0, 1e-9, 1 / 3600, 0.37, 12.5])

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.report.result_files import COLUMNS, write_results
 
 

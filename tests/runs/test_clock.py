@@ -22,11 +22,10 @@ from bursar.dispatch.journal import RunJournal, read_journal
 from bursar.dispatch.journal_time import epoch_of, placed
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
-from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.model.workflow import Workflow
 from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.folder import RunFolder

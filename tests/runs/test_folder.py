@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.errors import BursarError, InputError
-from bursar.model.goal import Goal
-from bursar.model.remote import RemoteEndpoint
-from bursar.model.site import SiteFacts
-from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Substitute
-from bursar.model.task import File, Task
+from bursar.model.site import RemoteEndpoint, SiteFacts
+from bursar.model.task import Call, Copy, Exec, File, OnError, Redirect, Shell, Substitute, Task
 from bursar.model.workflow import Workflow
 from bursar.runs import stored_campaign
 from bursar.runs.folder import RunFolder

@@ -14,9 +14,9 @@ from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
 from bursar.market.ledger import Ledger
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Status
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import BackgroundLoad
+from bursar.model.task import Status
 from bursar.provisioning.unresponsive import PARTING, SILENCE
 from bursar.runs.pilot_provisioner import leases_of
 from bursar.runs.pool_controller import ASKED, AllocationStep, last_number

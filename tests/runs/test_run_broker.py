@@ -13,17 +13,15 @@ from bursar.api.strategy_forecast import dynamic_plan
 from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.dispatch.journal import read_journal
-from bursar.model.admission import Refusal
 from bursar.model.allocation import AllocationLoss
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import BursarError, SiteError
-from bursar.model.matching import Matching
+from bursar.model.matching import Brokering, Matching
+from bursar.model.money import Refusal
 from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.status import SiteStatus
-from bursar.model.step import Shell
-from bursar.model.task import Task
+from bursar.model.task import Shell, Task
 from bursar.model.workflow import Workflow
 from bursar.runs.brokerage import RunBroker
 from bursar.runs.campaign_run import RunEnvironment, execute_campaign

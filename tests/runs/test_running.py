@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import bursar
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import PoolDecision, PoolSnapshot
 from bursar.runs.pilot_provisioner import leases_of

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from tests.sealing.sealing_rig import World
 
-from bursar.model.remote import SealLevel
+from bursar.model.site import SealLevel
 
 
 @pytest.fixture

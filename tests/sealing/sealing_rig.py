@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from cryptography import x509
 
-from bursar.model.remote import SealLevel
+from bursar.model.site import SealLevel
 from bursar.sealing.certificates import Identity, TrustStore
 from bursar.sealing.opener import TaskOpener
 from bursar.sealing.sealer import LIFETIME, TaskSealer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.sealing.sealing_rig import DAY, NOW, World
 
 from bursar.model.errors import InputError
-from bursar.model.remote import SealLevel
+from bursar.model.site import SealLevel
 from bursar.sealing import levels
 from bursar.sealing.certificates import Identity
 from bursar.sealing.envelope import MOST_BYTES, SealError

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bursar.cli import tokens
 from bursar.model.errors import BursarError, SiteError
-from bursar.model.remote import SealLevel
+from bursar.model.site import SealLevel
 from bursar.remote.access import ENVIRONMENT, Access, read_token
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec

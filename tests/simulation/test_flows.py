@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
-from bursar.model.network_link import BandwidthProfile, Duplex, NetworkLink
-from bursar.model.topology import Topology
+from bursar.model.network import BandwidthProfile, Duplex, NetworkLink, Topology
 from bursar.simulation.flow_network import Flow, FlowNetwork
 from bursar.simulation.virtual_loop import VirtualLoop
 

@@ -18,10 +18,10 @@ from bursar.api.simulating import Simulation, simulate
 from bursar.cluster.scheduling_rules import Policy
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
-from bursar.formats.swf import write_swf
+from bursar.formats.trace_files import write_swf
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign, Retry
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.swf import read_swf
+from bursar.formats.trace_files import read_swf
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
 from bursar.simulation.workloads import (

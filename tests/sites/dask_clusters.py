@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import bursar
-from bursar.model.dask import DaskEndpoint
+from bursar.model.site import DaskEndpoint
 
 _DASK = Path(sys.executable).with_name("dask")
 _PATIENCE = 60.0

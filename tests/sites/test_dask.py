@@ -24,8 +24,7 @@ from bursar.dispatch.journal import read_journal
 from bursar.dispatch.orphans import traces_of
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Copy
+from bursar.model.task import Copy, Outcome, Status
 from bursar.sites.dask import dask_site as dask_site
 from bursar.sites.dask.dask_site import DaskSite
 from bursar.sites.dask.job_executor import DaskWorker

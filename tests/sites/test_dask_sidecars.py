@@ -9,8 +9,7 @@ import pytest
 
 from bursar.dispatch.orphans import traces_of
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Status
-from bursar.model.step import Exec, Shell
+from bursar.model.task import Exec, Shell, Status
 from bursar.sites.dask import sidecar_registry as module
 from bursar.sites.dask.job_messages import (
     DaskJobOrder,

@@ -15,9 +15,8 @@ import pytest
 
 from bursar.broker.trading import CampaignTrader
 from bursar.formats.sites_toml import read_sites
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
-from bursar.model.money import MICROS
+from bursar.model.money import MICROS, Refusal
 from bursar.model.pricing import Adjusting, Demand, Loyalty, Pricing
 from bursar.model.site import SiteFacts
 from bursar.sites.owners import OwnersBook, known_owners, owners_file

@@ -17,7 +17,7 @@ from tests.soak.rounds import Findings
 
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.work_directories import attempt_folder, folder_name
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar_devtools.testgrid.processes import is_running
 
 WORKERS = ("bursar.worker.worker", "bursar.provisioning.pilot")

@@ -24,9 +24,8 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.model.outcome import Outcome
-from bursar.model.step import Shell
-from bursar.worker.worker_settings import WorkerSettings
+from bursar.model.task import Outcome, Shell
+from bursar.worker.dispatcher_connection import WorkerSettings
 
 
 class Server:

@@ -9,9 +9,14 @@ import msgspec
 import pytest
 
 from bursar.model.errors import SiteError
-from bursar.worker.accounts import environment_of, find_account
+from bursar.worker.accounts import (
+    LEAST_FILES,
+    LEAST_MEMORY,
+    ResourceLimits,
+    environment_of,
+    find_account,
+)
 from bursar.worker.confinement import ControlGroups, open_control_groups
-from bursar.worker.resource_limits import LEAST_FILES, LEAST_MEMORY, ResourceLimits
 
 
 def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
@@ -19,7 +24,7 @@ def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
     which = ", ".join(f"r.getrlimit(r.{name})" for name in names)
     program = (
         "import resource as r, sys, msgspec;"
-        "from bursar.worker.resource_limits import ResourceLimits;"
+        "from bursar.worker.accounts import ResourceLimits;"
         "msgspec.json.decode(sys.argv[1], type=ResourceLimits).impose();"
         f"print(*({which},), sep=';')"
     )

@@ -11,10 +11,10 @@ from bursar.worker.call_results import (
     BUILT_IN,
     ValueRefusedError,
     described_error,
+    encode_plain,
     result_of_data,
     value_as_data,
 )
-from bursar.worker.plain_data import encode_plain
 from bursar.worker.raised import RemoteError, RemoteTraceback
 
 

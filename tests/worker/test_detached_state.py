@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bursar.dispatch.wire import BATCH_SIZE
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.worker.unacknowledged import MOST_OUTCOMES, UnacknowledgedWork, size_of
 
 

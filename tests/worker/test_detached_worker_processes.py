@@ -19,8 +19,7 @@ from bursar.dispatch.wire import (
     LeaveRequest,
     OutcomeAck,
 )
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Exec
+from bursar.model.task import Call, Exec, Outcome, Status
 from bursar.worker.python_calls import encode_call
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]

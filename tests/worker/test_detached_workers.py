@@ -19,17 +19,15 @@ from tests.worker.minimal_dispatcher import Server, job
 from bursar.dispatch.orphans import kill_leftovers, workers_of
 from bursar.dispatch.wire import LeaveOrder, SealKey
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Shell
+from bursar.model.task import Call, Outcome, Shell, Status
 from bursar.sealing.certificates import Identity
 from bursar.sealing.envelope import SealedTask, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
-from bursar.worker.accounts import UnixAccount, find_account
+from bursar.worker.accounts import LEAST_MEMORY, ResourceLimits, UnixAccount, find_account
 from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar.worker.python_calls import encode_call
-from bursar.worker.resource_limits import LEAST_MEMORY, ResourceLimits
 from bursar.worker.workspace import prepare_workspace
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]

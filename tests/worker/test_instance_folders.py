@@ -13,8 +13,7 @@ import pytest
 from tests.worker.minimal_dispatcher import Server, job, working
 
 from bursar.dispatch.wire import LeaveOrder, WireJob
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Copy, Redirect, Shell, Substitute
+from bursar.model.task import Call, Copy, Outcome, Redirect, Shell, Status, Substitute
 from bursar.worker.python_calls import encode_call
 from bursar.worker.workspace import MOST_HOMES, prepare_workspace
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from bursar.worker.peer_credentials import check_peer
+from bursar.worker.dispatcher_connection import check_peer
 
 ME = os.geteuid()
 

@@ -15,13 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bursar.worker.plain_data import (
-    DEPTH,
-    MOST_PARTS,
-    NotPlainError,
-    decode_plain,
-    encode_plain,
-)
+from bursar.worker.call_results import DEPTH, MOST_PARTS, NotPlainError, decode_plain, encode_plain
 
 ATOMS = st.one_of(
     st.none(),
@@ -176,7 +170,7 @@ def test_containers_are_nested_so_deep_and_no_deeper() -> None:
 
 def test_shared_containers_do_not_make_a_value_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_PARTS == 1 << 23
-    monkeypatch.setattr("bursar.worker.plain_data.MOST_PARTS", 1000)
+    monkeypatch.setattr("bursar.worker.call_results.MOST_PARTS", 1000)
     value: Any = [1]
     for _ in range(60):
         value = [value, value]

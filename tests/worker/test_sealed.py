@@ -9,9 +9,8 @@ import pytest
 from tests.sealing.sealing_rig import World
 from tests.worker.minimal_dispatcher import Server, job, working
 
-from bursar.model.outcome import Outcome, Status
-from bursar.model.remote import SealLevel
-from bursar.model.step import Shell
+from bursar.model.site import SealLevel
+from bursar.model.task import Outcome, Shell, Status
 from bursar.sealing.envelope import SealedResult, SealedTask, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority

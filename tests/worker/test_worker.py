@@ -12,9 +12,20 @@ import cloudpickle
 import pytest
 
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
-from bursar.model.task import File, Task
+from bursar.model.task import (
+    Call,
+    Copy,
+    Exec,
+    File,
+    OnError,
+    Outcome,
+    Redirect,
+    Shell,
+    Status,
+    Step,
+    Substitute,
+    Task,
+)
 from bursar.worker.python_calls import encode_call
 
 ONCE = Retry(attempts=1)

@@ -10,10 +10,10 @@ from bursar.api.strategy_forecast import StrategyForecast, prospect
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.forecast import Forecast
 from bursar.market.lease import Lease
+from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError
-from bursar.model.goal import Goal
 from bursar.model.money import from_micros
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import RunRecord, read_run

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bursar.broker.matchmaking.suitable import may_satisfy
 from bursar.broker.strategies import Named
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
+from bursar.model.matching import Brokering
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 

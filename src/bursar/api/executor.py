@@ -22,10 +22,8 @@ from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
-from bursar.model.step import Call
-from bursar.model.task import Task
+from bursar.model.task import Call, Outcome, Status, Task
 from bursar.runs.executor_engine import ExecutorEngine
 from bursar.worker.call_results import ValueRefusedError, result_of_data
 from bursar.worker.python_calls import encode_call
@@ -52,7 +50,7 @@ class Executor(concurrent.futures.Executor):
 
     Functions are pickled by value where need be, so lambdas and functions of a
     notebook will do. Results of this machine's own workers may be anything that can be pickled;
-    from another Bursar they come back as data (:mod:`bursar.worker.plain_data`), which runs no
+    from another Bursar they come back as data (:mod:`bursar.worker.call_results`), which runs no
     code here, unless its site says ``trust = "pickle"``. A call that raises is not repeated; nor
     is one whose worker died, unless ``retries`` says so. What a call prints is not shown, but
     kept in the journal.

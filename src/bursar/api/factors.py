@@ -7,9 +7,8 @@ from dataclasses import replace
 from bursar.api.planning import plan
 from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 
 

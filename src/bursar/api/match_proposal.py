@@ -5,9 +5,9 @@ from typing import Any
 
 from bursar.api.matching import broker_now, group_alike_tasks
 from bursar.broker.matchmaking.broker_interfaces import broker_job
-from bursar.model.admission import Refusal
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
+from bursar.model.matching import Brokering
+from bursar.model.money import Refusal
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.planning.plan_choice import GoalCounterOffer

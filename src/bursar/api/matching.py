@@ -15,10 +15,9 @@ from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.broker_interfaces import broker_job
 from bursar.broker.matchmaking.explaining import MatchExplanation
 from bursar.broker.matchmaking.file_times import LinkedFileTimes
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, SiteError, spelling_hint
-from bursar.model.matching import RankWeights
+from bursar.model.matching import Brokering, RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus

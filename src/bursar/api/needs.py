@@ -8,12 +8,11 @@ from bursar.broker.pilot_plan import plan_pilots
 from bursar.market.guard import LEAD, BudgetGuard
 from bursar.market.lease import Lease, lease_of
 from bursar.model.allocation import Allocation
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.money import from_micros
-from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.trade_off_solver import plan_option
 from bursar.report.formatting import amount_above, span_above

@@ -9,7 +9,7 @@ money that is held ahead of the clock and at wall limits, and rounding.
 from collections.abc import Callable
 from dataclasses import replace
 
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.site import SiteFacts
 from bursar.planning.plan_choice import GoalCounterOffer
 from bursar.report.formatting import amount_above, span_above

@@ -9,9 +9,8 @@ from bursar.api.brokering import suitable
 from bursar.api.proposal import Proposal
 from bursar.api.site_resolution import Sites, on_offer, resolve_sites
 from bursar.broker.trading import advance_start_options, price_sites
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.planning.policy import Method, Scheduler
 from bursar.planning.search_limits import OnProgress, SearchLimits

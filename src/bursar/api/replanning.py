@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bursar.api.planning import plan as make_plan
-from bursar.model.campaign import Campaign
-from bursar.model.goal import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.plan import Placement, Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task

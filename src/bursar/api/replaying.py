@@ -22,9 +22,9 @@ from bursar.api.strategy_forecast import choose_strategy
 from bursar.broker.strategies import POLICIES, Named, Policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Calendar
 from bursar.model.site import SiteFacts
+from bursar.model.task import Outcome, Status
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import RunRecord, read_run, summarise
 from bursar.simulation.execution_model import ExecutionUncertainty, PilotOverhead

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
+from bursar.model.matching import Brokering
 from bursar.model.replica import Replica
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.report.bill import Bill
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import bill_of, read_run

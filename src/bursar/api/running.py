@@ -20,9 +20,9 @@ from bursar.api.strategy_forecast import StrategyForecast, choose_strategy, dyna
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
 from bursar.formats.units import parse_amount
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import Infeasible, InputError
+from bursar.model.matching import Brokering
 from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
@@ -389,6 +389,6 @@ def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:
     """
     if campaign.recording is None:
         return
-    from bursar.formats.recorded.replay import make_initial_files
+    from bursar.formats.recorded_tasks import make_initial_files
 
     make_initial_files(campaign, folder.files)

@@ -18,10 +18,9 @@ from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.api.strategy_forecast import choose_strategy, prospect
 from bursar.broker.provisioning_mode import ProvisioningMode
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.model.brokering import Brokering
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
-from bursar.model.goal import Goal
+from bursar.model.matching import Brokering
 from bursar.model.plan import Plan
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.planning.policy import Method, Scheduler

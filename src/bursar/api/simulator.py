@@ -19,10 +19,9 @@ from bursar.broker.just_in_time import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.model.brokering import Brokering
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
-from bursar.model.goal import Goal
+from bursar.model.matching import Brokering
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts

@@ -11,9 +11,8 @@ from bursar.broker.feasibility import GoalFeasibility
 from bursar.broker.strategies import Named
 from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
 from bursar.broker.trading import CampaignTrader
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.planning.plan_choice import GoalCounterOffer

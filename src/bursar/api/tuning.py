@@ -12,9 +12,9 @@ from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import RankWeights
+from bursar.model.network import Topology
 from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
-from bursar.model.topology import Topology
 from bursar.simulation.datagrid.grid_outcome import ConfidenceInterval
 from bursar.simulation.datagrid.grid_simulation import simulate
 from bursar.simulation.datagrid.scenario import (

@@ -22,7 +22,7 @@ from bursar.broker.adviser import (
 )
 from bursar.broker.first_jobs import first_jobs
 from bursar.broker.packing import JobPacking, PackingResult
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 
 POINTS = 12
 """Moments tried between the fastest and the cheapest way, for a trade-off between them."""

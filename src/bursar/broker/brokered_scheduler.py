@@ -18,13 +18,12 @@ from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
 from bursar.cluster.element import ComputingElement
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Retry
+from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
+from bursar.model.task import Outcome, Status
 from bursar.model.workflow import Workflow
 
 _SITES_LOGGED = 8

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bursar.model.allocation import Allocation
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome
+from bursar.model.campaign import Goal
+from bursar.model.task import Outcome
 
 SchedulerEvent = tuple[str, str]
 """Kind and text of an event for the journal; ``"message"`` is also told to people."""

@@ -26,13 +26,11 @@ from bursar.broker.feasibility import GoalFeasibility, assess_feasibility
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import Ahead, CampaignTrader
 from bursar.market.agreement import Agreement
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Retry
-from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.campaign import Goal, Retry
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 
 FIRST = 2.0
 """Even shares of the goal, at least, for which a first job's processor is held."""

@@ -1,7 +1,7 @@
 """Forecast when the campaign will end at the present pace."""
 
-from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
+from bursar.model.task import Outcome, Status
 from bursar.model.workflow import Workflow
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.model.allocation import Allocation
+from bursar.model.campaign import Goal
 from bursar.model.errors import BudgetStop
-from bursar.model.goal import Goal
-from bursar.model.outcome import Status
 from bursar.model.site import SiteFacts
+from bursar.model.task import Status
 from bursar.model.workflow import Workflow
 
 Choose = Callable[[int], tuple[SiteFacts, float]]

@@ -15,11 +15,10 @@ from bursar.broker.dynamic_scheduler import Ended, ResumeState
 from bursar.broker.economy import EconomyScheduler
 from bursar.market.guard import BudgetGuard, budget_amount
 from bursar.market.lease import Lease, lease_of
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation
-from bursar.model.goal import Goal
-from bursar.model.money import from_micros
-from bursar.model.outcome import Outcome, Status
+from bursar.model.campaign import Goal
+from bursar.model.money import Refusal, from_micros
+from bursar.model.task import Outcome, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from bursar.market.exchange import MessageExchange
 from bursar.market.pricing import lead_times, next_change, unit_price
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_server import OwnerState, TradeServer
-from bursar.model.admission import Refusal
-from bursar.model.money import to_micros
+from bursar.model.money import Refusal, to_micros
 from bursar.model.site import SiteFacts
 
 AHEAD = 8 * 86_400.0

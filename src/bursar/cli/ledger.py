@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from bursar.formats.units import Period
     from bursar.market.account_records import LedgerRow, SpendingQuota
     from bursar.market.book import Book
-    from bursar.model.admission import Refusal
-    from bursar.model.money import Micros, Payer
+    from bursar.model.money import Micros, Payer, Refusal
     from bursar.runs.run_record import RunRecord
 
 WAIT = 10.0
@@ -426,8 +425,8 @@ def _check_payer(record: "RunRecord", payer: "Payer") -> None:
 
 def _done(answer: "_T | Refusal") -> "_T":
     """Return an answer, or end the command by a refusal: bad input, or too little money."""
-    from bursar.model.admission import Refusal
     from bursar.model.errors import BudgetStop, InputError
+    from bursar.model.money import Refusal
 
     if isinstance(answer, Refusal):
         raise InputError(answer.reason) if answer.final else BudgetStop(answer.reason)

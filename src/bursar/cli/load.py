@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from bursar.model.brokering import Brokering
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
+from bursar.model.matching import Brokering
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
@@ -168,7 +167,7 @@ def _replace(goal: Goal, option: str, **changes: object) -> Goal:
 
 
 def _replayed(campaign: Campaign, path: Path, scale: float, size_scale: float) -> Campaign:
-    from bursar.formats.recorded.replay import replay
+    from bursar.formats.recorded_tasks import replay
 
     if not campaign.recorded:
         raise InputError(

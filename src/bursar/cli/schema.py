@@ -26,7 +26,7 @@ def show_schema(
 ) -> None:
     """Print the JSON Schema of campaign, sites or service files."""
     from bursar.cli.output import print_json
-    from bursar.formats.campaign_toml import campaign_schema
+    from bursar.formats.campaign_file import campaign_schema
     from bursar.formats.sites_toml import sites_schema
     from bursar.service.config_toml import service_schema
 

@@ -127,12 +127,12 @@ def simulate_trace(
     found = result_to_dict(trace, result, _measure(trace, result, tau))
     cleaning = _cleaning(trace)
     if csv is not None:
-        from bursar.formats.batsim import write_jobs_csv
+        from bursar.formats.trace_files import write_jobs_csv
 
         write_jobs_csv(csv, trace, result.start, result.finish, result.killed, size)
         print_note(f"wrote {csv}")
     if swf is not None:
-        from bursar.formats.swf import write_swf
+        from bursar.formats.trace_files import write_swf
 
         header = [f"Simulated from {trace.name}: {policy} on {size} processors"]
         write_swf(
@@ -253,7 +253,7 @@ def generate(
     import numpy as np
 
     from bursar.cli.output import print_note
-    from bursar.formats.swf import write_swf
+    from bursar.formats.trace_files import write_swf
     from bursar.formats.units import parse_duration
     from bursar.simulation.workloads import lublin_feitelson, poisson_background
 
@@ -296,7 +296,7 @@ def load_more(
     import numpy as np
 
     from bursar.cli.output import print_note
-    from bursar.formats.swf import write_swf
+    from bursar.formats.trace_files import write_swf
     from bursar.formats.units import parse_share
     from bursar.simulation.workloads import probability_for
 
@@ -320,7 +320,7 @@ def load_more(
 def _load(
     log: Path, processors: int | None, width: str, *, needed: bool = True
 ) -> "tuple[Trace, int]":
-    from bursar.formats.swf import read_swf
+    from bursar.formats.trace_files import read_swf
 
     if processors is not None and processors < 1:
         raise InputError(f"must be at least 1, got {processors}", where="--processors")

@@ -20,8 +20,8 @@ from bursar.cluster.profile_kernels import (
     K_SIZE,
 )
 from bursar.cluster.scheduling_rules import Early, Overrun, Policy, SchedulingRules, Semantics
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
+from bursar.model.money import Refusal
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -50,7 +50,7 @@ from bursar.dispatch.journal_seal import SealingKey, sealing_key
 from bursar.locking import LockHeldElsewhere, is_locked, take_lock
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.sqlite_file import (
     LockWaitNotice,
     SqliteSchema,

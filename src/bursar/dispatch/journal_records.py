@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 
 JournalSealState = Literal["valid", "foreign", "unchained"]
 """

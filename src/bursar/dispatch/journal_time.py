@@ -13,7 +13,7 @@ import time
 
 from msgspec.structs import replace
 
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 
 
 def epoch_of(loop: asyncio.AbstractEventLoop, last_seen: float = 0.0) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 
 HORIZON = 0.15
 """Seconds of work that may wait at a worker: enough to hide a round trip and a sync."""

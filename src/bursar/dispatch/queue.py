@@ -20,11 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.demand import ProcessorDemand
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
+from bursar.model.task import Outcome, Status, Task
 
 BACKFILL_DEPTH = 128
 """Ready tasks examined, at most, behind one that does not fit."""

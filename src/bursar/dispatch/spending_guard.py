@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from bursar.model.admission import Refusal
-from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome
+from bursar.model.money import Refusal, Transfer
+from bursar.model.task import Outcome
 
 
 class SpendingGuard(Protocol):

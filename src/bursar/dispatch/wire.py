@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bursar.model.outcome import Outcome
-from bursar.model.step import Step
+from bursar.model.task import Outcome, Step
 
 MAX_FRAME = 256 * 1024 * 1024
 """Bytes of the largest frame either end takes."""

@@ -32,8 +32,7 @@ from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
 from bursar.model.campaign import Retry
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Task
 
 STUBBORN = 10.0
 """Seconds for a worker on another machine to report that its tasks were killed.

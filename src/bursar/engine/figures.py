@@ -6,7 +6,7 @@ from bursar.dispatch.queue import TaskCounts, UnplaceableTasks
 from bursar.engine.core import EngineCore
 from bursar.engine.lease_loads import add_loads
 from bursar.model.allocation import AllocationLoad
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 
 
 class EngineFigures:

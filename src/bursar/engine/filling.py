@@ -9,7 +9,7 @@ from bursar.dispatch.queue import TaskClaim
 from bursar.dispatch.wire import WireJob
 from bursar.dispatch.work_directories import folder_name
 from bursar.engine.core import ConnectedWorker, EngineCore
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 
 _BATCH = 2048  # tasks at most claimed at a time
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now

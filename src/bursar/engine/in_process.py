@@ -5,7 +5,7 @@ from functools import partial
 
 from bursar.engine import reactor
 from bursar.engine.core import ConnectedWorker, EngineCore
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 
 
 class InProcessEngineLink:

@@ -18,8 +18,7 @@ from bursar.engine.filling import schedule_fill, send, set_waker
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.transactions import EngineTransaction
 from bursar.engine.worker_link import WorkerLink
-from bursar.model.outcome import Outcome, Status
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 
 # Workers.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from bursar.dispatch.wire import Hello, Welcome, WireJob
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 
 
 class WorkerLink(Protocol):

@@ -1,11 +1,177 @@
-"""Reads a campaign from a file of any known format."""
+"""
+Reads a campaign from a file of any known format; the TOML format is defined here.
 
+The tables of the file (:mod:`bursar.formats.tables`) become *task sets*: each
+is one task, or one for every point of a sweep. Sets are expanded first, so
+that a set may take what another makes; tasks of two sets belong together when
+they agree on every parameter they share.
+"""
+
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from bursar.formats.toml_reading import check_readable
+import msgspec
+
+from bursar.formats.axes import TABLES, read_sweep
+from bursar.formats.decoding import decode, file_schema
+from bursar.formats.expansion import expand
+from bursar.formats.quantities import Schema
+from bursar.formats.tables import CampaignFile, TaskTable
+from bursar.formats.task_set import TaskSet
+from bursar.formats.toml_reading import check_readable, joined, read_toml
 from bursar.model.campaign import Campaign
-from bursar.model.errors import InputError
+from bursar.model.errors import InputError, spelling_hint
+from bursar.model.workflow import Workflow
+
+# Campaigns written in TOML.
+
+
+def read_campaign_toml(path: Path) -> Campaign:
+    """
+    Read the campaign in a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file. Its folder is where files and patterns are looked for.
+
+    Raises
+    ------
+    InputError
+        With the file, the line where it can be told, and the field.
+    """
+    path = Path(path)
+    return read_toml(path, lambda document: _campaign(document, path))
+
+
+def campaign_schema() -> Schema:
+    """Return the JSON Schema of campaign files."""
+    return file_schema("Bursar campaign", CampaignFile, *TABLES.values())
+
+
+def _campaign(document: dict[str, Any], path: Path) -> Campaign:
+    if not document:
+        raise InputError("is empty, expected [campaign] and at least one task")
+    file = decode(document, CampaignFile)
+    root = Path(os.path.abspath(path)).parent
+    head = file.campaign
+    name = path.stem if head.name is None else head.name
+    if not name.strip() or not name.isprintable():
+        raise InputError("expected a name of printable characters", where="campaign.name")
+    sweep = read_sweep(file.parameters, "parameters", root) if file.parameters else None
+    sets = _task_sets(file, name)
+    tasks = expand(sets, sweep, root)
+    return Campaign(
+        name=name,
+        workflow=Workflow(tuple(tasks)),
+        goal=file.goal.goal(),
+        root=root,
+        retry=file.retry.retry(),
+        source=path,
+        account=head.account,
+        book=None if head.book is None else root / head.book,
+    )
+
+
+def _task_sets(file: CampaignFile, name: str) -> list[TaskSet]:
+    """Return the sets in the order of the file; settings of [task] are the defaults."""
+    common = file.task if isinstance(file.task, TaskTable) else TaskTable()
+    listed = file.task if isinstance(file.task, list) else []
+    named = file.tasks
+    command = file.campaign.command
+    sets: list[TaskSet] = []
+    if command is not None:
+        if named or listed or common.command is not None:
+            raise InputError(
+                "expected either one command here or tasks, not both", where="campaign.command"
+            )
+        sets.append(_task_set(name, TaskTable(command=command), common, "task", swept=True))
+    elif common.command is not None and not named:
+        sets.append(_task_set(name, TaskTable(), common, "task", swept=True))
+    elif common.id is not None:
+        raise InputError("is for one set of tasks, not for the settings of all", where="task.id")
+    for set_name, table in named.items():
+        sets.append(_task_set(set_name, table, common, joined("tasks", set_name)))
+    for i, table in enumerate(listed):
+        set_name = f"task-{i + 1}" if table.id is None else table.id
+        sets.append(_task_set(set_name, table, TaskTable(), joined("task", i)))
+    if not sets:
+        raise InputError("has no task, expected a command in [campaign], [[task]] or [tasks.NAME]")
+    _check_names(sets)
+    return sets
+
+
+def _task_set(
+    name: str, own: TaskTable, common: TaskTable, place: str, *, swept: bool = False
+) -> TaskSet:
+    if not name or "\0" in name:
+        raise InputError("a task needs a name", where=place)
+    given, beneath = _given(own), _given(common)
+    if "over" in given:  # the task's own choice of points, in place of the sweep of all
+        beneath.pop("parameters", None)
+    places = {key: joined("task", key) for key in beneath if key not in given}
+    environment = beneath.get("environment", {}) | given.get("environment", {})
+    if environment:
+        given["environment"] = environment
+    table = TaskTable(**(beneath | given))
+    if table.command is None:
+        raise InputError("expected a command", where=joined(place, "command"))
+    if swept and own.command is not None:
+        places["command"] = "campaign.command"
+    return TaskSet(name=name, table=table, place=place, places=places, swept=swept)
+
+
+def _given(table: TaskTable) -> dict[str, Any]:
+    """Return the settings that a table states."""
+    return {k: v for k, v in msgspec.structs.asdict(table).items() if v is not None}
+
+
+def _check_names(sets: list[TaskSet]) -> None:
+    seen: set[str] = set()
+    for task_set in sets:
+        if task_set.name in seen:
+            raise InputError(f'duplicate task id "{task_set.name}"', where=task_set.place)
+        seen.add(task_set.name)
+
+
+def check_inputs(campaign: Campaign) -> None:
+    """
+    Check that some task, or the campaign's folder, provides each file that a task reads.
+
+    Raises
+    ------
+    InputError
+        When a file that some task reads is neither made by a task nor in the
+        campaign's folder. Names the task's field and the nearest file.
+    """
+    makers = {file.name for task in campaign.workflow.tasks for file in task.outputs}
+    checked: set[str] = set()
+    for task in campaign.workflow.tasks:
+        for file in task.inputs:
+            if file.name in makers or file.name in checked:
+                continue
+            checked.add(file.name)
+            if not os.path.lexists(campaign.root / file.name):
+                raise InputError(
+                    f'no task makes "{file.name}", nor does it exist beside the campaign',
+                    where=f"tasks.{task.id}.inputs",
+                    hint=spelling_hint(
+                        file.name, [*makers, *_names_beside(campaign.root, file.name)]
+                    ),
+                )
+
+
+def _names_beside(root: Path, name: str) -> list[str]:
+    folder = os.path.dirname(name)
+    try:
+        return [os.path.join(folder, other) for other in os.listdir(root / folder)]
+    except OSError:
+        return []
+
+
+# Reads a campaign from a file of any known format.
 
 COMPRESSED = (".gz", ".xz")
 """Suffixes of compressed files, allowed after the suffix of a recorded workflow's format."""
@@ -30,8 +196,6 @@ def read_campaign(path: Path) -> Campaign:
     check_readable(path)
     campaign = reader(path)
     if not campaign.recorded:
-        from bursar.formats.campaign_toml import check_inputs
-
         try:
             check_inputs(campaign)
         except InputError as error:
@@ -47,8 +211,6 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
     if kind in COMPRESSED and len(suffixes) > 1 and suffixes[-2] in (".json", ".xml", ".dax"):
         kind = suffixes[-2]
     if kind == ".toml":
-        from bursar.formats.campaign_toml import read_campaign_toml
-
         return read_campaign_toml
     if kind == ".pln":
         from bursar.formats.nimrod import read_plan_file
@@ -59,11 +221,11 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
 
         return read_jdl
     if kind == ".json":
-        from bursar.formats.recorded.wfformat import read_wfformat
+        from bursar.formats.wfformat import read_wfformat
 
         return read_wfformat
     if kind in (".xml", ".dax"):
-        from bursar.formats.recorded.dax import read_dax
+        from bursar.formats.dax import read_dax
 
         return read_dax
     raise InputError(

@@ -19,8 +19,7 @@ from bursar.formats.task_set import (
 from bursar.formats.template import Template, rendered_at
 from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.step import Exec, OnError, Shell, Step
-from bursar.model.task import File, Task, Value
+from bursar.model.task import Exec, File, OnError, Shell, Step, Task, Value
 
 MOST_LINKS = 10_000_000
 """Largest number of dependencies; refused before memory runs out."""

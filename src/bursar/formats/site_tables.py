@@ -11,9 +11,15 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable
-from bursar.formats.pricing_table import PriceTable
+from bursar.formats.offer_tables import (
+    MOST_PROCESSORS,
+    PriceTable,
+    SlotPrices,
+    SlotTable,
+    prices_of,
+    read_slots,
+)
 from bursar.formats.quantities import Amount, Bandwidth, Duration, Price, Schema, Size
-from bursar.formats.slot_table import MOST_PROCESSORS, SlotPrices, SlotTable, prices_of, read_slots
 from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError
 from bursar.model.money import CURRENCY, check_currency

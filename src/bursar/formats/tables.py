@@ -1,7 +1,7 @@
 """
 The tables of a campaign file, as the file writes them.
 
-The JSON Schema is made from them; :mod:`bursar.formats.campaign_toml` turns them into the model.
+The JSON Schema is made from them; :mod:`bursar.formats.campaign_file` turns them into the model.
 """
 
 import math
@@ -23,9 +23,8 @@ from bursar.formats.quantities import (
 )
 from bursar.formats.toml_reading import joined
 from bursar.formats.units import at_field, parse_share
-from bursar.model.campaign import Retry
+from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError
-from bursar.model.goal import Goal
 from bursar.model.matching import CHOICES
 
 FileName = Annotated[

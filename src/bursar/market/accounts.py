@@ -39,9 +39,8 @@ from bursar.market.account_records import (
     matches_agreement,
     period_of,
 )
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.money import Micros, check_currency, format_amount
+from bursar.model.money import Micros, Refusal, check_currency, format_amount
 
 _SHAPES = {
     "grant": (BANK, USER_PREFIX),

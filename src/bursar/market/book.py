@@ -29,9 +29,8 @@ from bursar.market.account_records import (
 )
 from bursar.market.accounts import Accounts
 from bursar.market.usage import UsageRecord
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
-from bursar.model.money import Micros, check_currency
+from bursar.model.money import Micros, Refusal, check_currency
 from bursar.sqlite_file import (
     SqliteSchema,
     connect,

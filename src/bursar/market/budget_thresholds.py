@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bursar.model.goal import BudgetAction
+from bursar.model.campaign import BudgetAction
 from bursar.model.money import Micros
 
 

@@ -25,10 +25,9 @@ import msgspec
 from bursar.market.budget_thresholds import BudgetEffect, BudgetHalt, BudgetThresholds
 from bursar.market.lease import Lease, SettledBy
 from bursar.market.ledger import Ledger, paid_to
-from bursar.model.admission import Refusal
-from bursar.model.goal import BudgetAction
-from bursar.model.money import MICROS, Micros, Transfer, format_amount, to_micros
-from bursar.model.outcome import Outcome
+from bursar.model.campaign import BudgetAction
+from bursar.model.money import MICROS, Micros, Refusal, Transfer, format_amount, to_micros
+from bursar.model.task import Outcome
 
 LEAD = 0.5
 """Seconds before the money runs out at which everything is stopped: to kill, and to close."""

@@ -18,9 +18,8 @@ account what it gives another, so the balances always sum to zero.
 
 from collections.abc import Iterable
 
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
-from bursar.model.money import Micros, Transfer
+from bursar.model.money import Micros, Refusal, Transfer
 
 OWNER = "owner"
 WALLET = "budget"

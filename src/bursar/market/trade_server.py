@@ -26,8 +26,7 @@ from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderOwner
 from bursar.market.pricing import PriceQuery, adjusted, unit_price
 from bursar.market.trade_messages import CallForBids, Confirm, Offer, RequestQuote, TradeMessage
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 from bursar.model.pricing import Pricing
 
 NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]

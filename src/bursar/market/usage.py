@@ -48,7 +48,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds
         Processor time its processes used.
     status
-        How it ended, as :class:`bursar.model.outcome.Status` has it.
+        How it ended, as :class:`bursar.model.task.Status` has it.
     agreed
         Processor-seconds agreed on for it; None: what it takes.
 

@@ -1,5 +1,5 @@
 """
-Money: amounts as the ledger holds them, transfers between accounts, the account that pays.
+Money: amounts as the ledger holds them, transfers, accounts, and why something is not paid.
 
 An amount is an integer, in micro-units of a currency.
 
@@ -9,8 +9,11 @@ rounded once, when a charge is made, and is exact from there on.
 
 import math
 import re
+from dataclasses import dataclass
 
 import msgspec
+
+# Money: amounts as the ledger holds them, transfers between accounts, the account that pays.
 
 Micros = int
 """An amount: millionths of a currency unit."""
@@ -125,3 +128,23 @@ class Payer(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     book: str
     budget: float | None = None
+
+
+# The answer when work may not start.
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """
+    Why something may not start or be paid now.
+
+    Parameters
+    ----------
+    reason
+        One line for people.
+    final
+        True when asking again later cannot help, short of a larger budget.
+    """
+
+    reason: str
+    final: bool

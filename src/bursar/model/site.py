@@ -1,18 +1,93 @@
-"""Facts of a site that offers processors."""
+"""Facts of a site that offers processors, and how other Bursars and Dask clusters are reached."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from bursar.model.dask import DaskEndpoint
-from bursar.model.link import Link
 from bursar.model.money import check_currency
+from bursar.model.network import Link
 from bursar.model.pricing import Pricing
 from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler
-from bursar.model.remote import RemoteEndpoint
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
 from bursar.model.task import Task
+
+# Where an existing Dask cluster is found.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaskEndpoint:
+    """
+    Describes a Dask scheduler and the connection to the scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        Address of the scheduler, ``"tcp://host:port"`` or ``"tls://host:port"``.
+    ca, certificate, key
+        PEM files, of TLS; all three or none.
+    """
+
+    scheduler: str
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+# How another Bursar is reached that is used as a site.
+
+SealLevel = Literal["conversation", "message"]
+"""
+Whether one agreement on keys seals many tasks, or each task and result has its own: GSI *secure
+conversation* and *secure message* in table 2 of the DRP paper.
+"""
+
+Trust = Literal["data", "pickle"]
+"""
+Whether results of Python calls come back as data, which can run no code here, or as pickles, by
+which whoever makes them runs code as the user who reads them.
+"""
+
+REMOTE_PATIENCE = 30.0
+"""Seconds for which a service that does not answer is waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteEndpoint:
+    """
+    Describes an execution service and the connection to the service.
+
+    Parameters
+    ----------
+    url
+        Address of the service, ``"https://host:port"``.
+    token_file
+        File whose only line is the user's token; empty: there is none.
+    ca, certificate, key
+        PEM files, of TLS; empty: the system's authorities, and no certificate of one's own.
+    fingerprint
+        SHA-256 of the service's certificate, hexadecimal; empty: it is not looked at.
+    seal
+        How tasks are sealed, so that the service cannot read them; None: they are in clear.
+    patience
+        Seconds for which it may be out of reach before its processors count as lost.
+    trust
+        In what form results of Python calls come back from it.
+    """
+
+    url: str
+    token_file: str = ""
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    fingerprint: str = ""
+    seal: SealLevel | None = None
+    patience: float = REMOTE_PATIENCE
+    trust: Trust = "data"
+
+
+# Facts of a site that offers processors.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

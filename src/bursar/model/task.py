@@ -1,11 +1,101 @@
-"""A task: what to run, what it needs, what it makes."""
+"""
+A task: what to run, what it needs and makes, and the outcomes of attempts to run it.
 
+One form serves every source. A shell line of a TOML campaign is one
+:class:`Shell`; a Nimrod task block becomes the steps of its commands; a
+recorded workflow task becomes a stand-in made of the same steps. Steps are
+tagged structs so that they travel to the worker as they are.
+"""
+
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from bursar.model.matching import Matching
-from bursar.model.step import Step
+
+# What a task does: a sequence of steps, carried out in its working directory.
+
+
+class Exec(msgspec.Struct, frozen=True, tag="exec"):
+    """Runs a program without a shell. ``argv[0]`` is looked up on ``PATH``."""
+
+    argv: tuple[str, ...]
+
+
+class Shell(msgspec.Struct, frozen=True, tag="shell"):
+    """Runs one line by ``/bin/sh -c``."""
+
+    line: str
+
+
+class Copy(msgspec.Struct, frozen=True, tag="copy"):
+    """
+    Copies a file or, recursively, a folder.
+
+    Either end may be on the task's node (its working directory) or at the
+    root (the campaign's folder to read from; the run's ``files/`` shadows it,
+    and is where everything copied to the root is written).
+    """
+
+    source: str
+    target: str
+    source_at_root: bool
+    target_at_root: bool
+
+
+class Redirect(msgspec.Struct, frozen=True, tag="redirect"):
+    """From here on, ``stream`` ("stdout" or "stderr") goes to ``path``; None: captured again."""
+
+    stream: str
+    path: str | None
+    append: bool = False
+
+
+class OnError(msgspec.Struct, frozen=True, tag="onerror"):
+    """Chooses whether later failing steps are ignored or (the default) fail the task."""
+
+    ignore: bool
+
+
+class Substitute(msgspec.Struct, frozen=True, tag="substitute"):
+    """
+    Copies a text template, replacing ``$name`` and ``${name}`` by parameter values.
+
+    Unknown names stay as they stand. Paths are in the working directory.
+    """
+
+    source: str
+    target: str
+    values: dict[str, str]
+
+
+class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
+    """
+    Calls a pickled Python function and returns its result.
+
+    Only :class:`bursar.Executor` makes these: the payload is this process's
+    own, never read from a campaign file.
+
+    Parameters
+    ----------
+    payload
+        The function and its arguments, pickled.
+    as_data
+        Whether the result returns as data (:mod:`bursar.worker.call_results`), which can run no
+        code where it is read, or as a pickle, which can.
+    """
+
+    payload: bytes
+    as_data: bool = False
+
+
+Step = Exec | Shell | Copy | Redirect | OnError | Substitute | Call
+
+
+# A task: what to run, what it needs, what it makes.
 
 Value = str | int | float | bool
 """A parameter value."""
@@ -116,3 +206,72 @@ class Task:
             raise ValueError(f"memory must not be negative, got {self.memory}")
         if self.retries is not None and self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
+
+
+# Outcomes of attempts to run tasks.
+
+
+class Status(enum.StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """A step exited with a status other than 0, could not start, or an output is missing."""
+    TIMED_OUT = "timed-out"
+    """Killed at its wall-time limit."""
+    LOST = "lost"
+    """Its worker went away."""
+    CANCELLED = "cancelled"
+    """Stopped on request; it may be tried again without counting as a failure."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """
+    One attempt's end, as the worker reports it.
+
+    Parameters
+    ----------
+    task
+        Index into the workflow's tasks.
+    attempt
+        1 for the first.
+    status
+        How it ended.
+    exit_code
+        Of the last step that ran; negative for a signal; None when none ran.
+    start, end
+        Seconds since the epoch.
+    stdout, stderr
+        What it printed, up to the spill limit. Past that, empty, and
+        ``stdout_size`` or ``stderr_size`` tell how much lies in the log file.
+    stdout_size, stderr_size
+        Bytes printed.
+    user_seconds, system_seconds
+        Processor time of all its processes that were waited for.
+    max_rss
+        Largest resident set, bytes.
+    reason
+        One line for people when it did not succeed.
+    value
+        Result of a call, as data or as a pickle, as the call asks; empty otherwise.
+    sealed
+        Of a sealed task: an envelope with its exit code, streams, reason and value, which are
+        not told otherwise.
+    """
+
+    task: int
+    attempt: int
+    status: Status
+    exit_code: int | None = None
+    start: float = 0.0
+    end: float = 0.0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    stdout_size: int = 0
+    stderr_size: int = 0
+    user_seconds: float = 0.0
+    system_seconds: float = 0.0
+    max_rss: int = 0
+    reason: str = ""
+    value: bytes = b""
+    sealed: bytes = b""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront, PlanOption
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from bursar.model.campaign import Goal
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.goal import Goal
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow

@@ -23,7 +23,7 @@ from bursar.dispatch.linux import adopt_orphans, end_with_parent
 from bursar.dispatch.orphans import kill_descendants
 from bursar.dispatch.wire import frame
 from bursar.model.errors import InputError
-from bursar.worker.worker_settings import WorkerSettings, hello_of, make_connection
+from bursar.worker.dispatcher_connection import WorkerSettings, hello_of, make_connection
 
 PROCESSORS = "BURSAR_PROCESSORS"
 """Environment variable with the number of the job's processors on this node."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bursar.model.allocation import Allocation, AllocationRequest
-from bursar.model.demand import ProcessorDemand
-from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.model.site import SiteFacts
 
 

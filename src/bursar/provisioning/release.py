@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from bursar.model.allocation import Allocation
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite
 
 AHEAD = 60.0

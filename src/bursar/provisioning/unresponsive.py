@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bursar.model.allocation import Allocation
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool_snapshot import AllocationRelease
 
 STARTING = 120.0

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from bursar.model.allocation import Allocation
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool_snapshot import PoolSite
 
 MARGIN = 1.25

@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
-from bursar.model.step import Copy, Exec, Shell, Step
-from bursar.model.task import Task
+from bursar.model.task import Copy, Exec, Shell, Step, Task
 from bursar.remote.messages import Hints, TaskSpec
 from bursar.remote.programs import encode_steps
 

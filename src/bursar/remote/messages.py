@@ -73,7 +73,7 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     shell
         One line for ``/bin/sh -c``.
     steps
-        Steps in Bursar's own form (:mod:`bursar.model.step`, MessagePack, base64), in place of
+        Steps in Bursar's own form (:mod:`bursar.model.task`, MessagePack, base64), in place of
         ``command``: what another Bursar sends. Calls of pickled functions are among them.
     sealed
         Base64 of an envelope that only the workers can open, in place of ``command``; see

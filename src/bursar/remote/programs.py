@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bursar.model.errors import InputError
-from bursar.model.step import Exec, Shell, Step
+from bursar.model.task import Exec, Shell, Step
 from bursar.remote.messages import TaskSpec
 
 _STEPS = msgspec.msgpack.Decoder(tuple[Step, ...])

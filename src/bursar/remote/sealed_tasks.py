@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar.remote.messages import Result, TaskSpec, TaskState
 from bursar.remote.programs import steps_of
 from bursar.remote.retrying import Entropy

@@ -26,7 +26,7 @@ from msgspec import Meta
 from bursar.formats.decoding import TomlTable, decode
 from bursar.formats.toml_reading import joined, read_toml
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.remote import SealLevel
+from bursar.model.site import SealLevel
 from bursar.remote.access import ENVIRONMENT, Access, FoundToken, read_token, token_from
 
 File = Annotated[str, Meta(min_length=1)]

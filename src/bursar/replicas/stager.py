@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue

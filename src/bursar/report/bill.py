@@ -16,8 +16,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.money import Micros, format_amount, from_micros
-from bursar.model.outcome import Status
-from bursar.model.task import Task
+from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import agree
 from bursar.provisioning.pilot_usage import PilotUsage
 

@@ -17,9 +17,8 @@ from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
 from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
-from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.planning.numbering import consecutive_runs, number_processors
 from bursar.report.bill import Bill
 

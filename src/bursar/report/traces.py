@@ -8,7 +8,7 @@ import numpy as np
 from bursar.cluster.machine import Machine
 from bursar.cluster.metrics import ScheduleMetrics, averaged, processors_busy, queue_length
 from bursar.cluster.simulation import SimulatedSchedule
-from bursar.formats.batsim import allocate
+from bursar.formats.trace_files import allocate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
 from bursar.report.formatting import UNKNOWN, span

@@ -10,8 +10,8 @@ import msgspec
 
 from bursar.dispatch.journal import is_written, read_journal
 from bursar.dispatch.journal_records import RunEvent
+from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError
-from bursar.model.goal import Goal
 from bursar.runs.folder import RunFolder, append_durably, record_budget
 from bursar.runs.plan_file import read_plan, write_plan
 

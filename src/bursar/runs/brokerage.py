@@ -17,10 +17,9 @@ from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.broker.matchmaking.ranking import FloatArray
 from bursar.cluster.element import ComputingElement
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import SiteError
-from bursar.model.matching import RankWeights
+from bursar.model.matching import Brokering, RankWeights
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus

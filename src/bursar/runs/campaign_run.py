@@ -26,13 +26,13 @@ from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import DataAt
 from bursar.market.ledger import Ledger, paid_to
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
+from bursar.model.matching import Brokering
 from bursar.model.money import from_micros
-from bursar.model.outcome import Status
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
+from bursar.model.task import Status
 from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
 from bursar.runs.brokerage import RunBroker

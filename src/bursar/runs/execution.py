@@ -31,15 +31,12 @@ from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.market.budget_thresholds import BudgetDrain, BudgetEffect, BudgetHalt
 from bursar.market.guard import BudgetGuard, budget_amount
 from bursar.market.lease import Lease
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Retry
+from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import BudgetStop, BursarError, SiteError
-from bursar.model.goal import Goal
-from bursar.model.money import Transfer, from_micros
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.plan import Plan
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import BEGIN, END, incarnations_of

@@ -15,9 +15,8 @@ from bursar.dispatch.atomic_file import write_atomically
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Retry
+from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.goal import Goal
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot

@@ -15,9 +15,9 @@ import msgspec
 
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.dispatch.atomic_file import write_atomically
-from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, spelling_hint
+from bursar.model.matching import Brokering
 from bursar.model.money import Payer
 from bursar.model.site import SiteFacts
 from bursar.runs import stored_campaign

@@ -32,9 +32,8 @@ from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.usage import UsageRecord
-from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.money import Micros, Payer, format_amount, from_micros, to_micros
+from bursar.model.money import Micros, Payer, Refusal, format_amount, from_micros, to_micros
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import RunRecord, read_run
 

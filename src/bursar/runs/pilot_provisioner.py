@@ -14,10 +14,9 @@ from bursar.dispatch.journal_records import RunEvent
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, lease_of
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, BursarError, SiteError
-from bursar.model.money import Transfer
+from bursar.model.money import Refusal, Transfer
 from bursar.runs.pilot_lifecycle import LeaseTerms, PilotLifecycle, PilotObserver
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site

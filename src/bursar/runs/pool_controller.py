@@ -12,8 +12,8 @@ from bursar.dispatch.journal_records import RunEvent
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
+from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError
-from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot

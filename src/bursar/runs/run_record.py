@@ -21,8 +21,8 @@ from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
-from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
+from bursar.model.task import Outcome, Status
 from bursar.provisioning.pilot_usage import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
 from bursar.runs.amendments import expected_after

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import BudgetAction, Campaign, Goal, Retry
 from bursar.model.errors import BursarError
-from bursar.model.goal import BudgetAction, Goal
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from bursar.model.errors import BursarError
-from bursar.model.outcome import Status
-from bursar.model.step import Step
+from bursar.model.task import Status, Step
 
 # The encoding of envelopes: a version byte, then MessagePack.
 
@@ -217,7 +216,7 @@ class SealedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     status
         How the task ended, by the worker; the service's own statement cannot be verified.
     exit_code, stdout, stderr, reason, value
-        Fields of :class:`bursar.model.outcome.Outcome`; streams are whole, however long.
+        Fields of :class:`bursar.model.task.Outcome`; streams are whole, however long.
     """
 
     status: Status

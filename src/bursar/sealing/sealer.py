@@ -7,7 +7,7 @@ from pathlib import Path
 from cryptography import x509
 
 from bursar.model.errors import InputError
-from bursar.model.remote import SealLevel
+from bursar.model.site import SealLevel
 from bursar.sealing import levels
 from bursar.sealing.certificates import (
     Identity,

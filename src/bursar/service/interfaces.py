@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bursar.model.admission import Refusal
-from bursar.model.demand import ProcessorDemand
+from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
 

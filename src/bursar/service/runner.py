@@ -33,7 +33,7 @@ from bursar.service.site_provider import AccountInstanceHomes, make_site_provide
 from bursar.service.steady_clock import SteadyClock
 from bursar.service.systemd import SystemdNotifier
 from bursar.supervisor import TaskSupervisor
-from bursar.worker.resource_limits import ResourceLimits
+from bursar.worker.accounts import ResourceLimits
 
 log = logging.getLogger(f"{LOGGER}.runner")
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from bursar.model.network_link import NetworkLink
+from bursar.model.network import NetworkLink, Topology
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.topology import Topology
 from bursar.replicas.stager import AT_ONCE
 from bursar.simulation.flow_network import Flow, FlowNetwork
 

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from bursar.model.topology import Route, Topology
+from bursar.model.network import Route, Topology
 from bursar.simulation.lane_table import Flow, LaneTable
 
 __all__ = ["Flow", "FlowNetwork"]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bursar.cluster.machine import Machine, Reservation
 from bursar.cluster.scheduling_rules import Early, Policy
 from bursar.cluster.slots import offered_slots
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.trace import Trace

@@ -10,10 +10,10 @@ import numpy as np
 
 from bursar.broker.pilot_plan import pilot_windows
 from bursar.cluster.scheduling_rules import Early, Policy
-from bursar.formats.swf import read_swf
-from bursar.model.admission import Refusal
+from bursar.formats.trace_files import read_swf
 from bursar.model.allocation import Allocation
 from bursar.model.errors import InputError
+from bursar.model.money import Refusal
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow

@@ -28,13 +28,13 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.market.lease import Lease
-from bursar.model.admission import Refusal
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import InputError, SiteError
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
+from bursar.model.task import Outcome, Status
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.simulation.execution_model import ExecutionModel
 from bursar.simulation.loaded_cluster import LoadedCluster

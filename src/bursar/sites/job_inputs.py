@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.step import Copy
+from bursar.model.task import Copy
 from bursar.worker.staging import RootNamespace, StagingError
 
 

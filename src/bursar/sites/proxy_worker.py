@@ -33,7 +33,7 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.worker.launch import Endpoint
 
 

@@ -15,8 +15,18 @@ from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.wire import LONGEST_REASON, Welcome, WireJob
 from bursar.dispatch.work_directories import attempt_folder, remove_tree
 from bursar.model.errors import BursarError
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
+from bursar.model.task import (
+    Call,
+    Copy,
+    Exec,
+    OnError,
+    Outcome,
+    Redirect,
+    Shell,
+    Status,
+    Step,
+    Substitute,
+)
 from bursar.worker.output_capture import OutputCapture, OutputCapturePool
 from bursar.worker.python_calls import PythonCallPool
 from bursar.worker.spawning import ProcessUsage, Spawner
@@ -52,8 +62,6 @@ class AttemptContext:
     ----------
     welcome
         The dispatcher's message with the run's folders.
-    worker
-        The worker's name.
     seal_key
         Path of the key file for sealed tasks; empty: the worker has none.
     seal_pem
@@ -143,11 +151,6 @@ class Attempt:
 
     An attempt never waits: :meth:`advance` returns when a process was started, and is
     called again when that process has ended.
-
-    Parameters
-    ----------
-    place
-        Resources shared by the attempts of the worker.
     """
 
     __slots__ = (

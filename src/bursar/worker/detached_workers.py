@@ -15,10 +15,9 @@ from types import MappingProxyType
 import msgspec
 
 from bursar.dispatch.orphans import is_worker
-from bursar.worker.accounts import UnixAccount, environment_of
+from bursar.worker.accounts import ResourceLimits, UnixAccount, environment_of
 from bursar.worker.confinement import ControlGroups
-from bursar.worker.resource_limits import ResourceLimits
-from bursar.worker.worker_settings import WorkerSettings
+from bursar.worker.dispatcher_connection import WorkerSettings
 
 _UMASK = 0o077
 

@@ -16,7 +16,7 @@ from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import SiteError
 from bursar.supervisor import TaskSupervisor
-from bursar.worker.worker_settings import WorkerSettings
+from bursar.worker.dispatcher_connection import WorkerSettings
 
 MOST_SPAWNERS = 16
 """Workers that share a site's processors; one starts some thousand processes a second."""

@@ -19,7 +19,7 @@ from bursar.worker.raised import pickled, pickled_error
 from bursar.worker.spawning import ProcessUsage
 
 if TYPE_CHECKING:
-    from bursar.model.step import Call
+    from bursar.model.task import Call
 
 _HEADER = struct.Struct("<QQ?")
 """Bytes of the call's surroundings, bytes of the payload, whether its value returns as data."""
@@ -223,7 +223,7 @@ def serve() -> None:
 
 def encode_call(call: bytes) -> bytes:
     """
-    Return the payload of a :class:`bursar.model.step.Call` for a pickled call.
+    Return the payload of a :class:`bursar.model.task.Call` for a pickled call.
 
     The caller's module path travels along, so that what it can import can be
     imported there, and nothing else in its place. The call has another working

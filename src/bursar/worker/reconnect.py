@@ -6,8 +6,11 @@ import random
 import threading
 import time
 
-from bursar.worker.dispatcher_connection import DispatcherConnection
-from bursar.worker.worker_settings import WorkerSettings, make_connection
+from bursar.worker.dispatcher_connection import (
+    DispatcherConnection,
+    WorkerSettings,
+    make_connection,
+)
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 """Seconds before a try, doubled each time."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.sealing.envelope import SealedResult, SealError, decode_task, encode_contents
 from bursar.sealing.opener import TaskOpener, TaskOpenerFile, make_opener
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from bursar.dispatch.wire import BATCH_SIZE
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_OUTCOMES = 16_384

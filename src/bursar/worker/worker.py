@@ -49,14 +49,18 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.worker.accounts import switch_to_account
 from bursar.worker.attempt import GRACE, Attempt, AttemptContext
-from bursar.worker.dispatcher_connection import DispatcherConnection
+from bursar.worker.dispatcher_connection import (
+    DispatcherConnection,
+    WorkerSettings,
+    hello_of,
+    make_connection,
+)
 from bursar.worker.output_capture import OutputCapture
 from bursar.worker.spawning import ProcessUsage, Reaper
 from bursar.worker.unacknowledged import UnacknowledgedWork
-from bursar.worker.worker_settings import WorkerSettings, hello_of, make_connection
 
 if TYPE_CHECKING:
     from bursar.worker.reconnect import Reconnector

@@ -10,8 +10,8 @@ from tests.broker.directory.sites import Clock, Site, said
 
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.matchmaking.broker_interfaces import IndexReader
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
+from bursar.model.money import Refusal
 
 
 def test_every_reading_says_how_old_it_is() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.broker.directory.sites import said
 
 from bursar.broker.directory.status_validation import LARGEST, validate_status
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.model.status import SiteStatus
 
 NOW = 100.0

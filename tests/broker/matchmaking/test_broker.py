@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
 
 from bursar.broker.matchmaking.broker import SiteMatch
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.matching import RankWeights
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 
 NAN = math.nan

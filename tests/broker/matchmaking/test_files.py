@@ -5,7 +5,7 @@ import math
 from tests.broker.matchmaking.broker_rig import site
 
 from bursar.broker.matchmaking.file_times import LinkedFileTimes
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.replica import Replica
 
 SITES = [

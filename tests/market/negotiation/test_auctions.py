@@ -16,7 +16,7 @@ from bursar.market.negotiation.english import EnglishAuctioneer
 from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.trade_messages import Bid, RejectBid, TradeMessage
 from bursar.market.trade_server import BargainingRules
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 
 SAME_TIME = msgspec.structs.replace(WANTED, latest=WANTED.earliest + WANTED.seconds)
 

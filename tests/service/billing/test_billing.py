@@ -9,7 +9,7 @@ from tests.service.billing.billing_rig import MICROS, SITE, Shop
 from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Reject, RequestQuote
 from bursar.market.usage import check_chain
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.admission import Refusal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal
+from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from tests.service.engine.engine_rig import World, outcome_of
 
-from bursar.model.admission import Refusal
-from bursar.model.outcome import Status
-from bursar.model.step import Exec, Step
+from bursar.model.money import Refusal
+from bursar.model.task import Exec, Status, Step
 from bursar.remote import messages as api
 from bursar.service.engine.dispatching import GRACE
 from bursar.service.engine.engine_limits import EngineLimits

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from tests.service.engine.engine_rig import Bench, FakeDesk, FakeJournal, NoHomes, outcome_of
 
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.recording import RECORDING_INTERVAL

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.dispatch.prefetch import HORIZON
-from bursar.model.admission import Refusal
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal
+from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance

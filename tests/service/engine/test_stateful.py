@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 from tests.service.engine.engine_rig import World, outcome_of
 
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.interfaces import ServiceError
 

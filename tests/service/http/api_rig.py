@@ -12,8 +12,8 @@ import msgspec
 
 from bursar.market.trade_messages import Reject, TradeMessage
 from bursar.market.usage import SignedRecord
-from bursar.model.demand import ProcessorDemand
 from bursar.model.pricing import Pricing
+from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.service.http.app import ServiceApi

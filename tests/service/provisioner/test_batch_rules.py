@@ -1,7 +1,6 @@
 """What a service on a cluster asks its scheduler for."""
 
-from bursar.model.demand import ProcessorDemand
-from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.service.interfaces import SHARED
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy

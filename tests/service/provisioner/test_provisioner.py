@@ -10,9 +10,8 @@ import pytest
 
 from bursar.dispatch.credential import PilotTerms
 from bursar.model.allocation import Allocation, AllocationLoss
-from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import SiteError
-from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus

@@ -22,7 +22,7 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance_homes import InstanceHomes

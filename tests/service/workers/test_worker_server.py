@@ -35,15 +35,14 @@ from bursar.dispatch.wire import (
 )
 from bursar.engine.core import SPILL
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.workers import bounds
 from bursar.service.workers.bounds import LARGEST_VALUE, WORKER_FRAME
 from bursar.service.workers.seal_key import SealKeyFile
 from bursar.service.workers.worker_server import MOST_UNAUTHENTICATED
 from bursar.worker.attempt import MOST_PRINTED, MOST_RETURNED
-from bursar.worker.dispatcher_connection import TlsDispatcherConnection
-from bursar.worker.worker_settings import WorkerSettings
+from bursar.worker.dispatcher_connection import TlsDispatcherConnection, WorkerSettings
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import numpy as np
 
 from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.matching import Matching
-from bursar.model.network_link import NetworkLink
+from bursar.model.network import NetworkLink, Topology
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
-from bursar.model.topology import Topology
 from bursar.simulation.datagrid.scenario import GridJobClass, GridServices, GridWorkload
 
 ONCE = GridServices(levels=(IndexLevel(every=1e9),))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.simulation.datagrid.grids import ONCE, job, load_of, replica, site, star
 
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.simulation.datagrid.grid_outcome import GridOutcome
 from bursar.simulation.datagrid.grid_simulation import simulate
 from bursar.simulation.datagrid.scenario import DataGrid, GridFaults, GridServices, SiteOutage

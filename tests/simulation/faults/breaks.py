@@ -29,7 +29,7 @@ from bursar.market.negotiation.selling import OwnerSide
 from bursar.market.negotiation.side import NegotiationSide
 from bursar.market.trade_messages import Accept, TradeMessage
 from bursar.market.trade_server import TradeServer
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_record import AgreementRecord

@@ -10,8 +10,7 @@ from tests.service.service_process import Served
 
 from bursar.model.allocation import Allocation
 from bursar.model.provisioning import AcquisitionPolicy
-from bursar.model.remote import RemoteEndpoint
-from bursar.model.site import SiteFacts
+from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.sites.remote.remote_site import RemoteSite
 from bursar.worker.launch import Endpoint
 

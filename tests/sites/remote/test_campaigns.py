@@ -16,7 +16,7 @@ import bursar
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.model.money import to_micros
 from bursar.model.provisioning import AcquisitionPolicy
-from bursar.model.step import Copy
+from bursar.model.task import Copy
 from bursar.remote.async_client import AsyncSession
 from bursar.remote.messages import FileInfo
 from bursar.sites.local import this_machine

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Copy
+from bursar.model.task import Copy, Outcome, Status
 from bursar.remote.messages import FileInfo, Problem
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles

@@ -8,7 +8,7 @@ import pytest
 
 from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.remote.async_client import AsyncSession
 from bursar.remote.messages import Problem, Result, TaskSpec
 from bursar.remote.problems import RemoteProblem

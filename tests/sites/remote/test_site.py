@@ -18,7 +18,7 @@ from tests.sites.remote.real_service import SELLS, Dispatcher, acquired, facts_o
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.market.agreement import Terms
 from bursar.model.errors import BudgetStop, SiteError
-from bursar.model.remote import RemoteEndpoint
+from bursar.model.site import RemoteEndpoint
 from bursar.provisioning.pilot_usage import USAGE
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Status
-from bursar.model.step import Copy, Exec, Step
+from bursar.model.task import Copy, Exec, Status, Step
 from bursar.remote.messages import Result, TaskState
 from bursar.sites.remote.translation import copied, outcome_of, spec_of
 

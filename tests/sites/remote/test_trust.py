@@ -16,8 +16,7 @@ from tests.sites.remote.lying_proxy import lying_proxy, malicious
 from tests.sites.remote.real_service import SELLS, facts_of
 
 import bursar
-from bursar.model.remote import Trust
-from bursar.model.site import SiteFacts
+from bursar.model.site import SiteFacts, Trust
 from bursar.worker.raised import RemoteError, RemoteTraceback
 
 PATIENCE = 60.0
@@ -149,7 +148,7 @@ def test_that_attack_works_on_whoever_trusts_the_site(tmp_path: Path, seller: Se
 
 def test_a_described_exception_cannot_end_the_client(tmp_path: Path, seller: Served) -> None:
     """Classes are looked up in one list, which has none that ends a program."""
-    from bursar.worker.plain_data import encode_plain
+    from bursar.worker.call_results import encode_plain
 
     names = ("SystemExit", "KeyboardInterrupt", "StopIteration", "os.system", "TaskFailed")
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bursar.cluster.machine import Reservation
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
+from bursar.model.money import Refusal
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.model.slot import Slot
 from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator

@@ -8,7 +8,7 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.model.errors import InputError
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.simulation.workloads import SITES, poisson_background

@@ -8,7 +8,7 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.moga import moga

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bursar.broker.directory.status_readings import StatusReadings, StatusSnapshot
 from bursar.broker.directory.status_validation import validate_status
-from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
+from bursar.model.money import Refusal
 from bursar.model.status import SiteStatus
 
 EXPIRY = 300.0

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.model.status import SiteStatus
 
 LARGEST = 2**53

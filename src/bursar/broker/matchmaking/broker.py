@@ -18,9 +18,9 @@ from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
 from bursar.broker.matchmaking.mismatch import refusal
 from bursar.broker.matchmaking.scoring import COMPLETION, RankColumns, RankTerms, SiteScorer
 from bursar.broker.matchmaking.site_registry import SiteRegistry
-from bursar.model.admission import Refusal
 from bursar.model.errors import spelling_hint
 from bursar.model.matching import CHOICES, RankWeights
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.status import Fact
 

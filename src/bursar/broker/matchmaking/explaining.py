@@ -14,8 +14,8 @@ from bursar.broker.matchmaking.scoring import RankColumns, RankTerms
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, references
 from bursar.classad.analysis import EVERYTHING
 from bursar.classad.operators import lower
-from bursar.model.admission import Refusal
 from bursar.model.matching import RankWeights
+from bursar.model.money import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

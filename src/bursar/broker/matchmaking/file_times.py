@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bursar.broker.matchmaking.ranking import FloatArray
-from bursar.model.link import Link
+from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 

@@ -27,8 +27,8 @@ from bursar.broker.matchmaking.ranking import FloatArray
 from bursar.broker.matchmaking.site_registry import Mask, SiteRegistry
 from bursar.broker.matchmaking.status_table import SiteStatusTable
 from bursar.classad import compiled
-from bursar.model.admission import Refusal
 from bursar.model.errors import SiteError
+from bursar.model.money import Refusal
 from bursar.model.status import Fact, SiteStatus
 
 Numbers = NDArray[np.int64]

@@ -11,7 +11,7 @@ from bursar.broker.matchmaking.job_classes import JobClass
 from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
 from bursar.broker.matchmaking.site_registry import Mask
 from bursar.classad import Expression, clauses, references
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 
 _MOST_NAMED = 3
 """Sites that a refusal names."""

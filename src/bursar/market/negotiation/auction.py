@@ -22,8 +22,7 @@ from bursar.market.trade_messages import (
     Rule,
     TradeMessage,
 )
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 
 SellLot = Callable[[str, str, Terms, float], Agreement | Refusal]
 """Binds the owner, by deal, customer, terms and present time; see ``Seller.sell``."""

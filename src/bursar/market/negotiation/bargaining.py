@@ -25,8 +25,7 @@ from bursar.market.trade_messages import (
     Reject,
     TradeMessage,
 )
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

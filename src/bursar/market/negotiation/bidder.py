@@ -19,8 +19,7 @@ from bursar.market.trade_messages import (
     RejectBid,
     TradeMessage,
 )
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 
 
 class Bidder(NegotiationSide):

@@ -18,8 +18,7 @@ from bursar.market.trade_messages import (
     TradeMessage,
 )
 from bursar.market.trade_messages import RequestQuote as Request
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 
 
 class PostedOwner(OwnerSide):

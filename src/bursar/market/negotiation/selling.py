@@ -6,7 +6,7 @@ from typing import Protocol
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.negotiation.side import NegotiationSide
 from bursar.market.trade_messages import Cancel, Confirm, Reject, TradeMessage
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 
 
 class Seller(Protocol):

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.negotiation.auction import Auctioneer, SellLot
 from bursar.market.trade_messages import Bid, Confirm, InformOutcome, TradeMessage
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 
 
 def proportional_shares(processors: int, bids: Mapping[str, Micros]) -> dict[str, int]:

@@ -10,7 +10,7 @@ individual: crossover may find a use for them.
 
 import numpy as np
 
-from bursar.model.goal import Goal
+from bursar.model.campaign import Goal
 from bursar.planning.evaluation import PurchaseScores
 from bursar.planning.kernels.availability import FloatArray
 from bursar.planning.methods.search import PlanSearch

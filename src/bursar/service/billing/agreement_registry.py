@@ -6,8 +6,7 @@ import msgspec
 
 from bursar.market.agreement import Agreement
 from bursar.market.usage import UsageRecord
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Refusal
 from bursar.service.billing.agreement_record import (
     HORIZON,
     AgreementRecord,

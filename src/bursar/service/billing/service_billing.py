@@ -9,8 +9,7 @@ from bursar.market.pricing import unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
 from bursar.market.usage import SignedRecord
-from bursar.model.admission import Refusal
-from bursar.model.money import MICROS, Micros, to_micros
+from bursar.model.money import MICROS, Micros, Refusal, to_micros
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api

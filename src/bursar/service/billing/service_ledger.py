@@ -6,8 +6,7 @@ import msgspec
 
 from bursar.market.account_records import LedgerAccount, LedgerRow
 from bursar.market.accounts import Accounts
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros, format_amount
+from bursar.model.money import Micros, Refusal, format_amount
 from bursar.service.interfaces import BILLING_KINDS, Position, ServiceError, ServiceJournal
 
 ROW = BILLING_KINDS[0]

@@ -16,7 +16,7 @@ import msgspec
 
 from bursar.dispatch.wire import MAX_PIECE
 from bursar.model.errors import InputError
-from bursar.model.step import Step
+from bursar.model.task import Step
 from bursar.remote.messages import TaskSpec
 from bursar.remote.programs import steps_of
 from bursar.service.interfaces import ServiceError

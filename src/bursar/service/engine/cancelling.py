@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.service.engine import records
 from bursar.service.engine.dispatching import GRACE, TaskDispatcher
 from bursar.service.engine.instance import Instance

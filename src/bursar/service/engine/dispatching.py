@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from bursar.model.admission import Refusal
-from bursar.model.demand import ProcessorDemand
-from bursar.model.outcome import Outcome, Status
+from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
+from bursar.model.task import Outcome, Status
 from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters

@@ -23,8 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from bursar.model.admission import Refusal
-from bursar.model.demand import ProcessorDemand
+from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
 from bursar.remote.task_output import STREAMS

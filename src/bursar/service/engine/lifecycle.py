@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.remote import messages as api
 from bursar.service.engine.content import digest_of_instance
 from bursar.service.engine.dispatching import TaskDispatcher

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.records import ENDED, ResultsRecorded

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.remote.messages import Result
 from bursar.remote.task_output import as_text
 from bursar.service.engine.locations import RecordLocation

@@ -20,8 +20,8 @@ References
 import math
 from collections.abc import Callable, Collection, Iterable
 
-from bursar.model.admission import Refusal
-from bursar.model.demand import ProcessorDemand
+from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
 from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.tasks import CLAIMED, READY, TaskColumns

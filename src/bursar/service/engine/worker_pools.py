@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from bursar.dispatch.prefetch import Prefetch
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.tasks import BITS

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 from bursar.service.interfaces import SHARED, is_shared

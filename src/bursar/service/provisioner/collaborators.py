@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from bursar.model.allocation import Allocation, AllocationLoad
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.service.interfaces import (
     WorkerDemand,
 )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bursar.model.allocation import AllocationLoss
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.service.interfaces import SHARED, WorkerDemand, is_shared
 from bursar.service.provisioner.provisioning_view import (
     CloseLease,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ProcessorDemand
 from bursar.service.interfaces import WorkerDemand
 
 

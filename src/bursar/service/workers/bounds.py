@@ -11,7 +11,7 @@ import msgspec
 
 from bursar.dispatch.wire import BATCH_SIZE, LONGEST_REASON, ProtocolError
 from bursar.engine.core import SPILL
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.worker.unacknowledged import MOST_OUTCOMES
 
 LARGEST_OUTCOME = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bursar.broker.directory.hierarchy import build_hierarchy
 from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob as Asked
-from bursar.model.admission import Refusal
+from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.simulation.datagrid.computing_elements import (

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import CHOICES, Matching, RankWeights
+from bursar.model.network import Topology
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
-from bursar.model.topology import Topology
 
 # What a simulation of the data grid is given: sites, files, services, and what goes wrong.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.dispatch.wire import BATCH_SIZE, Welcome, WireJob
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.sites.dask.file_payloads import MOST, FilePayload, deliver, pack
 from bursar.sites.dask.job_messages import (
     DaskJobOrder,

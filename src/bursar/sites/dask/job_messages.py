@@ -3,7 +3,7 @@
 import msgspec
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.sites.dask.file_payloads import FilePayload
 
 

@@ -41,11 +41,11 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.dispatch.work_directories import remove_tree
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.sites.dask.file_payloads import FileIdentities, FilePayload, gather, unpack
 from bursar.sites.dask.job_messages import DaskJobResult, SharedRunPaths
+from bursar.worker.dispatcher_connection import WorkerSettings
 from bursar.worker.staging import StagingError
-from bursar.worker.worker_settings import WorkerSettings
 from bursar.worker.workspace import FILES, LOGS, WORK
 
 SLICE = 0.25

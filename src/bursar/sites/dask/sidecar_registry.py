@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Status
+from bursar.model.task import Status
 from bursar.sites.dask.job_messages import (
     DaskJobOrder,
     DaskJobResult,

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Outcome
-from bursar.model.remote import Trust
+from bursar.model.site import Trust
+from bursar.model.task import Outcome
 from bursar.remote.async_client import AsyncSession
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.proxy_worker import ProxyWorker

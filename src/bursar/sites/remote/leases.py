@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
-from bursar.model.remote import RemoteEndpoint
-from bursar.model.site import SiteFacts
+from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem

@@ -8,8 +8,8 @@ from time import time
 
 from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError, SiteError
-from bursar.model.outcome import Outcome, Status
-from bursar.model.remote import Trust
+from bursar.model.site import Trust
+from bursar.model.task import Outcome, Status
 from bursar.remote.async_client import FORGET_AFTER, AsyncSession
 from bursar.remote.messages import Result
 from bursar.remote.problems import RemoteProblem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bursar.dispatch.wire import WireJob
 from bursar.model.errors import InputError
-from bursar.model.outcome import Outcome
+from bursar.model.task import Outcome
 from bursar.remote.async_client import AsyncSession
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.job_inputs import files_read, plain_files

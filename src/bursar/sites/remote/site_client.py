@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.remote import RemoteEndpoint
+from bursar.model.site import RemoteEndpoint
 from bursar.remote.access import Access, read_token
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import TIMEOUT

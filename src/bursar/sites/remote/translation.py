@@ -7,9 +7,8 @@ import time
 from msgspec.structs import replace
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.outcome import Outcome, Status
-from bursar.model.remote import Trust
-from bursar.model.step import Call, Copy, Step
+from bursar.model.site import Trust
+from bursar.model.task import Call, Copy, Outcome, Status, Step
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.programs import encode_steps
 from bursar.remote.task_output import printed

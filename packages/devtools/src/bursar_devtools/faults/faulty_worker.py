@@ -31,8 +31,7 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Exec
+from bursar.model.task import Exec, Outcome, Status
 from bursar.service.interfaces import Clock
 from bursar.worker.unacknowledged import UnacknowledgedWork
 from bursar_devtools.faults.event_trace import EventTrace

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.interfaces import Clock
 from bursar_devtools.faults.agreement_checker import AgreementChecker

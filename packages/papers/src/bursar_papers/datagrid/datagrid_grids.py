@@ -15,9 +15,9 @@ import numpy as np
 
 from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.matching import RankWeights
+from bursar.model.network import Topology
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
-from bursar.model.topology import Topology
 from bursar.simulation.datagrid.scenario import (
     CURRENT,
     BrokerPolicy,

@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from bursar.formats.links_csv import read_links
+from bursar.formats.topology_files import read_links
 from bursar.model.errors import InputError
-from bursar.model.network_link import NetworkLink
-from bursar.model.topology import Topology
+from bursar.model.network import NetworkLink, Topology
 
 POINTS = ("Milano", "Roma", "Bologna", "Napoli")
 """Points of presence of the backbone."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
-from bursar.model.demand import ProcessorDemand
-from bursar.model.provisioning import Acquisition, AcquisitionPolicy
+from bursar.model.provisioning import Acquisition, AcquisitionPolicy, ProcessorDemand
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import (
     AllocationRelease,

@@ -21,8 +21,7 @@ from bursar.market.exchange import MessageExchange, TradingParty
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, TradeServer
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros, to_micros
+from bursar.model.money import Micros, Refusal, to_micros
 from bursar.model.pricing import Pricing, Rule
 from bursar_papers.market.customer import MarketCustomer, draw_values
 from bursar_papers.market.double_auction import DoubleAuctionParty

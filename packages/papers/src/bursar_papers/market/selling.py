@@ -11,8 +11,7 @@ from bursar.market.negotiation.english import EnglishAuctioneer
 from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_messages import Ask, Bid, TradeMessage
-from bursar.model.admission import Refusal
-from bursar.model.money import Micros, to_micros
+from bursar.model.money import Micros, Refusal, to_micros
 from bursar_papers.market.buying import confirmed_agreements
 from bursar_papers.market.customer import MarketCustomer
 from bursar_papers.market.double_auction import DoubleAuctionTrader

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bursar.formats.toml_reading import read_text
 from bursar.model.errors import InputError
-from bursar.model.network_link import BandwidthProfile
+from bursar.model.network import BandwidthProfile
 from bursar_papers.optorsim.lines import at, lines_of, number_in, shown
 
 if TYPE_CHECKING:

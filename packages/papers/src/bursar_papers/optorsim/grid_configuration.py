@@ -7,8 +7,7 @@ from pathlib import Path
 
 from bursar.formats.toml_reading import read_text
 from bursar.model.errors import InputError
-from bursar.model.network_link import BandwidthProfile, Duplex, NetworkLink
-from bursar.model.topology import Topology
+from bursar.model.network import BandwidthProfile, Duplex, NetworkLink, Topology
 from bursar_papers.optorsim.lines import (
     MEGABIT_PER_SECOND,
     MEGABYTE,

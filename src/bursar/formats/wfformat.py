@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 
 from bursar.formats.compressed import plain_name, read_bytes
-from bursar.formats.recorded.recorded_tasks import RecordedTask, recorded_campaign
-from bursar.model.campaign import Campaign
+from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
+from bursar.model.campaign import Campaign, RecordedMachine, Recording
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.recording import RecordedMachine, Recording
 from bursar.model.task import Task
 
 VERSIONS = ("1.5", "1.6")

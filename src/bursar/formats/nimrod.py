@@ -1,4 +1,10 @@
-"""Makes the tasks of a campaign from the statements of a plan file."""
+"""
+Nimrod plan files, the old syntax and the new one, as campaigns.
+
+Sources: the Nimrod Portal manual and the EnFuzion manual (old), the wiki and
+the grammar of nimrodg (new). ``docs/reference/nimrod.md`` describes what is
+read and what each command does here.
+"""
 
 import itertools
 import math
@@ -10,28 +16,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.formats.nimrod.domains import MOST_VALUES, as_text, check_type, values_of
-from bursar.formats.nimrod.syntax import (
+from bursar.formats.compressed import read_bytes
+from bursar.formats.nimrod_domains import MOST_VALUES, as_text, check_type, values_of
+from bursar.formats.nimrod_syntax import (
     NimrodPlan,
+    NimrodTemplate,
+    ParameterName,
     PlanCommand,
     PlanParameter,
     at,
     parse_expression,
-)
-from bursar.formats.nimrod.template import (
-    NimrodTemplate,
-    ParameterName,
     parse_string,
     parse_text,
     parse_word,
 )
+from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import Matching
-from bursar.model.step import Copy, Exec, OnError, Redirect, Shell, Step, Substitute
-from bursar.model.task import Task, Value
+from bursar.model.task import Copy, Exec, OnError, Redirect, Shell, Step, Substitute, Task, Value
+from bursar.model.workflow import Workflow
 
 if TYPE_CHECKING:
     from lark import Token, Tree
+
+
+# Makes the tasks of a campaign from the statements of a plan file.
 
 JOB_NAMES = ("jobindex", "nimrod_jobindex", "jobname")
 """Variables set for every job besides the plan's parameters."""
@@ -179,7 +188,7 @@ class _ParameterSpace:
             raise InputError(f"the plan has {count:,} jobs, at most {MOST_VALUES:,} are possible")
 
     def _expression(self, parameter: PlanParameter) -> "Tree[Token]":
-        from bursar.formats.nimrod.expression import check, names_in
+        from bursar.formats.nimrod_syntax import check, names_in
 
         token: Any = parameter.domain.children[0]
         if parameter.type == "files":
@@ -210,7 +219,7 @@ class _ParameterSpace:
 
     def constants(self) -> dict[str, Value]:
         """Return parameters with a single value, and parameters computed from these alone."""
-        from bursar.formats.nimrod.expression import names_in
+        from bursar.formats.nimrod_syntax import names_in
 
         point = {name: values[0] for name, values in self._listed.items() if len(values) == 1}
         for parameter, tree in self._computed:
@@ -226,7 +235,7 @@ class _ParameterSpace:
     def _compute(
         self, parameter: PlanParameter, tree: "Tree[Token]", point: Mapping[str, Value]
     ) -> Value:
-        from bursar.formats.nimrod.expression import evaluate
+        from bursar.formats.nimrod_syntax import evaluate
 
         try:
             return check_type(evaluate(tree, point), parameter)
@@ -377,3 +386,44 @@ def _copy(
         return Copy(path, into, source_at_root, target_at_root)
 
     return _made([*source.names, *target.names], make)
+
+
+LARGEST_FILE = 16 * 1024 * 1024
+"""Bytes; a plan is written by a person."""
+
+
+def read_plan_file(path: Path) -> Campaign:
+    """
+    Read the campaign that a plan file describes, every job spelt out.
+
+    Parameters
+    ----------
+    path
+        The file. Its folder is the campaign's root.
+
+    Raises
+    ------
+    InputError
+        At file, line and column: what was found and what was expected.
+    """
+    from bursar.formats.nimrod_syntax import parse_plan
+
+    path = Path(path)
+    data = read_bytes(path, limit=LARGEST_FILE)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError("is not a text in UTF-8", where=f"{path}:{line}") from None
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        if "\0" in text:
+            line = text[: text.index("\0")].count("\n") + 1
+            raise InputError("holds a NUL character", where=f"{line}:1")
+        tasks = tasks_of(parse_plan(text), path.resolve().parent)
+    except InputError as error:
+        where = f"{path}:{error.where}" if error.where else str(path)
+        raise InputError(error.message, where=where, hint=error.hint) from None
+    return Campaign(
+        name=path.stem, workflow=Workflow(tasks), root=path.resolve().parent, source=path
+    )

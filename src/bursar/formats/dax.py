@@ -12,10 +12,9 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
 from bursar.formats.compressed import plain_name, read_bytes
-from bursar.formats.recorded.recorded_tasks import RecordedTask, recorded_campaign
-from bursar.model.campaign import Campaign
+from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
+from bursar.model.campaign import Campaign, Recording
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.recording import Recording
 from bursar.model.task import Task
 
 MOST_PROCESSORS = 10_000_000

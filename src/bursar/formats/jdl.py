@@ -1,20 +1,35 @@
-"""A JDL file as tasks: one job, a collection of jobs, or a graph of them."""
+"""
+Jobs in the Job Description Language of the European DataGrid and gLite, as campaigns.
+
+A file is one ClassAd: a job, a collection of jobs, or a graph of them.
+``docs/reference/jdl.md`` describes what is read and what each attribute does here.
+
+References
+----------
+.. [1] Pacini (2001). Job Description Language HowTo. DataGrid-01-TEN-0102.
+.. [2] Pacini (2006). Job Description Language attributes specification. EGEE-JRA1-TEC-590869.
+"""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bursar.classad.ad import ExpressionList, ExpressionNode, NestedAd
-from bursar.formats.jdl.description import (
+from bursar.formats.jdl_job import (
     JdlDescription,
+    JdlNode,
     inheriting,
     name_of,
     read_description,
     shown,
+    task_of,
 )
-from bursar.formats.jdl.job import JdlNode, task_of
-from bursar.model.errors import spelling_hint
+from bursar.model.campaign import Campaign
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+
+# A JDL file as tasks: one job, a collection of jobs, or a graph of them.
 
 KINDS = ("Job", "Collection", "DAG")
 
@@ -141,3 +156,33 @@ def _names(holder: JdlDescription, node: ExpressionNode, known: Sequence[str]) -
             )  # fmt: skip
         found.append(match[0])
     return found
+
+
+def read_jdl(path: Path) -> Campaign:
+    """
+    Read the campaign that a JDL file describes.
+
+    Parameters
+    ----------
+    path
+        The file. Its folder is the campaign's root.
+
+    Raises
+    ------
+    InputError
+        At file, line and column: what was found and what was expected. Requirements and
+        ranks are parsed here.
+    """
+
+    path = Path(path)
+    tasks = tasks_of(path)
+    try:
+        workflow = Workflow(tasks)
+    except InputError as error:
+        raise error.within(str(path)) from None
+    return Campaign(
+        name=path.stem,
+        workflow=workflow,
+        root=path.resolve().parent,
+        source=path,
+    )

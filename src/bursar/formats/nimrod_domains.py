@@ -9,13 +9,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.formats.nimrod.syntax import PlanParameter, at
-from bursar.formats.nimrod.template import parse_string
+from bursar.formats.nimrod_syntax import PlanParameter, at, parse_string
 from bursar.model.errors import InputError
 from bursar.model.task import Value
 
 if TYPE_CHECKING:
     from lark import Token
+
 
 MOST_VALUES = 10_000_000
 """Values of one parameter, and jobs of one plan, at most."""

@@ -1,1 +1,0 @@
-"""Recorded workflows (DAX, WfFormat) as campaigns, and recorded tasks replayed as stand-ins."""
