@@ -56,7 +56,11 @@ AREAS = {
         130,
     ),
     "queue": Area(
-        ("src/bursar/dispatch/queue.py", "src/bursar/dispatch/prefetch.py"),
+        (
+            "src/bursar/dispatch/queue.py",
+            "src/bursar/dispatch/prefetch.py",
+            "src/bursar/engine/*.py",
+        ),
         (
             "tests/dispatch/test_returned_tasks.py",
             "tests/dispatch/test_prefetch.py",

@@ -1,5 +1,18 @@
 """
-The engine that hands tasks to workers, over one state and one interface to connections.
+The engine that hands tasks to workers, for a run and for a service alike.
+
+The pure part knows no clock, no input and no output:
+
+- :mod:`bursar.engine.instance_tasks` has the tasks of one instance: states, dependencies, retries,
+  delays; :mod:`bursar.engine.ready_tasks` the ready ones among them, in buckets.
+- :mod:`bursar.engine.task_scheduler` gives tasks of many instances to the workers of pools
+  (:mod:`bursar.engine.worker_slots`), in fair turns of the owners
+  (:mod:`bursar.engine.fair_turns`), with backfilling around wide tasks
+  (:mod:`bursar.engine.backfilling`).
+- :mod:`bursar.engine.pool_demand` says which processors are wanted, and which waiting tasks are to
+  come back for an idle worker.
+
+The reaction to what happens, over one interface to connections:
 
 - :mod:`bursar.engine.core` holds the state; :mod:`bursar.engine.reactor` and
   :mod:`bursar.engine.filling` are functions that change it when something has happened.

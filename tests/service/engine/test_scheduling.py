@@ -7,23 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.dispatch.prefetch import HORIZON
+from bursar.engine.fair_turns import FairQueue
+from bursar.engine.pool_demand import demand_of, to_take_back
+from bursar.engine.task_scheduler import TaskScheduler
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
+from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
-from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import InstanceCreated
-from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import columns_of
-from bursar.service.engine.worker_pools import RegisteredWorker, TaskAssignment
 
 
 class Yard:
     """A scheduler, and time."""
 
     def __init__(self) -> None:
-        self.scheduler = PoolScheduler(1)
+        self.scheduler: TaskScheduler[Instance] = TaskScheduler(1)
         self.now = 0.0
         self.instances: list[Instance] = []
 
@@ -41,11 +43,11 @@ class Yard:
         spec = api.TaskSpec(command=("x",), processors=processors, hints=api.Hints(runtime=runtime))
         first = len(instance.tasks)
         added = columns_of(1, first, "", 0.0, [spec] * count, [b"body"] * count)
-        instance.tasks.queue_all(instance.tasks.place(added))
+        instance.tasks.start_all(instance.tasks.place(added))
         self.scheduler.enlist(instance)
 
-    def worker(self, name: str, processors: int, pool: str = "shared") -> RegisteredWorker:
-        seat = RegisteredWorker(name, pool, name, processors)
+    def worker(self, name: str, processors: int, pool: str = "shared") -> WorkerSlot[Instance]:
+        seat = WorkerSlot[Instance](name, pool, name, processors)
         self.scheduler.join(seat)
         return seat
 
@@ -58,10 +60,21 @@ class Yard:
         given = self.scheduler.fill(pool, self.now, admit)
         return [(s.name, c.instance.user, c.task) for s, claims in given for c in claims]
 
-    def end(self, claim: TaskAssignment, seconds: float) -> None:
+    def end(self, claim: WorkerClaim[Instance], seconds: float) -> None:
         self.scheduler.release(claim)
         self.scheduler.settle(claim, seconds)
-        claim.instance.learn(seconds)
+        tasks = claim.instance.tasks
+        tasks.durations.learn(tasks.estimates[claim.task], seconds)
+
+    def demand(self) -> ProcessorDemand:
+        return demand_of(self.scheduler.pools["shared"])
+
+    def take_back(self) -> list[tuple[WorkerSlot[Instance], int]]:
+        """Workers that are asked for tasks, and told so."""
+        asked = to_take_back(self.scheduler.pools["shared"], self.now)
+        for worker, count in asked:
+            worker.prefetch.asked(count)
+        return asked
 
 
 def test_users_have_equal_shares_whatever_they_submit() -> None:
@@ -74,7 +87,7 @@ def test_users_have_equal_shares_whatever_they_submit() -> None:
     yard.add(yard.instance("bob"), 200)
     yard.worker("w", 4)
     had = {"ann": 0.0, "bob": 0.0}
-    ends: list[tuple[float, int, TaskAssignment]] = []
+    ends: list[tuple[float, int, WorkerClaim[Instance]]] = []
     while yard.now < 500:
         yard.fill()
         for claim in yard.scheduler.claims.values():
@@ -165,7 +178,7 @@ def test_who_may_not_run_does_not_hold_up_others() -> None:
     yard.add(yard.instance("bob"), 1)
     yard.worker("w", 2)
     assert yard.fill(refused="ann") == [("w", "bob", 0)]
-    demand = yard.scheduler.demand()["shared"]
+    demand = yard.demand()
     assert (demand.tasks, demand.later, demand.running) == (0, 2, 1)
     assert yard.fill() == [("w", "ann", 0)]
 
@@ -225,7 +238,7 @@ def test_what_is_too_wide_for_all_workers_keeps_none_waiting() -> None:
     yard.add(yard.instance("bob"), 4)
     yard.worker("w", 4)
     assert len(yard.fill()) == 4
-    demand = yard.scheduler.demand()["shared"]
+    demand = yard.demand()
     assert (demand.tasks, demand.processors, demand.widest) == (1, 8, 8)
 
 
@@ -248,14 +261,14 @@ def test_short_tasks_are_given_ahead_and_asked_back() -> None:
     assert len(yard.fill()) <= 99 // 2
     yard.scheduler.drop(instance)
     yard.worker("v", 1)
-    ((asked, count),) = yard.scheduler.to_take_back("shared")
+    ((asked, count),) = yard.take_back()
     assert asked is seat
     assert count == len(seat.claims) // 2
-    assert yard.scheduler.to_take_back("shared") == []  # it has not answered yet
+    assert yard.take_back() == []  # it has not answered yet
     seat.prefetch.returned(count)
-    assert yard.scheduler.to_take_back("shared") == [(seat, count)]
+    assert yard.take_back() == [(seat, count)]
     seat.prefetch.returned(0)  # all have begun that were waiting
-    assert yard.scheduler.to_take_back("shared") == []
+    assert yard.take_back() == []
 
 
 def test_tasks_are_asked_back_for_an_idle_worker_although_others_are_ready() -> None:
@@ -272,11 +285,11 @@ def test_tasks_are_asked_back_for_an_idle_worker_although_others_are_ready() -> 
     yard.add(yard.instance("bob"), 1, processors=8)
     idle = yard.worker("idle", 1)
     while yard.fill():
-        assert yard.scheduler.to_take_back("shared") == []
+        assert yard.take_back() == []
         for claim in list(idle.claims.values()):
             yard.end(claim, 0.01)
-    assert yard.scheduler.is_waiting("shared")
-    assert yard.scheduler.to_take_back("shared") == [(busy, (waiting + 1) // 2)]
+    assert yard.scheduler.wants_tasks("shared")
+    assert yard.take_back() == [(busy, (waiting + 1) // 2)]
 
 
 def test_nothing_is_asked_back_that_could_not_be_given_out_again() -> None:
@@ -291,13 +304,13 @@ def test_nothing_is_asked_back_that_could_not_be_given_out_again() -> None:
     yard.fill()
     yard.worker("idle", 1)
     assert yard.fill(refused="ann") == []
-    assert yard.scheduler.to_take_back("shared") == []
+    assert yard.take_back() == []
 
     yard.scheduler.pools["shared"].refused.clear()
     busy.open = False
-    assert yard.scheduler.to_take_back("shared") == []
+    assert yard.take_back() == []
     busy.open = True
-    assert [seat for seat, _ in yard.scheduler.to_take_back("shared")] == [busy]
+    assert [seat for seat, _ in yard.take_back()] == [busy]
 
 
 @given(

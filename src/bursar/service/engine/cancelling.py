@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from bursar.engine.task_scheduler import TaskScheduler
+from bursar.engine.task_states import ABSENT, CANCELLED, CLAIMED, ENDING, HELD
 from bursar.model.task import Outcome, Status
 from bursar.service.engine import records
 from bursar.service.engine.dispatching import GRACE, TaskDispatcher
@@ -13,8 +15,6 @@ from bursar.service.engine.instance_compaction import InstanceCompaction
 from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.records import UNWANTED, TasksCancelled
-from bursar.service.engine.scheduling import PoolScheduler
-from bursar.service.engine.tasks import ABSENT, CANCELLED, CLAIMED, ENDING, HELD, READY
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
 from bursar.supervisor import TaskSupervisor
 
@@ -32,7 +32,7 @@ class TaskCanceller:
         journal: ServiceJournal,
         locations: RecordLocations,
         dispatching: TaskDispatcher,
-        scheduler: PoolScheduler,
+        scheduler: TaskScheduler[Instance],
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
         background: TaskSupervisor,
@@ -119,11 +119,11 @@ class TaskCanceller:
         for task in chosen:
             state = tasks.states[task]
             # No worker has the task, so it ends here and now. It moves to ENDING at once: the next
-            # fill must not give it out.
-            if state == READY:
-                tasks.unqueue(task, ENDING)
-            # Not durable yet, or restored and no longer expected at any worker.
-            elif state == HELD and (self._dispatching.settled or task >= instance.restored):
+            # fill must not give it out. One that is held is not durable yet, or was restored and
+            # is no longer expected at any worker.
+            if HELD < state < CLAIMED or (
+                state == HELD and (self._dispatching.settled or task >= instance.restored)
+            ):
                 tasks.move(task, ENDING)
             # A worker has the task, or may come back with it: its outcome, loss or return ends it.
             elif state in (HELD, CLAIMED):
@@ -162,4 +162,4 @@ def _cancelled(instance: Instance, task: int, now: float) -> TaskEnd:
         end=now,
         reason="cancelled",
     )
-    return TaskEnd(instance, task, CANCELLED, instance.tasks.losses[task], 0.0, "", outcome)
+    return TaskEnd(instance, task, CANCELLED, instance.tasks.losses.get(task, 0), 0.0, "", outcome)

@@ -12,6 +12,11 @@ from typing import Protocol
 
 import msgspec
 
+from bursar.engine.pool_demand import demand_of, to_take_back, widest_worker
+from bursar.engine.ready_tasks import BITS, MASK
+from bursar.engine.task_scheduler import LEAST, TaskScheduler
+from bursar.engine.task_states import CANCELLED, CLAIMED, ENDING, FAILED, HELD, READY
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status
@@ -24,18 +29,6 @@ from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
-from bursar.service.engine.scheduling import LEAST, PoolScheduler
-from bursar.service.engine.tasks import (
-    BITS,
-    CANCELLED,
-    CLAIMED,
-    ENDING,
-    FAILED,
-    HELD,
-    MASK,
-    READY,
-)
-from bursar.service.engine.worker_pools import RegisteredWorker, TaskAssignment
 from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
 GRACE = 5.0
@@ -47,8 +40,6 @@ _ALMOST = 0.99
 
 Less than 1, as clocks differ. A task that was killed earlier had reached the end of the time for
 which its user might run tasks there, and runs again."""
-
-_MOST_LOSSES = 255  # what the column holds
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -91,7 +82,7 @@ class TaskDispatcher:
     def __init__(
         self,
         *,
-        scheduler: PoolScheduler,
+        scheduler: TaskScheduler[Instance],
         index: InstanceIndex,
         recorder: ResultRecorder,
         locations: RecordLocations,
@@ -131,7 +122,7 @@ class TaskDispatcher:
         return len(self._scheduler.claims)
 
     @property
-    def registered(self) -> dict[str, RegisteredWorker]:
+    def registered(self) -> dict[str, WorkerSlot[Instance]]:
         """Registered workers by name."""
         return self._scheduler.workers
 
@@ -170,7 +161,7 @@ class TaskDispatcher:
             # The same worker over a new connection. What it does not hold was lost on the way to
             # it: with the frame that carried the task, or with the process if it holds nothing at
             # all.
-            missing = [c for c in worker.claims.values() if held.get(c.number) != c.serial]
+            missing = [c for c in worker.claims.values() if held.get(c.number) != c.attempt]
             # A worker that holds something is the same process and never got what it does not hold:
             # no try is used up. One that holds nothing may be a process that was started anew.
             self._lose(worker, missing, counts=not holds)
@@ -178,7 +169,7 @@ class TaskDispatcher:
             # The name with another pool or size is another worker: what the old one had is lost.
             if worker is not None:
                 self.leave(name)
-            worker = RegisteredWorker(name, pool, lease, processors)
+            worker = WorkerSlot[Instance](name, pool, lease, processors)
             self._scheduler.join(worker)
         worker.host, worker.open, worker.idle_since = host, True, self._clock()
         worker.prefetch.reconnected()
@@ -186,7 +177,7 @@ class TaskDispatcher:
         self.schedule_fill(pool)
         return unwanted
 
-    def _goes_on(self, worker: RegisteredWorker, number: int, serial: int) -> bool:
+    def _goes_on(self, worker: WorkerSlot[Instance], number: int, serial: int) -> bool:
         """Return whether a worker is to go on with a task that the worker holds; adopt it if so."""
         instance = self._index.by_number.get(number >> BITS)
         task = number & MASK
@@ -200,10 +191,12 @@ class TaskDispatcher:
             state = instance.tasks.states[task]
             if state != READY and not (state == HELD and task < instance.restored):
                 return False  # it has ended, or will be known to
-            self._scheduler.adopt(worker, instance, task, serial, state == READY)
+            # When the task was given is not journalled. The creation of its instance is a safe
+            # lower bound for the times that the worker will claim.
+            self._scheduler.adopt(worker, instance, task, serial, instance.created)
         # Another worker has the task by now, or this one a newer attempt. A recalled task is
         # refused too: the order to stop may have been lost with the connection.
-        elif claim.worker is not worker or claim.serial != serial or claim.recalled:
+        elif claim.worker is not worker or claim.attempt != serial or claim.recalled:
             return False
         return task not in instance.doomed
 
@@ -224,7 +217,7 @@ class TaskDispatcher:
         self.schedule_fill(worker.pool)
 
     def _lose(
-        self, worker: RegisteredWorker, claims: Sequence[TaskAssignment], *, counts: bool
+        self, worker: WorkerSlot[Instance], claims: Sequence[WorkerClaim[Instance]], *, counts: bool
     ) -> None:
         if not claims:
             return
@@ -247,7 +240,7 @@ class TaskDispatcher:
         if endings:
             self._recorder.record(endings)
 
-    def _fall(self, claim: TaskAssignment, now: float, reason: str) -> TaskEnd | None:
+    def _fall(self, claim: WorkerClaim[Instance], now: float, reason: str) -> TaskEnd | None:
         """End an assignment without an outcome; a reason other than "" uses up one of the tries."""
         instance, task = claim.instance, claim.task
         self._scheduler.release(claim)
@@ -256,16 +249,16 @@ class TaskDispatcher:
             self._freed(instance, task)
             return None
         tasks = instance.tasks
-        attempt = tasks.losses[task] + 1
+        attempt = tasks.losses.get(task, 0) + 1
         if reason:
-            tasks.losses[task] = min(attempt, _MOST_LOSSES)
+            tasks.losses[task] = attempt
         # A cancelled task must not run again: its loss is its end.
         if task in instance.doomed:
             return self._end(
                 claim, CANCELLED, attempt, _outcome_without_worker(claim, now, "cancelled")
             )
         # Every try is used up by losses alone; an exit code would have been an end at once.
-        if reason and attempt >= tasks.tries[task]:
+        if reason and attempt >= tasks.most_losses[task]:
             why = f"{reason}, as in {attempt} attempts" if attempt > 1 else reason
             return self._end(
                 claim, FAILED, attempt, _outcome_without_worker(claim, now, why, Status.LOST)
@@ -288,8 +281,7 @@ class TaskDispatcher:
             self._locations.kill(before)
 
     def _wait_again(self, instance: Instance, task: int) -> None:
-        # First: the task had its turn already and was before all that still wait.
-        instance.tasks.queue(task, first=True)
+        instance.tasks.run_again(task)
         self.enlist(instance)
 
     # What workers say.
@@ -312,7 +304,7 @@ class TaskDispatcher:
             claim = claims.get(outcome.task)
             # Late: the attempt was given up, or its outcome was recorded, and its acknowledgement
             # lost. Dropped but acknowledged below, else the worker would repeat it for ever.
-            if claim is None or claim.worker is not worker or claim.serial != outcome.attempt:
+            if claim is None or claim.worker is not worker or claim.attempt != outcome.attempt:
                 self._counters.dropped += 1
                 continue
             outcome = _sanitised(outcome, now)
@@ -329,7 +321,7 @@ class TaskDispatcher:
                 worker.idle_since = now
             self.schedule_fill(worker.pool)
 
-    def _finish(self, claim: TaskAssignment, outcome: Outcome, now: float) -> TaskEnd | None:
+    def _finish(self, claim: WorkerClaim[Instance], outcome: Outcome, now: float) -> TaskEnd | None:
         instance, task, status = claim.instance, claim.task, outcome.status
         if status is Status.LOST:
             return self._fall(claim, now, outcome.reason or "lost")
@@ -341,7 +333,7 @@ class TaskDispatcher:
         self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
         # Under an agreement the processors are paid while they are ready, not by the task.
         cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
-        attempt = instance.tasks.losses[task] + 1
+        attempt = instance.tasks.losses.get(task, 0) + 1
         if instance.destroyed:  # what it used is charged all the same
             self._freed(instance, task)
             return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.worker.host, outcome)
@@ -357,12 +349,20 @@ class TaskDispatcher:
         if taken and task not in instance.doomed:
             self._wait_again(instance, task)
             return None
-        instance.learn(seconds)
+        # Only from successes: a failure may come at once and says nothing of how long a task takes.
+        if status is Status.SUCCEEDED:
+            tasks = instance.tasks
+            tasks.durations.learn(tasks.estimates[task], seconds, claim.worker.speed)
         state = CANCELLED if taken else STATE_OF[status]
         return self._end(claim, state, attempt, outcome, cost)
 
     def _end(
-        self, claim: TaskAssignment, state: int, attempt: int, outcome: Outcome, cost: float = 0.0
+        self,
+        claim: WorkerClaim[Instance],
+        state: int,
+        attempt: int,
+        outcome: Outcome,
+        cost: float = 0.0,
     ) -> TaskEnd:
         instance, task = claim.instance, claim.task
         # ENDING until the result is durable: nobody is told, and nobody is given the task.
@@ -383,7 +383,7 @@ class TaskDispatcher:
         for number, serial in jobs:
             claim = self._scheduler.claims.get(number)
             # A worker may name jobs that it gave back before, or attempts that were never its own.
-            if claim is None or claim.worker is not worker or claim.serial != serial:
+            if claim is None or claim.worker is not worker or claim.attempt != serial:
                 continue
             ending = self._fall(claim, now, "")
             if ending is not None:
@@ -441,11 +441,12 @@ class TaskDispatcher:
         for worker, claims in given:
             self._counters.started += len(claims)
             port.give(worker.name, [_job_of_assignment(claim) for claim in claims])
-        for worker, count in self._scheduler.to_take_back(pool):
+        for worker, count in to_take_back(self._scheduler.pools.get(pool), now):
+            worker.prefetch.asked(count)
             port.take_back(worker.name, count)
         # Told once when tasks begin to wait, not at each fill, since every telling makes the
         # provisioner decide.
-        if not self._scheduler.is_waiting(pool):
+        if not self._scheduler.wants_tasks(pool):
             self._waiting.discard(pool)
         elif pool not in self._waiting:
             self._waiting.add(pool)
@@ -504,13 +505,15 @@ class TaskDispatcher:
 
     def demand(self) -> dict[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""
-        return self._scheduler.demand()
+        return {name: demand_of(pool) for name, pool in self._scheduler.pools.items()}
 
     def why_waiting(self, instance: Instance) -> str:
         """Return for people why an instance's tasks cannot start; empty: nothing prevents it."""
-        if not instance.tasks.lanes:
+        buckets = instance.tasks.ready_tasks.buckets
+        least = min((bucket.processors for bucket in buckets if bucket.ready), default=0)
+        if not least:
             return ""
-        least, widest = min(instance.tasks.lanes), self._scheduler.widest(instance.pool)
+        widest = widest_worker(self._scheduler.pools.get(instance.pool))
         if not widest:
             return "no worker is there for its tasks yet"
         if least <= widest:
@@ -518,26 +521,26 @@ class TaskDispatcher:
         return f"its tasks need {least} processors of one worker, and the widest has {widest}"
 
 
-def _job_of_assignment(claim: TaskAssignment) -> bytes:
+def _job_of_assignment(claim: WorkerClaim[Instance]) -> bytes:
     instance, task = claim.instance, claim.task
     return make_wire_job(
         instance.tasks.bodies[task],
         claim.number,
-        claim.serial,
+        claim.attempt,
         claim.processors,
-        claim.limit,
+        0.0 if claim.seconds == math.inf else claim.seconds,  # 0: no limit
         str(task),
         instance.home,
     )
 
 
 def _outcome_without_worker(
-    claim: TaskAssignment, now: float, reason: str, status: Status = Status.CANCELLED
+    claim: WorkerClaim[Instance], now: float, reason: str, status: Status = Status.CANCELLED
 ) -> Outcome:
     """Return the outcome of an attempt for which no worker reported one."""
     return Outcome(
         task=claim.number,
-        attempt=claim.serial,
+        attempt=claim.attempt,
         status=status,
         start=now,
         end=now,

@@ -3,7 +3,7 @@ The engine: instances, tasks and results of all users.
 
 The engine runs on one event loop. Each decision is made at once, without an await, by the plain
 data of this package; then it is journalled, and the request is answered when it is durable. Workers
-are given tasks as they have credit; see :mod:`bursar.service.engine.scheduling`.
+are given tasks as they have credit; see :mod:`bursar.engine.task_scheduler`.
 
 A task runs at least once and is recorded once. A task runs again when its worker was lost, up to
 its ``tries``; a task that the service took back runs again without counting as a try. The
@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from bursar.engine.task_scheduler import TaskScheduler
+from bursar.engine.task_states import ABSENT, CLAIMED, HELD, READY
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
@@ -44,9 +46,8 @@ from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.records import ADDED
 from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.results import RecentResults, RecordedResults
-from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.submitting import SubmissionRecorder
-from bursar.service.engine.tasks import ABSENT, CLAIMED, HELD, NAMES, READY
+from bursar.service.engine.tasks import NAMES
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import (
     ENGINE_KINDS,
@@ -127,7 +128,9 @@ class ServiceEngine:
         # Attempts begin at a random serial of 40 bits: a worker that comes back from an earlier
         # life holds serials that this life will not use. Journalling the last one would cost a
         # record for each attempt.
-        self._scheduler = PoolScheduler(int.from_bytes(entropy(5), "big"), limits.limit)
+        self._scheduler: TaskScheduler[Instance] = TaskScheduler(
+            int.from_bytes(entropy(5), "big"), limits.limit
+        )
         self._recorder = ResultRecorder(
             journal=journal,
             locations=self._locations,
@@ -240,7 +243,7 @@ class ServiceEngine:
             held = [t for t in range(instance.restored) if tasks.states[t] == HELD]
             doomed = [t for t in held if t in instance.doomed]
             # Cancelled before the crash, and no worker has it: the task ends without being run.
-            tasks.queue_all(t for t in held if t not in instance.doomed)
+            tasks.start_all(t for t in held if t not in instance.doomed)
             self.dispatching.enlist(instance)
             if doomed:
                 self._background.start(self._cancelling.wind_up(instance, doomed))
@@ -425,7 +428,7 @@ class ServiceEngine:
                 state=NAMES[states[task]],
                 label=labels.get(task, ""),
                 # Attempts lost, and the one under way or final; 0: the task never began.
-                attempt=losses[task] + (states[task] >= CLAIMED),
+                attempt=losses.get(task, 0) + (states[task] >= CLAIMED),
             )
             for task in range(after, end)
             if states[task] != ABSENT

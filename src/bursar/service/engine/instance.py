@@ -3,26 +3,23 @@
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from bursar.remote import messages as api
-from bursar.service.engine.locations import RecordLocation
-from bursar.service.engine.records import InstanceCreated
-from bursar.service.engine.results import ResultLog
-from bursar.service.engine.tasks import (
+from bursar.engine.ready_tasks import BITS
+from bursar.engine.task_states import (
     ABSENT,
-    BITS,
     CANCELLED,
     CLAIMED,
     ENDING,
     FAILED,
     HELD,
-    READY,
+    SKIPPED,
     SUCCEEDED,
     TIMED_OUT,
-    TaskColumns,
 )
-
-_SMOOTHING = 0.1
-"""Weight of one more task in the moving average of runtimes."""
+from bursar.remote import messages as api
+from bursar.service.engine.locations import RecordLocation
+from bursar.service.engine.records import InstanceCreated
+from bursar.service.engine.results import ResultLog
+from bursar.service.engine.tasks import SubmittedTasks
 
 
 @dataclass(slots=True)
@@ -93,8 +90,6 @@ class Instance:
         Bytes of the records in ``forgets``: of the one with all runs, and of all others.
     destroyed
         Whether the instance was destroyed; workers may still have tasks of it.
-    mean
-        Mean runtime of the tasks that have ended, in seconds; None: none has ended.
     owed
         Processor-seconds used beyond those charged to the fair share; negative: fewer used.
     """
@@ -111,7 +106,7 @@ class Instance:
     location: RecordLocation
     digest: bytes = b""
     pool: str = ""
-    tasks: TaskColumns = field(default_factory=TaskColumns)
+    tasks: SubmittedTasks = field(default_factory=SubmittedTasks)
     results: ResultLog = field(default_factory=ResultLog)
     submissions: list[InstanceSubmission] = field(default_factory=list)
     keys: dict[str, InstanceSubmission] = field(default_factory=dict)
@@ -125,7 +120,6 @@ class Instance:
     home: bytes = b""
     forgot: list[int] = field(default_factory=lambda: [0, 0])
     destroyed: bool = False
-    mean: float | None = None
     owed: float = 0.0
 
     @classmethod
@@ -170,11 +164,6 @@ class Instance:
         """Return the index of the submission that holds a task."""
         return bisect_right(self.submissions, task, key=lambda submission: submission.first) - 1
 
-    def learn(self, seconds: float) -> None:
-        """Update the mean runtime by one task's, in seconds."""
-        mean = self.mean
-        self.mean = seconds if mean is None else mean + _SMOOTHING * (seconds - mean)
-
     def info(self, note: str, spent: int) -> api.InstanceInfo:
         """Return the instance in the form of the API; ``spent`` is in micro-units."""
         return api.InstanceInfo(
@@ -196,9 +185,9 @@ class Instance:
         return api.Counts(
             # Numbers whose submission could not be written are no tasks.
             total=sum(counts) - counts[ABSENT],
-            waiting=counts[HELD] + counts[READY],
+            waiting=sum(counts[HELD:CLAIMED]),
             running=counts[CLAIMED] + counts[ENDING],
             succeeded=counts[SUCCEEDED],
             failed=counts[FAILED] + counts[TIMED_OUT],
-            cancelled=counts[CANCELLED],
+            cancelled=counts[CANCELLED] + counts[SKIPPED],
         )

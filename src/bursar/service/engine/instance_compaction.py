@@ -2,11 +2,11 @@
 
 import msgspec
 
+from bursar.engine.task_states import ENDING, SUCCEEDED
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.locations import RecordLocation, RecordLocations
 from bursar.service.engine.records import ADDED, FORGOT, ResultsForgotten
-from bursar.service.engine.tasks import ENDING, SUCCEEDED
 
 REWRITE = 4
 """A submission's record is rewritten when at most one in this many of its tasks is left."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from bursar.engine.task_states import CLAIMED
 from bursar.model.money import Refusal
 from bursar.remote import messages as api
 from bursar.service.engine.content import digest_of_instance
@@ -30,7 +31,6 @@ from bursar.service.engine.records import (
     NumbersUsed,
 )
 from bursar.service.engine.restoring import InstanceRestorer
-from bursar.service.engine.tasks import CLAIMED
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, Entropy, ServiceError, UsageBilling
 from bursar.supervisor import TaskSupervisor

@@ -20,7 +20,7 @@ import msgspec
 from bursar.model.task import Outcome
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.locations import RecordLocations
-from bursar.service.engine.records import ENDED, ResultsRecorded
+from bursar.service.engine.records import ENDED, ResultsRecorded, encode_states
 from bursar.service.engine.results import (
     RecentResults,
     RecordedResults,
@@ -53,7 +53,7 @@ class TaskEnd:
     Parameters
     ----------
     state
-        One of the final states of :class:`bursar.service.engine.tasks.ServiceTaskState`.
+        One of the final states of :class:`bursar.engine.task_states.EngineTaskState`.
     attempt
         Number of attempts, this one included.
     cost
@@ -241,7 +241,7 @@ class ResultRecorder:
             last + 1,
             now,
             tasks.tobytes(),
-            bytes([e.state for e in endings]),
+            encode_states(e.state for e in endings),
             lines,
             logs,
         )

@@ -14,8 +14,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from bursar.engine.task_states import SUCCEEDED
+
 CREATED, ADDED, ENDED, FORGOT, UNWANTED, LOST, DESTROYED, NUMBERS, SPENT = range(1, 10)
 """Kinds of the engine's records in the journal; the numbers must never change."""
+
+_CODE = SUCCEEDED - 5
+"""What the states in memory are ahead of those in records, whose numbers must never change."""
 
 _RUNS = re.compile(rb"(.)\1*", re.DOTALL)
 
@@ -224,7 +229,7 @@ def encode_stated_runs(tasks: Iterable[int], states: bytearray | None = None) ->
     runs: array[int] = array("I")
     start = count = state = 0
     for task in tasks:
-        now = states[task] if states is not None else 0
+        now = states[task] - _CODE if states is not None else 0
         if count and task == start + count and now == state:
             count += 1
             continue
@@ -236,6 +241,16 @@ def encode_stated_runs(tasks: Iterable[int], states: bytearray | None = None) ->
     return runs.tobytes()
 
 
+def encode_states(states: Iterable[int]) -> bytes:
+    """Encode final states as a column of a record."""
+    return bytes([state - _CODE for state in states])
+
+
+def decode_states(data: bytes) -> Iterator[int]:
+    """Decode a column of :func:`encode_states`."""
+    return (code + _CODE for code in data)
+
+
 def encode_final_runs(states: bytearray, least: int) -> bytes:
     """Encode, as runs with states, all tasks whose state is ``least`` or a later one."""
     runs: array[int] = array("I")
@@ -244,7 +259,7 @@ def encode_final_runs(states: bytearray, least: int) -> bytes:
     for run in _RUNS.finditer(states):
         state = states[run.start()]
         if state >= least:
-            runs.extend((run.start(), run.end() - run.start(), state))
+            runs.extend((run.start(), run.end() - run.start(), state - _CODE))
     return runs.tobytes()
 
 
@@ -259,4 +274,4 @@ def decode_stated_runs(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Decode runs of :func:`encode_stated_runs`: first, count and state of each."""
     runs = pack_column("I", data)
     for i in range(0, len(runs), 3):
-        yield runs[i], runs[i + 1], runs[i + 2]
+        yield runs[i], runs[i + 1], runs[i + 2] + _CODE

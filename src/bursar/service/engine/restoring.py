@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from bursar.engine.task_states import ABSENT, SUCCEEDED
 from bursar.model.errors import InputError
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, InstanceSubmission
@@ -21,7 +22,6 @@ from bursar.service.engine.records import (
     TasksCancelled,
 )
 from bursar.service.engine.results import index_recorded_results
-from bursar.service.engine.tasks import ABSENT, SUCCEEDED
 
 _created = msgspec.msgpack.Decoder(InstanceCreated)
 _added = msgspec.msgpack.Decoder(TasksAdded)
@@ -159,7 +159,7 @@ class InstanceRestorer:
         results.last = results.forgotten
         for ended, location in sorted(gathered.ended, key=lambda item: item[0].first):
             batch = index_recorded_results(ended, location)
-            for task, state in zip(batch.tasks, ended.states, strict=True):
+            for task, state in zip(batch.tasks, records.decode_states(ended.states), strict=True):
                 tasks.fix(task, 1, state)
             if batch.last <= results.forgotten:
                 self._locations.kill(location)

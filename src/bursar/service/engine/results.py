@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from bursar.engine.task_states import CANCELLED, FAILED, SUCCEEDED, TIMED_OUT
 from bursar.model.task import Outcome, Status
 from bursar.remote.messages import Result
 from bursar.remote.task_output import as_text
 from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import ResultsRecorded, ResultsRecordedIndex
-from bursar.service.engine.tasks import CANCELLED, FAILED, NAMES, SUCCEEDED, TIMED_OUT
+from bursar.service.engine.tasks import NAMES
 
 _line = msgspec.json.Encoder().encode
 _ended = msgspec.msgpack.Decoder(ResultsRecorded)

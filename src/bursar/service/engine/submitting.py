@@ -6,6 +6,7 @@ from hashlib import sha256
 
 import msgspec
 
+from bursar.engine.task_states import HELD
 from bursar.remote import messages as api
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.content import hash_tasks
@@ -16,7 +17,7 @@ from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
-from bursar.service.engine.tasks import HELD, columns_of
+from bursar.service.engine.tasks import columns_of
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
 from bursar.supervisor import TaskSupervisor
@@ -191,6 +192,6 @@ class SubmissionRecorder:
             return
         tasks = instance.tasks
         states = tasks.states
-        tasks.queue_all(t for t in new if states[t] == HELD)  # none that was cancelled meanwhile
+        tasks.start_all(t for t in new if states[t] == HELD)  # none that was cancelled meanwhile
         self._dispatching.enlist(instance)
         self._waiters.wake(instance)

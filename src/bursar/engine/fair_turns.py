@@ -78,6 +78,10 @@ class FairQueue(Generic[Key]):
         """Return all waiting keys, the one to be served next first."""
         return sorted(self._waiting, key=self._tags.__getitem__)
 
+    def tag(self, key: Key) -> float:
+        """Return the tag of a waiting key: the least is served next."""
+        return self._tags[key]
+
     def charge(self, key: Key, cost: float) -> None:
         """Charge a key that is served with a known or estimated cost."""
         tag = self._tags.get(key, self._virtual)

@@ -1,0 +1,303 @@
+"""
+Filling workers where some ready tasks need several processors.
+
+Tasks are tried in turn: users by their fair turns, instances of a user likewise, and tasks of an
+instance in their order. The first task that no worker has room for gets a worker *reserved*, the
+one where it can start soonest. What comes behind it may overtake it, on any other worker, and on
+the reserved one where that does not delay it: what should end before, or runs on processors that
+are to spare then, as in EASY backfilling [1]_. One task has such a promise at a time, of those that
+are bound to the same lease, and of those that are bound to none.
+
+References
+----------
+.. [1] Lifka (1995). The ANL/IBM SP scheduling system. JSSPP, LNCS 949: 295-303.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Generic
+
+from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket, ReadyWalk
+from bursar.engine.task_states import READY
+from bursar.engine.worker_slots import Of, WorkerPool, WorkerReservation, WorkerSlot
+
+BACKFILL_DEPTH = 128
+"""Ready tasks of an instance that are examined, at most, behind one that does not fit."""
+
+TOO_LONG = 16
+"""Tasks of one bucket found too long for all workers before the rest of it is passed over.
+
+Tasks of a bucket are about as long: when several were too long the others hardly fit, and looking
+at all of them would make each claim as slow as the bucket is long."""
+
+
+class StartAnswer(Enum):
+    """What became of a task that was to start on a worker."""
+
+    STARTED = "started"
+    REFUSED = "refused"
+    """The task is refused for good."""
+    NOT_NOW = "not now"
+    """Nothing may start on that worker for now."""
+
+
+Start = Callable[[Of, int, WorkerSlot[Of]], StartAnswer]
+"""Claims a task for a worker, if it may start there."""
+
+
+class BackfillPass(Generic[Of]):
+    """
+    One pass over the ready tasks of a pool, in which each is looked at once.
+
+    A start takes processors and gives none, so that what did not fit a moment ago fits no better
+    for the rest of the pass.
+
+    Parameters
+    ----------
+    pool
+        Pool with ready tasks.
+    room
+        Workers that are to get tasks, with the processors that may be claimed on each.
+    allowed
+        Users whose tasks may start.
+    now
+        Present time.
+    end_of
+        Returns when a task that starts now should have ended; infinite: unknown.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool[Of],
+        room: Mapping[str, int],
+        allowed: Mapping[str, float],
+        now: float,
+        end_of: Callable[[Of, int], float],
+    ) -> None:
+        self._pool = pool
+        self._now = now
+        self._end_of = end_of
+        self._workers = [pool.workers[name] for name in room]
+        self._room = {name: most for name, most in room.items() if most > 0}
+        self._widest = max((worker.processors for worker in self._workers), default=0)
+        self._turns = _PassTurns(pool, allowed)
+        self._walks: dict[int, ReadyWalk] = {}
+        self._last = -1
+        self._too_long: dict[ReadyBucket, int] = {}
+        # By worker that is kept for a task: when that task starts there, and what is to spare then.
+        self._shadows: dict[str, list[float]] = {}
+        self._before, pool.reserved = pool.reserved, {}
+
+    def run(self, start: Start[Of]) -> None:
+        """Start what can be started."""
+        try:
+            for reservation in self._before.values():
+                self._go_on_with(reservation, start)
+            while self._room and (instance := self._turns.first()) is not None:
+                if not self._try_next(instance, start):
+                    self._turns.drop(instance)
+        finally:
+            # Also after an error: no task may vanish from the queue.
+            for walk in self._walks.values():
+                walk.close()
+            # A task that was not reached still has its promise.
+            for place, reservation in self._before.items():
+                if place not in self._pool.reserved and self._is_valid(reservation):
+                    self._pool.reserved[place] = reservation
+
+    def _go_on_with(self, reservation: WorkerReservation[Of], start: Start[Of]) -> None:
+        """Let an instance have its turn until the task that has waited longest was looked at."""
+        instance = reservation.instance
+        if not (self._is_valid(reservation) and self._turns.has(instance)):
+            return
+        # Its other tasks that come before that one in order are looked at on the way.
+        while self._room and self._try_next(instance, start):
+            if self._last == reservation.task:
+                return
+
+    def _is_valid(self, reservation: WorkerReservation[Of]) -> bool:
+        """Whether the task still waits and the worker is still there."""
+        instance, worker = reservation.instance, reservation.worker
+        return (
+            self._pool.members.get(instance.number) is instance
+            and instance.user not in self._pool.refused
+            and instance.tasks.states[reservation.task] == READY
+            and self._pool.workers.get(worker.name) is worker
+            and worker.open
+        )
+
+    def _try_next(self, instance: Of, start: Start[Of]) -> bool:
+        """Look at the next task of an instance; False when none is left for this pass."""
+        tasks = instance.tasks
+        walk = self._walks.get(instance.number)
+        if walk is None:
+            walk = self._walks[instance.number] = self._walk(instance)
+        # The limit keeps a pass short where thousands of tasks wait behind one that does not fit.
+        if walk.kept >= BACKFILL_DEPTH:
+            return False
+        task = self._last = walk.next()
+        if task < 0:
+            return False
+        # Before anything that may raise: the task must not get lost between heap and claim.
+        walk.keep()
+        bucket, width = walk.bucket, tasks.processors[task]
+        end = self._end_of(instance, task)
+        while (worker := self._best_fit(instance, task, bucket.place, end)) is not None:
+            answer = start(instance, task, worker)
+            if answer is StartAnswer.NOT_NOW:
+                # For now there is no money: whatever is cheaper may not start there either, or it
+                # would use up what this one waits for.
+                del self._room[worker.name]
+                continue
+            walk.unkeep()
+            if answer is StartAnswer.STARTED:
+                self._occupy(worker, width, end)
+                self._turns.charged(instance)
+            return True
+        if bucket.place in self._pool.reserved:
+            if width > max(self._room.values(), default=0):
+                walk.drop()  # no task of this bucket can start now, and none gets a promise
+            return True
+        able = [worker for worker in self._workers if self._could_run(worker, instance, task)]
+        if able:
+            self._reserve(instance, task, bucket.place, able)
+        else:
+            # For other workers, or for later; what comes behind it may fit.
+            walk.kept -= 1
+            self._too_long[bucket] = self._too_long.get(bucket, 0) + 1
+            if self._too_long[bucket] >= TOO_LONG:
+                walk.drop()
+        return True
+
+    def _walk(self, instance: Of) -> ReadyWalk:
+        ready = instance.tasks.ready_tasks
+        return ReadyWalk(
+            ready,
+            instance.tasks.states,
+            [
+                bucket
+                for bucket in ready.buckets
+                if bucket.ready
+                and bucket.processors <= self._widest
+                and bucket.place not in ready.sequences
+            ],
+        )
+
+    def _best_fit(self, instance: Of, task: int, place: str, end: float) -> WorkerSlot[Of] | None:
+        """Return the worker with the least free processors on which a task may start now."""
+        width = instance.tasks.processors[task]
+        best: WorkerSlot[Of] | None = None
+        for name, room in self._room.items():
+            if room < width:
+                continue
+            worker = self._pool.workers[name]
+            if best is not None and worker.free >= best.free:
+                continue
+            shadow = self._shadows.get(name)
+            if shadow is not None and end > shadow[0] and width > shadow[1]:
+                continue
+            if self._could_run(worker, instance, task):
+                best = worker
+        return best
+
+    def _could_run(self, worker: WorkerSlot[Of], instance: Of, task: int) -> bool:
+        """Whether an idle worker could run a task, and would in time."""
+        tasks = instance.tasks
+        place = tasks.ready_tasks.bucket_of(task).place
+        return (
+            worker.processors >= tasks.processors[task]
+            and place in (ANYWHERE, worker.lease)
+            and worker.lease not in tasks.ready_tasks.sequences
+            and (
+                worker.until == math.inf
+                or worker.has_time_for(tasks, task, worker.time_left(self._now))
+            )
+        )
+
+    def _occupy(self, worker: WorkerSlot[Of], width: int, end: float) -> None:
+        """Count a start on a worker."""
+        self._room[worker.name] -= width
+        if self._room[worker.name] <= 0:
+            del self._room[worker.name]
+        shadow = self._shadows.get(worker.name)
+        # It goes on beyond the promised start, so it takes from the processors to spare then.
+        if shadow is not None and end > shadow[0]:
+            shadow[1] -= width
+
+    def _reserve(self, instance: Of, task: int, place: str, able: Sequence[WorkerSlot[Of]]) -> None:
+        """Keep the worker where a task can start soonest, of those not kept for another."""
+        width = instance.tasks.processors[task]
+        taken = {reservation.worker.name for reservation in self._pool.reserved.values()}
+        shadows = [
+            (*worker.shadow(width, self._now), i)
+            for i, worker in enumerate(able)
+            # One that has room, but no money for now, is waited for by nothing.
+            if worker.name not in taken and worker.free < width
+        ]
+        if not shadows:
+            return
+        begin, spare, i = min(shadows, key=lambda found: (found[0], -found[1], found[2]))
+        self._pool.reserved[place] = WorkerReservation(instance, task, able[i])
+        # Where the start is unknown nothing is sure to end before it.
+        self._shadows[able[i].name] = [-math.inf if begin == math.inf else begin, spare]
+
+
+class _PassTurns(Generic[Of]):
+    """Whose turn it is within one pass, of the instances that have tasks to be looked at."""
+
+    def __init__(self, pool: WorkerPool[Of], allowed: Mapping[str, float]) -> None:
+        self._pool = pool
+        self._allowed = allowed
+        self._dropped: set[int] = set()
+        # Heaps of tags, in which an entry is stale once its key was charged; sorted already.
+        self._users = [
+            (pool.users.tag(user), i, user)
+            for i, user in enumerate(pool.users.in_order())
+            if user in allowed
+        ]
+        self._instances: dict[str, list[tuple[float, int, int]]] = {}
+
+    def has(self, instance: Of) -> bool:
+        """Whether an instance may still have turns."""
+        return instance.user in self._allowed and instance.number not in self._dropped
+
+    def first(self) -> Of | None:
+        """Return the instance whose turn it is; None: none is left."""
+        pool = self._pool
+        while self._users:
+            tag, _, user = self._users[0]
+            if user in pool.users and pool.users.tag(user) == tag:
+                number = self._first_of(user)
+                if number is not None:
+                    return pool.members[number]
+            heapq.heappop(self._users)
+        return None
+
+    def drop(self, instance: Of) -> None:
+        """Give an instance no more turns."""
+        self._dropped.add(instance.number)
+
+    def charged(self, instance: Of) -> None:
+        """Put an instance and its user where their tags are now, after a start."""
+        pool, user, number = self._pool, instance.user, instance.number
+        turns = pool.instances[user]
+        if number in turns and user in self._instances:
+            heapq.heappush(self._instances[user], (turns.tag(number), number, number))
+        if user in pool.users:
+            heapq.heappush(self._users, (pool.users.tag(user), len(self._users), user))
+
+    def _first_of(self, user: str) -> int | None:
+        turns = self._pool.instances[user]
+        waiting = self._instances.get(user)
+        if waiting is None:
+            waiting = self._instances[user] = [
+                (turns.tag(number), i, number) for i, number in enumerate(turns.in_order())
+            ]
+        while waiting:
+            tag, _, number = waiting[0]
+            if number not in self._dropped and number in turns and turns.tag(number) == tag:
+                return number
+            heapq.heappop(waiting)
+        return None

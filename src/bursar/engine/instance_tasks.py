@@ -1,0 +1,320 @@
+"""
+The tasks of one instance: states, dependencies, retries, delays and priorities.
+
+A run has one instance, a service has many. Each task takes some dozens of bytes in columns, and no
+object; what few tasks have (failures, retries of their own, parents) takes nothing for the others.
+Nothing here reads a clock, waits or sends.
+"""
+
+import heapq
+import math
+from array import array
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from bursar.engine.durations import DurationEstimate
+from bursar.engine.ready_tasks import ANYWHERE, ReadyTasks
+from bursar.engine.task_dependencies import TaskDependencies
+from bursar.engine.task_states import (
+    ABSENT,
+    DELAYED,
+    FAILED,
+    HELD,
+    READY,
+    SKIPPED,
+    SUCCEEDED,
+    WAITING,
+    EngineTaskState,
+)
+from bursar.model.campaign import Retry
+
+MOST_TRIES = 2**32 - 1
+"""Tries of a task, at most: what the column holds."""
+
+NO_RETRY = Retry(attempts=1, backoff=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryVerdict:
+    """
+    The decision after an attempt: the task's end, or another try.
+
+    Parameters
+    ----------
+    final
+        Whether the task has ended for good.
+    retry_at
+        Time of the next try; None: at once, or never.
+    """
+
+    final: bool
+    retry_at: float | None = None
+
+
+class InstanceTasks:
+    """
+    The tasks of an instance in columns, one entry for each task.
+
+    Parameters
+    ----------
+    retry
+        Rules for tries after failures.
+    again_at
+        Place to which tasks go that will run again, whatever place they were bound to;
+        None: they stay bound to it.
+    by_length
+        Whether ready tasks are told apart by their estimates, which lets workers whose time is
+        limited find those that fit.
+
+    Attributes
+    ----------
+    states
+        :class:`bursar.engine.task_states.EngineTaskState` of each task.
+    processors, estimates
+        Processors of each task, and its estimated seconds at speed 1; infinite: unknown.
+    counts
+        Number of tasks in each state.
+    dependencies
+        Which tasks follow which; to be stated before :meth:`start`.
+    attempts
+        Attempts that have ended or are numbered, by task; tasks without one are left out.
+    failures
+        Failed attempts, by task; tasks without one are left out.
+    """
+
+    def __init__(
+        self, retry: Retry = NO_RETRY, *, again_at: str | None = None, by_length: bool = False
+    ) -> None:
+        self._retry = retry
+        self._again_at = again_at
+        self.states = bytearray()
+        self.processors: array[int] = array("I")
+        self.estimates: array[float] = array("d")
+        self.counts = [0] * len(EngineTaskState)
+        self.ready_tasks = ReadyTasks(
+            self.states, self.processors, self.estimates, by_length=by_length
+        )
+        self.durations = DurationEstimate()
+        self.attempts: dict[int, int] = {}
+        self.failures: dict[int, int] = {}
+        self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
+        self._limits: array[float] | None = None  # None: no task has one
+        self.dependencies = TaskDependencies()
+        self._due: dict[int, float] = {}  # when tasks that wait will have their data
+        self._delayed: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def ready(self) -> int:
+        """Number of tasks that may start."""
+        return self.counts[READY]
+
+    @property
+    def unfinished(self) -> int:
+        """Number of tasks without a recorded result."""
+        return sum(self.counts[HELD:SUCCEEDED])
+
+    # Entering tasks.
+
+    def grow(self, count: int) -> None:
+        """Extend all columns to ``count`` tasks; the new ones are absent."""
+        more = count - len(self.states)
+        if more > 0:
+            self.states.extend(bytes(more))
+            self.processors.frombytes(bytes(self.processors.itemsize * more))
+            self.estimates.frombytes(bytes(self.estimates.itemsize * more))
+            self.ready_tasks.grow(more)
+            if self._tries is not None:
+                self._tries.extend([self._retry.attempts] * more)
+            if self._limits is not None:
+                self._limits.extend([math.inf] * more)
+            self.counts[ABSENT] += more
+
+    def enter(self, task: int, processors: int, estimate: float, place: str = ANYWHERE) -> None:
+        """Enter an absent task in the state HELD; see :meth:`start`."""
+        self.processors[task] = processors
+        self.estimates[task] = estimate
+        self.states[task] = HELD
+        self.ready_tasks.add(task, place)
+        self.counts[ABSENT] -= 1
+        self.counts[HELD] += 1
+
+    def set_tries(self, task: int, tries: int) -> None:
+        """Give a task another number of tries than the rules say."""
+        if self._tries is None:
+            if tries == self._retry.attempts:
+                return
+            self._tries = array("I", [self._retry.attempts]) * len(self.states)
+        # More than the column holds cannot be seen by anybody.
+        self._tries[task] = min(tries, MOST_TRIES)
+
+    def tries(self, task: int) -> int:
+        """Return the number of failures after which a task has failed for good."""
+        return self._retry.attempts if self._tries is None else self._tries[task]
+
+    def set_limit(self, task: int, seconds: float) -> None:
+        """Set the seconds after which a task is killed; infinite: it has no limit of its own."""
+        if self._limits is None:
+            if seconds == math.inf:
+                return
+            self._limits = array("d", [math.inf]) * len(self.states)
+        self._limits[task] = seconds
+
+    def limit(self, task: int) -> float:
+        """Return the seconds after which a task is killed; infinite: it has no limit of its own."""
+        return math.inf if self._limits is None else self._limits[task]
+
+    def start(self, task: int) -> None:
+        """Let a held task start as soon as all its parents have succeeded."""
+        if self.dependencies.waiting and self.dependencies.waits(task):
+            self.move(task, WAITING)
+        else:
+            self.make_ready(task)
+
+    # Moves.
+
+    def move(self, task: int, state: int) -> None:
+        """Change a task's state; a task becomes ready by :meth:`make_ready` only."""
+        states, counts = self.states, self.counts
+        before = states[task]
+        # Counted with every move, as counts are asked for several times a second and tasks may be
+        # a million.
+        counts[before] -= 1
+        counts[state] += 1
+        states[task] = state
+        if before == READY:
+            self.ready_tasks.count_out(task)
+        if state >= SUCCEEDED > before:
+            self.ready_tasks.ended(task)
+
+    def make_ready(self, task: int) -> None:
+        """Queue a task that may start now."""
+        counts = self.counts
+        counts[self.states[task]] -= 1
+        counts[READY] += 1
+        self.states[task] = READY
+        self.ready_tasks.count_in(task)
+        self.ready_tasks.push(task)
+
+    def release(
+        self, task: int, now: float = 0.0, delay: Callable[[int], float] | None = None
+    ) -> bool:
+        """
+        Let the children of a task that succeeded start, as far as this parent goes; once.
+
+        Parameters
+        ----------
+        delay
+            Seconds until the data of this task have arrived for a child; None: no time.
+
+        Returns
+        -------
+        bool
+            Whether a task has become ready, or will at a known time.
+        """
+        found = False
+        for child in self.dependencies.children(task):
+            is_last = self.dependencies.satisfy(child)
+            due = now if delay is None else now + delay(child)
+            if due > now:
+                # The latest of all parents' data counts, whichever parent ends last.
+                self._due[child] = due = max(due, self._due.get(child, due))
+            if is_last and self.states[child] == WAITING:
+                found = True
+                due = self._due.pop(child, now)
+                if due > now:
+                    self.make_ready_at(child, due)
+                else:
+                    self.make_ready(child)
+        return found
+
+    def skip_children(self, task: int) -> list[int]:
+        """Skip all tasks that cannot start any more as a task ended without success."""
+        skipped: list[int] = []
+        # A stack of our own: a chain of tasks may be longer than Python recurses.
+        stack = list(self.dependencies.children(task))
+        while stack:
+            child = stack.pop()
+            # Reached over several parents a child is skipped once.
+            if self.states[child] == WAITING:
+                self.move(child, SKIPPED)
+                skipped.append(child)
+                stack.extend(self.dependencies.children(child))
+        return skipped
+
+    def end(self, task: int, state: int) -> None:
+        """End a task without success, and skip the tasks that follow from it."""
+        self.move(task, state)
+        self.skip_children(task)
+
+    def fail_attempt(self, task: int, now: float) -> RetryVerdict:
+        """Count a failed attempt, and have the task tried again while there are tries left."""
+        failures = self.failures[task] = self.failures.get(task, 0) + 1
+        if failures >= self.tries(task):
+            self.end(task, FAILED)
+            return RetryVerdict(final=True)
+        wait = self._retry.wait_before(failures + 1)
+        self._send_back(task)
+        if wait <= 0:
+            self.make_ready(task)
+            return RetryVerdict(final=False)
+        self.make_ready_at(task, now + wait)
+        return RetryVerdict(final=False, retry_at=now + wait)
+
+    def run_again(self, task: int) -> None:
+        """Queue a task once more whose attempt ended without a fault of the task."""
+        self._send_back(task)
+        self.make_ready(task)
+
+    def _send_back(self, task: int) -> None:
+        """Bind a task that will run again to the place for such tasks, if there is one."""
+        if self._again_at is not None:
+            self.ready_tasks.bind(task, self._again_at)
+
+    # Time.
+
+    def make_ready_at(self, task: int, moment: float) -> None:
+        """Have a task become ready at a time; see :meth:`wake`."""
+        self.move(task, DELAYED)
+        heapq.heappush(self._delayed, (moment, task))
+
+    def next_wake(self) -> float | None:
+        """Return the time at which :meth:`wake` has something to do next; None for never."""
+        # Cancelled tasks stay in the heap until they come up: removing one would mean a search.
+        while self._delayed and self.states[self._delayed[0][1]] != DELAYED:
+            heapq.heappop(self._delayed)
+        return self._delayed[0][0] if self._delayed else None
+
+    def wake(self, now: float) -> int:
+        """Make delayed tasks ready whose time has come; return how many."""
+        woken = 0
+        while self._delayed and self._delayed[0][0] <= now:
+            _, task = heapq.heappop(self._delayed)
+            if self.states[task] == DELAYED:
+                self.make_ready(task)
+                woken += 1
+        return woken
+
+    # After a restart.
+
+    def restore(self, succeeded: Collection[int]) -> None:
+        """
+        End the tasks that succeeded or failed in an earlier life, before anything is claimed.
+
+        Parameters
+        ----------
+        succeeded
+            Tasks that succeeded; :attr:`failures` says which others failed for good.
+        """
+        # Parents before children need not hold here: each end only counts down.
+        for task in succeeded:
+            self.move(task, SUCCEEDED)
+            self.release(task)
+        # After the successes: a task may have failed in one life, and succeeded when its failures
+        # were forgiven in the next.
+        for task, failures in self.failures.items():
+            if failures >= self.tries(task) and self.states[task] < SUCCEEDED:
+                self.end(task, FAILED)
+        self.ready_tasks.purge()

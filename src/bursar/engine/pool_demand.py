@@ -1,0 +1,141 @@
+"""What the ready tasks of a pool ask for: processors, and tasks back from busy workers."""
+
+import itertools
+from collections.abc import Collection
+
+from bursar.engine.ready_tasks import ANYWHERE
+from bursar.engine.worker_slots import Of, WorkerClaim, WorkerPool, WorkerSlot
+from bursar.model.provisioning import ProcessorDemand
+
+GUESS = 60.0
+"""Seconds that a task without an estimate is thought to take before any has ended.
+
+Demand must be more than nothing before any task has ended, or no pool would ever begin."""
+
+
+def demand_of(pool: WorkerPool[Of]) -> ProcessorDemand:
+    """
+    Return the demand of the ready tasks of a pool that are bound to no lease.
+
+    Tasks of users who may not run any now count as later: workers would be started, and paid, for
+    tasks that may not run.
+    """
+    tasks = processors = widest = later = 0
+    work = longest = 0.0
+    for instance in pool.members.values():
+        mine = instance.tasks
+        if instance.user in pool.refused:
+            later += mine.ready
+            continue
+        stretch, mean = mine.durations.stretch, mine.durations.mean or GUESS
+        for bucket in mine.ready_tasks.at(ANYWHERE):
+            if not bucket.ready:
+                continue
+            tasks += bucket.ready
+            processors += bucket.ready * bucket.processors
+            widest = max(widest, bucket.processors)
+            work += bucket.processors * (bucket.work * stretch + bucket.unknown * mean)
+            longest = max(longest, bucket.longest * stretch, mean if bucket.unknown else 0.0)
+    return ProcessorDemand(
+        tasks=tasks,
+        processors=processors,
+        widest=widest,
+        work=work,
+        longest=longest,
+        running=running_in(pool),
+        later=later,
+    )
+
+
+def running_in(pool: WorkerPool[Of]) -> int:
+    """Return the processors that tasks hold; those claimed ahead of time hold none yet."""
+    return sum(min(worker.used, worker.processors) for worker in pool.workers.values())
+
+
+def widest_worker(pool: WorkerPool[Of] | None) -> int:
+    """Return the processors of a pool's widest worker; 0: the pool has none."""
+    if pool is None:
+        return 0
+    return max((worker.processors for worker in pool.workers.values()), default=0)
+
+
+def to_take_back(pool: WorkerPool[Of] | None, now: float) -> list[tuple[WorkerSlot[Of], int]]:
+    """
+    Choose workers of a pool that are to return tasks which could begin elsewhere at once.
+
+    To be called after the pool was filled. Only tasks of one processor wait at workers, since only
+    these are given ahead of time.
+
+    Returns
+    -------
+    list of (WorkerSlot, int)
+        Workers, and how many tasks each is to return, the last claimed first: half of those
+        that wait, and as many as it takes to reach one that an idle worker could begin. As many
+        workers as are needed to occupy those that are idle, the ones with most waiting tasks
+        first.
+    """
+    if pool is None or len(pool.workers) < 2:
+        return []
+    kept = {reservation.worker.name for reservation in pool.reserved.values()}
+    idle: dict[str, WorkerSlot[Of]] = {}  # one of each lease and time: the others are as good
+    wanted = 0
+    for worker in pool.workers.values():
+        if worker.open and worker.free > 0 and worker.name not in kept:
+            idle[worker.lease] = worker
+            wanted += worker.free
+    if not wanted:
+        return []
+    donors = [
+        (-worker.free, i, worker)
+        for i, worker in enumerate(pool.workers.values())
+        if worker.free < 0
+        and worker.open  # else it is out of reach, or returns all it can in order to leave
+        and worker.prefetch.may_ask
+    ]
+    chosen: list[tuple[WorkerSlot[Of], int]] = []
+    for waiting, _, worker in sorted(donors, reverse=True):
+        if wanted <= 0:
+            break
+        reach = _reach(pool, worker, waiting, idle.values(), now)
+        if reach:
+            # Half, so that the donor keeps as much as others get: it goes on while the answer
+            # travels.
+            count = max(reach, (waiting + 1) // 2)
+            chosen.append((worker, count))
+            wanted -= count
+    return chosen
+
+
+def _reach(
+    pool: WorkerPool[Of],
+    donor: WorkerSlot[Of],
+    waiting: int,
+    idle: Collection[WorkerSlot[Of]],
+    now: float,
+) -> int:
+    """
+    Count a worker's waiting tasks, the last first, up to one that an idle worker may run.
+
+    0 when there is none.
+    """
+    # Dictionaries keep the order of insertion: the last claimed are those that wait, and a
+    # worker returns the last ones first.
+    last = itertools.islice(reversed(donor.claims.values()), waiting)
+    for reach, claim in enumerate(last, 1):
+        # One of a refused user would go back to the queue and stay there, while the worker idles.
+        if claim.instance.user not in pool.refused and any(
+            _may_run(worker, claim, now) for worker in idle
+        ):
+            return reach
+    return 0
+
+
+def _may_run(worker: WorkerSlot[Of], claim: WorkerClaim[Of], now: float) -> bool:
+    """Whether an idle worker may run a task that waits at another worker."""
+    tasks = claim.instance.tasks
+    place = tasks.ready_tasks.bucket_of(claim.task).place
+    if place != ANYWHERE:
+        return place == worker.lease
+    return worker.lease not in tasks.ready_tasks.sequences and worker.has_time_for(
+        tasks, claim.task, worker.time_left(now)
+    )

@@ -1,0 +1,278 @@
+"""Workers, the tasks that each has, and pools of workers, as the scheduler sees them."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from bursar.dispatch.prefetch import Prefetch
+from bursar.engine.fair_turns import FairQueue
+from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.ready_tasks import BITS
+from bursar.model.money import Refusal
+
+
+class QueuedInstance(Protocol):
+    """
+    An instance from the scheduler's view: the tasks of one owner that came together.
+
+    Attributes
+    ----------
+    number
+        Number by which claims name the instance.
+    user, pool
+        Name of the owner, and of the pool whose workers run the tasks.
+    owed
+        Processor-seconds used beyond those charged to the fair share; negative: fewer used.
+    """
+
+    owed: float
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def pool(self) -> str: ...
+
+    @property
+    def tasks(self) -> InstanceTasks: ...
+
+
+Of = TypeVar("Of", bound=QueuedInstance)
+
+
+class WorkerClaim(Generic[Of]):
+    """
+    A task in the hands of a worker.
+
+    Attributes
+    ----------
+    number, attempt
+        Task and attempt as the worker names them. One number names instance and task, so that
+        tasks of two instances never meet.
+    cost
+        Estimated processor-seconds that were charged to the owner's share.
+    seconds
+        Seconds that the attempt may run; infinite: no limit.
+    given, ends
+        When the task was claimed and when it should end; the end is infinite when unknown.
+    recalled
+        Whether the worker was told to stop the task.
+    """
+
+    __slots__ = (
+        "attempt",
+        "cost",
+        "ends",
+        "given",
+        "instance",
+        "number",
+        "processors",
+        "recalled",
+        "seconds",
+        "task",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        instance: Of,
+        task: int,
+        attempt: int,
+        worker: "WorkerSlot[Of]",
+        processors: int,
+        given: float,
+        ends: float,
+        cost: float,
+        seconds: float,
+    ) -> None:
+        self.instance = instance
+        self.task = task
+        self.number = instance.number << BITS | task
+        self.attempt = attempt
+        self.worker = worker
+        self.processors = processors
+        self.given = given
+        self.ends = ends
+        self.cost = cost
+        self.seconds = seconds
+        self.recalled = False
+
+
+@dataclass(slots=True, eq=False)
+class WorkerSlot(Generic[Of]):
+    """
+    Processors of one worker, and the tasks that the worker has claimed.
+
+    Parameters
+    ----------
+    name
+        Unique among all workers.
+    pool, lease
+        Names of the pool whose tasks the worker runs, and of the lease that started the worker.
+    processors
+        Number of processors.
+    prefetch
+        Decides how many tasks may wait at the worker.
+    ahead
+        Whether any task may wait there.
+    host
+        Name of the worker's machine.
+    open
+        Whether the worker gets new tasks; False while the worker is disconnected or leaving.
+    used
+        Processors that running and waiting tasks of the worker hold; more than ``processors``
+        when tasks wait.
+    claims
+        Claims by number, in the order in which they were given.
+    work
+        Processor-seconds that the claimed tasks should take by their estimates.
+    unknown
+        Processors of the claimed tasks without an estimate.
+    idle_since
+        When the last task ended; has no meaning while the worker has tasks.
+    until, speed
+        When the worker's processors are taken away, infinite for never, and how many seconds of
+        estimated work one of them does in a second.
+    """
+
+    name: str
+    pool: str
+    lease: str
+    processors: int
+    prefetch: Prefetch = field(default_factory=Prefetch)
+    ahead: bool = True
+    host: str = ""
+    open: bool = True
+    used: int = 0
+    claims: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
+    work: float = 0.0
+    unknown: int = 0
+    idle_since: float = 0.0
+    until: float = math.inf
+    speed: float = 1.0
+
+    @property
+    def free(self) -> int:
+        """Processors that no task holds; negative: tasks wait at the worker."""
+        return self.processors - self.used
+
+    def time_left(self, now: float) -> float:
+        """Return the seconds of work at speed 1 that a processor can do until the end."""
+        return math.inf if self.until == math.inf else (self.until - now) * self.speed
+
+    def hold(self, claim: WorkerClaim[Of]) -> None:
+        """Add a claim."""
+        self.claims[claim.number] = claim
+        self.used += claim.processors
+        # Sums by worker, so that what waits there is known without looking at each claim.
+        estimate = claim.instance.tasks.estimates[claim.task]
+        if estimate == math.inf:
+            self.unknown += claim.processors
+        else:
+            self.work += estimate * claim.processors
+
+    def let_go(self, claim: WorkerClaim[Of]) -> None:
+        """Remove a claim."""
+        del self.claims[claim.number]
+        self.used -= claim.processors
+        estimate = claim.instance.tasks.estimates[claim.task]
+        if estimate == math.inf:
+            self.unknown -= claim.processors
+        elif self.claims:
+            self.work -= estimate * claim.processors
+        else:
+            self.work = 0.0  # nothing is left of what rounding made
+
+    def has_time_for(self, tasks: InstanceTasks, task: int, time_left: float) -> bool:
+        """
+        Whether a task should end before the worker's time is over.
+
+        Tasks that are bound to the worker's lease always pass. A task without an estimate counts
+        as the mean of those that have ended; before any has, it passes.
+        """
+        if tasks.ready_tasks.bucket_of(task).place:
+            return True
+        expect = tasks.durations.expect
+        seconds = expect(tasks.estimates[task])
+        if self.used + tasks.processors[task] > self.processors:
+            # It will wait there until what was claimed before makes room.
+            ahead = self.work * tasks.durations.stretch + self.unknown * expect(math.inf)
+            seconds += ahead / self.processors
+        return seconds <= time_left
+
+    def shadow(self, width: int, now: float) -> tuple[float, int]:
+        """
+        Return when a task of some processors could start here, and the processors to spare then.
+
+        Infinite and 0 if a task without a known end is in the way: then nothing overtakes the
+        waiting task.
+        """
+        free = self.free
+        shadow = -math.inf
+        # All claims that end at the same time make room together: processors to spare are counted
+        # when the last of them has ended.
+        for end, freed in sorted((c.ends, c.processors) for c in self.claims.values()):
+            if free >= width and end > shadow:
+                break
+            # Some end is unknown, and without it there is no room: any task that overtakes could
+            # delay the start.
+            if end == math.inf:
+                return math.inf, 0
+            free += freed
+            shadow = end
+        # A task that should have ended already is expected to end now.
+        return max(shadow, now), free - width
+
+
+@dataclass(slots=True)
+class WorkerReservation(Generic[Of]):
+    """The worker that is kept for a task until enough of its processors are free."""
+
+    instance: Of
+    task: int
+    worker: WorkerSlot[Of]
+
+
+@dataclass(slots=True)
+class WorkerPool(Generic[Of]):
+    """
+    A pool of workers, and the instances whose ready tasks may run on these workers.
+
+    Parameters
+    ----------
+    workers
+        Workers by name.
+    members
+        Instances with ready tasks, by number.
+    users, instances
+        Turns of the users, and of the instances of each user.
+    reserved
+        The worker kept for a task that waits, by the place to which such tasks are bound; each
+        worker is kept for one task at most.
+    refused
+        Why nothing of a user runs now, by user.
+    """
+
+    workers: dict[str, WorkerSlot[Of]] = field(default_factory=dict)
+    members: dict[int, Of] = field(default_factory=dict)
+    users: FairQueue[str] = field(default_factory=FairQueue)
+    instances: dict[str, FairQueue[int]] = field(default_factory=dict)
+    reserved: dict[str, WorkerReservation[Of]] = field(default_factory=dict)
+    refused: dict[str, Refusal] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> int:
+        """Number of tasks that may start."""
+        return sum(instance.tasks.ready for instance in self.members.values())
+
+    @property
+    def wide(self) -> bool:
+        """Whether a ready task needs several processors."""
+        return any(instance.tasks.ready_tasks.wide for instance in self.members.values())
+
+    def is_waiting(self) -> bool:
+        """Whether some tasks could start if there were processors."""
+        return len(self.users) > 0
