@@ -122,7 +122,12 @@ async def dispatching(folder: Path, site: LocalSite | DaskSite) -> AsyncIterator
 
         held = await site.acquire(
             pilot,
-            Endpoint(address=dispatcher.address, token=dispatcher.token, run=run),
+            Endpoint(
+                address=dispatcher.address,
+                token=dispatcher.token,
+                run=run,
+                entrance=dispatcher,
+            ),
             rigid=False,
             begin=lambda processors=None, seconds=None: None,
             on_event=print,

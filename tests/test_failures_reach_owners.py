@@ -228,10 +228,10 @@ def test_processors_whose_watch_fails_are_lost() -> None:
             fails,
             "data",
         )
-        monkey = SimpleNamespace(open=lambda: asyncio.sleep(0), close=lambda: None)
+        monkey = SimpleNamespace(open=lambda: None, close=lambda: None)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("bursar.sites.remote.held.ProxyWorker", lambda *_, **__: monkey)
-            await held.open(cast(Any, None))
+            held.open(cast(Any, None))
         async with asyncio.timeout(60):
             return await held.lost()
 

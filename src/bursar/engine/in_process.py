@@ -28,10 +28,6 @@ class InProcessEngineLink:
         """See :class:`bursar.engine.worker_link.EngineLink`."""
         self._soon(partial(reactor.tasks_returned, self._core, self._worker, jobs))
 
-    def ask_to_leave(self, *, must: bool) -> None:
-        """See :class:`bursar.engine.worker_link.EngineLink`."""
-        self._soon(partial(reactor.leave_requested, self._core, self._worker, must=must))
-
     def lose(self) -> None:
         """See :class:`bursar.engine.worker_link.EngineLink`."""
         self._soon(partial(reactor.worker_left, self._core, self._worker))

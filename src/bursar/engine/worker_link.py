@@ -46,9 +46,6 @@ class EngineLink(Protocol):
     def hand_back(self, jobs: Sequence[tuple[int, int]]) -> None:
         """Return jobs, each a task and an attempt, that have not started, the last first."""
 
-    def ask_to_leave(self, *, must: bool) -> None:
-        """See :class:`bursar.dispatch.wire.LeaveRequest`."""
-
     def lose(self) -> None:
         """Report that the worker is gone; its tasks are lost."""
 

@@ -99,6 +99,7 @@ class PilotProvisioner:
             token=dispatcher.token,
             run=terms.run,
             admission=dispatcher.pilot_listener,
+            entrance=dispatcher,
         )
         self._terms = terms
         self._note = note

@@ -1,44 +1,30 @@
 """
 A worker whose processors are elsewhere: it hands jobs over and reports what became of them.
 
-To the dispatcher it is a worker like any other: it says hello, is filled by credit, reports
-outcomes. Whoever carries the jobs (another Bursar, another engine) has them from the moment on
-that they come, and takes them in that order.
+To the engine it is a worker like any other: it joins, is filled by credit, reports outcomes. It
+is part of the engine's process and needs no socket. Whoever carries the jobs (another Bursar,
+another engine) has them from the moment on that they come, and takes them in that order.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
-import msgspec
-
-from bursar.dispatch.wire import (
-    BATCH_SIZE,
-    NONSENSE,
-    CancelTasks,
-    FrameDecoder,
-    FromServer,
-    FromWorker,
-    Hello,
-    JobAssignment,
-    JobRecall,
-    LeaveOrder,
-    LeaveRequest,
-    OutcomeAck,
-    OutcomeReport,
-    ReturnedJobs,
-    Welcome,
-    WireJob,
-    frame,
-)
+from bursar.dispatch.wire import Hello, Welcome, WireJob
+from bursar.engine.worker_link import EngineLink
 from bursar.model.errors import SiteError
 from bursar.model.task import Outcome
 from bursar.worker.launch import Endpoint
 
 
 class JobExecutor(Protocol):
-    """Runs the jobs of a proxy worker on processors elsewhere."""
+    """
+    Runs the jobs of a proxy worker on processors elsewhere.
+
+    No call blocks. Outcomes may be reported during a call.
+    """
 
     def welcome(self, welcome: Welcome) -> None:
         """Take in where the run's files lie; called before the first job."""
@@ -53,14 +39,14 @@ class JobExecutor(Protocol):
         """Give up to ``count`` jobs back that have not started, the last first."""
 
 
-class ProxyWorker(asyncio.Protocol):
+class ProxyWorker:
     """
-    The dispatcher's end of a job executor.
+    Stands between the engine and a job executor; a :class:`bursar.engine.worker_link.WorkerLink`.
 
     Parameters
     ----------
     endpoint
-        Address of the dispatcher.
+        Where workers join the engine.
     executor
         Job executor that runs the jobs.
     name
@@ -68,7 +54,7 @@ class ProxyWorker(asyncio.Protocol):
     site, lease, processors
         See :class:`bursar.dispatch.wire.Hello`.
     on_end
-        Called when the dispatcher dismisses the worker, or is gone.
+        Called when the engine dismisses the worker, or is gone.
     """
 
     def __init__(
@@ -82,101 +68,84 @@ class ProxyWorker(asyncio.Protocol):
         processors: int,
         on_end: Callable[[], None],
     ) -> None:
-        self._endpoint = endpoint
+        self._entrance = endpoint.entrance
         self._executor = executor
         self._hello = Hello(
             endpoint.token, name, site, processors, lease, host=socket.gethostname()
         )
         self._on_end = on_end
-        self._frames = FrameDecoder()
-        self._decode = msgspec.msgpack.Decoder(FromServer).decode
-        self._decode_job = msgspec.msgpack.Decoder(WireJob).decode
-        self._transport: asyncio.Transport | None = None
+        self._engine: EngineLink | None = None
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """
-        Connect to the dispatcher and send the greeting.
+        Join the engine.
 
         Raises
         ------
         SiteError
-            When the dispatcher cannot be reached.
+            When the engine takes no workers of this process.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.create_connection(lambda: self, *self._endpoint.address)
-        except OSError as error:
-            raise SiteError(f"the dispatcher cannot be reached: {error}") from None
+        if self._entrance is None:
+            raise SiteError("its processors can only be used by a run of this process")
+        self._engine = self._entrance.connect(self._hello, self)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the dispatcher is there."""
-        return self._transport is not None and not self._transport.is_closing()
+    # Reports of the executor.
 
     def report(self, outcomes: Sequence[Outcome]) -> None:
-        """Report ended jobs; do nothing without a dispatcher, to which the jobs count as lost."""
-        piece: list[Outcome] = []
-        size = 0
-        for outcome in outcomes:
-            bulk = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value)
-            # One frame of many large outputs would hold up heartbeats and exceed the dispatcher's
-            # limit.
-            if piece and size + bulk > BATCH_SIZE:
-                self._report(OutcomeReport(piece))
-                piece, size = [], 0
-            piece.append(outcome)
-            size += bulk
-        if piece:
-            self._report(OutcomeReport(piece))
+        """Report ended jobs; do nothing without an engine, to which the jobs count as lost."""
+        if self._engine is not None:
+            self._engine.report(outcomes)
 
     def hand_back(self, jobs: Sequence[WireJob]) -> None:
-        """Return jobs to the dispatcher that have not gone on and will not, the last first."""
-        self._report(ReturnedJobs([(job.task, job.attempt) for job in jobs]))
-
-    def must_leave(self) -> None:
-        """Take no more jobs since the processors are going, and leave once none is left."""
-        self._report(LeaveRequest(must=True))
+        """Return jobs to the engine that have not gone on and will not, the last first."""
+        if self._engine is not None:
+            self._engine.hand_back([(job.task, job.attempt) for job in jobs])
 
     def close(self) -> None:
-        """Close the connection; unreported jobs count as lost."""
-        if self._transport is not None:
-            self._transport.close()
+        """Leave the engine; unreported jobs count as lost."""
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.lose()
+            self._on_end()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the greeting."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(frame(self._hello))
+    # Orders of the engine; see WorkerLink.
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle that the dispatcher has dismissed the worker, or is gone."""
-        self._transport = None
-        self._on_end()
+    def welcome(self, welcome: Welcome) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self._executor.welcome(welcome)
 
-    def data_received(self, data: bytes) -> None:
-        """Handle messages of the dispatcher."""
+    def give(self, jobs: Iterable[WireJob]) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        given = list(jobs)
+        self._deliver(partial(self._executor.execute, given))
+
+    def recall(self, count: int) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self._deliver(lambda: self.hand_back(self._executor.give_back(count)))
+
+    def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self._deliver(partial(self._executor.cancel, tasks or None, grace, reason))
+
+    def leave(self) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.close()
+
+    def hang_up(self) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.close()
+
+    def abort(self) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.close()
+
+    def _deliver(self, order: Callable[[], None]) -> None:
+        if self._engine is None:
+            return
         try:
-            for body in self._frames.feed(data):
-                self._on_message(self._decode(body))
-        except NONSENSE:
-            self.close()  # whoever talks nonsense is no dispatcher
-
-    def _on_message(self, message: FromServer) -> None:
-        match message:
-            case JobAssignment(jobs):
-                self._executor.execute([self._decode_job(job) for job in jobs])
-            case CancelTasks(tasks, grace, reason):
-                self._executor.cancel(tasks or None, grace, reason)
-            case Welcome():
-                self._executor.welcome(message)
-            case LeaveOrder():
-                self.close()
-            case JobRecall(count):
-                self.hand_back(self._executor.give_back(count))
-            case OutcomeAck():
-                pass  # without the dispatcher it has no purpose
-
-    def _report(self, message: FromWorker) -> None:
-        if self.is_open:
-            assert self._transport is not None
-            self._transport.write(frame(message))
+            order()
+        except Exception as error:  # of the executor: the engine, and other workers, go on
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"The worker {self._hello.worker} has failed", "exception": error}
+            )
+            self.close()

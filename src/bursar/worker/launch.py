@@ -13,6 +13,7 @@ import msgspec
 
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
+from bursar.engine.worker_link import WorkerEntrance
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import SiteError
 from bursar.supervisor import TaskSupervisor
@@ -66,14 +67,17 @@ class Endpoint:
         Secret that admits a worker; never on a command line.
     run
         Identity of the run, by which worker processes are recognised.
-    door
+    admission
         Admission of workers on other machines; None: they cannot connect.
+    entrance
+        Lets workers of this process join without a socket; None: they cannot.
     """
 
     address: tuple[str, int]
     token: str
     run: str
     admission: PilotAdmission | None = None
+    entrance: WorkerEntrance | None = None
 
 
 class WorkerProcess(Protocol):

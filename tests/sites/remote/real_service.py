@@ -1,6 +1,5 @@
 """A real service as a site, for tests."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +7,10 @@ from typing import Any
 
 from tests.service.service_process import Served
 
+from bursar.dispatch.wire import Hello
+from bursar.engine.worker_link import WorkerLink
 from bursar.model.allocation import Allocation
+from bursar.model.outcome import Outcome
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.sites.remote.remote_site import RemoteSite
@@ -54,24 +56,25 @@ async def opened(facts: SiteFacts, folder: Path, run: str = "run-1") -> AsyncIte
 
 
 class Dispatcher:
-    """One that only listens, and what its workers said."""
-
-    def __init__(self) -> None:
-        self.heard: list[bytes] = []
+    """An engine without tasks: workers of this process may join, and are never given any."""
 
     async def __aenter__(self) -> Endpoint:
-        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
-        address: tuple[str, int] = self._server.sockets[0].getsockname()
-        return Endpoint(address=address, token="secret", run="run-1")
+        return Endpoint(address=("127.0.0.1", 0), token="secret", run="run-1", entrance=self)
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        await self._server.wait_closed()
+        pass
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            self.heard.append(data)
-        writer.close()
+    def connect(self, hello: Hello, link: WorkerLink) -> "Dispatcher":
+        return self
+
+    def report(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def hand_back(self, jobs: Sequence[tuple[int, int]]) -> None:
+        pass
+
+    def lose(self) -> None:
+        pass
 
 
 async def acquired(

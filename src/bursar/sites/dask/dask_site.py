@@ -154,7 +154,7 @@ class DaskSite:
             on_broken=self._shun,
         )
         try:
-            await held.join(shares)
+            held.join(shares)
         except BaseException:
             await held.release()
             raise
@@ -303,7 +303,7 @@ class DaskSite:
                     for address in list(self._workers):
                         self._worker_lost(address, "cannot be reached")
             for held in list(self._held):
-                await self._mend(held)
+                self._mend(held)
 
     def _on_unwatched(self, error: BaseException) -> None:
         """Give up all threads: whether their workers are there is not known any more."""
@@ -313,10 +313,10 @@ class DaskSite:
         for held in list(self._held):
             held.lose(f"its Dask cluster {why}")
 
-    async def _mend(self, held: HeldThreads) -> None:
+    def _mend(self, held: HeldThreads) -> None:
         """Replace a pilot's lost workers; report the pilot as lost after a while without any."""
         with contextlib.suppress(SiteError):  # the dispatcher is gone
-            await held.join(self._shares(held.wanted - held.processors))
+            held.join(self._shares(held.wanted - held.processors))
         held.poll(CONNECT)
 
     def _shun(self, address: str) -> None:

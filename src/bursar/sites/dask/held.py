@@ -85,21 +85,21 @@ class HeldThreads:
         """Return how many of the threads belong to a Dask worker."""
         return sum(share.threads for share in self._shares if share.address == address)
 
-    async def join(self, shares: Sequence[tuple[DaskWorker, int]]) -> None:
+    def join(self, shares: Sequence[tuple[DaskWorker, int]]) -> None:
         """
         Take threads of Dask workers.
 
         Raises
         ------
         SiteError
-            When the dispatcher cannot be reached.
+            When the engine takes no workers of this process, or is closing.
         """
         made = [self._share(worker, threads) for worker, threads in shares]
         self._count()
         self._shares += made
         for share in made:
             try:
-                await share.bridge.open()
+                share.bridge.open()
             except BaseException:
                 for other in made:
                     self._drop(other)
@@ -170,7 +170,7 @@ class HeldThreads:
             self._on_broken(share.address)
 
     def _let_go(self, share: "_ThreadShare") -> None:
-        """Handle that the dispatcher dismisses a share, or is gone."""
+        """Handle that the engine dismisses a share, or is gone."""
         if self._drop(share):
             self.wanted -= share.threads
 

@@ -85,14 +85,14 @@ class HeldInstance:
         )
         self._watching = TaskSupervisor(self._on_unwatched)
 
-    async def open(self, endpoint: Endpoint) -> None:
+    def open(self, endpoint: Endpoint) -> None:
         """
-        Connect to the dispatcher as a worker.
+        Join the engine as a worker.
 
         Raises
         ------
         SiteError
-            When it cannot be reached.
+            When the engine takes no workers of this process, or is closing.
         """
         self._bridge = ProxyWorker(
             endpoint,
@@ -103,7 +103,7 @@ class HeldInstance:
             processors=self.pilot.processors,
             on_end=lambda: None,
         )
-        await self._bridge.open()
+        self._bridge.open()
         self._watching.start(self._watch())
 
     @property

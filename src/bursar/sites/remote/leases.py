@@ -192,7 +192,7 @@ class RemoteLeases:
             # yet.
             begin(None, _shorter(seconds, pilot))
             self._held[pilot.name] = held
-            await held.open(endpoint)
+            held.open(endpoint)
         except BaseException:
             self._held.pop(pilot.name, None)
             if held is not None:
