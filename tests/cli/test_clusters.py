@@ -18,7 +18,7 @@ from tests.forked import ForkedCommand
 from tests.live_files import files_below
 
 from bursar.dispatch.journal import read_journal
-from bursar.provisioning.unresponsive import SILENCE
+from bursar.provisioning.counting import SILENCE
 from bursar.sites.job_watch import LATEST
 from bursar_devtools.testgrid.slurm import SlurmCluster
 

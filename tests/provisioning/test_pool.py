@@ -17,10 +17,10 @@ from bursar.model.provisioning import (
     ProcessorDemand,
     Release,
 )
-from bursar.provisioning.acquisition_round import HOLD
+from bursar.provisioning.acquisition import HOLD
+from bursar.provisioning.counting import PARTING
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
-from bursar.provisioning.unresponsive import PARTING
 from bursar.provisioning.wait_prediction import STARTS
 
 SOME = 8

@@ -8,15 +8,15 @@ from tests.provisioning.pool_rig import Ground, Silence, Work, World
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
-from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
-from bursar.provisioning.unresponsive import (
+from bursar.provisioning.counting import (
     PARTING,
     RETURNING,
     SILENCE,
     STARTING,
     responsive_allocation,
 )
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
 
 
 def world(silence: Silence, tasks: int = 4, seconds: float = 1000.0, **rules: object) -> World:

@@ -17,7 +17,7 @@ from bursar.model.errors import SiteError
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import BackgroundLoad
 from bursar.model.task import Status
-from bursar.provisioning.unresponsive import PARTING, SILENCE
+from bursar.provisioning.counting import PARTING, SILENCE
 from bursar.runs.pilot_provisioner import leases_of
 from bursar.runs.pool_controller import ASKED, AllocationStep, last_number
 from bursar.simulation.simulated_site import SimulatedSite

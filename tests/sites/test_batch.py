@@ -19,8 +19,8 @@ from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, InputError, SiteError
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
+from bursar.provisioning.accounting import PilotUsage
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobUsage, QueueState
-from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.batch import BatchSite
 from bursar.sites.pilot_job import STARTING

@@ -11,8 +11,8 @@ import pytest
 
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
+from bursar.provisioning.accounting import PilotUsage
 from bursar.provisioning.lrm.resource_manager import JobReport, JobUsage
-from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.job_settlement import LATE, UNRECORDED, JobSettlement, _number
 from bursar.sites.job_watch import LATEST

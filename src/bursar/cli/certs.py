@@ -10,8 +10,11 @@ import typer
 from bursar.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from bursar.service.identity.authority import AuthorityFolder, IssuedCertificate
-    from bursar.service.identity.certificate_records import CertificateRecord
+    from bursar.service.identity.authority import (
+        AuthorityFolder,
+        CertificateRecord,
+        IssuedCertificate,
+    )
 
 Folder = Annotated[
     Path,
@@ -230,7 +233,7 @@ def show_file(
 ) -> None:
     """Show the certificates in a file."""
     from bursar.cli.output import print_json
-    from bursar.service.identity.certificate_records import describe_file
+    from bursar.service.identity.authority import describe_file
 
     shown = describe_file(file)
     if as_json:

@@ -1,5 +1,5 @@
 """
-Compare the processor time of each request (used, idle, starting) with the scheduler's record.
+Compare processor time of each request with the scheduler's record, kept with a run.
 
 DRP's second measure is the CPU time that was accumulated since the first request; here it is told
 apart by what it was good for, and held against what the scheduler says it charged.
@@ -8,8 +8,41 @@ apart by what it was good for, and held against what the scheduler says it charg
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from bursar.market.lease import Lease
 from bursar.provisioning.lrm.resource_manager import JobUsage
+
+# Usage of pilots by the records of a site's scheduler, kept with a run.
+
+USAGE = ".usage.jsonl"
+"""Suffix of the usage files, one for each site, with a line for each pilot."""
+
+
+class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Usage of a pilot by the scheduler's record.
+
+    Parameters
+    ----------
+    pilot
+        Name of the pilot and of its lease.
+    job
+        Id of the scheduler's job.
+    processors, seconds
+        Number of processors that it held, and for how long.
+    how
+        Ending of the pilot's job.
+    """
+
+    pilot: str
+    job: str
+    processors: int
+    seconds: float
+    how: str
+
+
+# Compare the processor time of each request (used, idle, starting) with the scheduler's record.
 
 ROUNDING = 1.0
 """Seconds by which two records of a job may differ, since schedulers count whole seconds."""

@@ -15,28 +15,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
-from bursar.provisioning import walltime
-from bursar.provisioning.acquisition_round import AcquisitionRound
-from bursar.provisioning.counting import room
-from bursar.provisioning.pool_memory import PendingRequest, PoolMemory, SiteObservation
+from bursar.provisioning import request_shaping
+from bursar.provisioning.acquisition import AcquisitionRound
+from bursar.provisioning.counting import (
+    SILENCE,
+    next_silence_check,
+    release_unresponsive,
+    responsive_allocation,
+    room,
+    starvation_reason,
+)
+from bursar.provisioning.pool_memory import QUICK, PendingRequest, PoolMemory, SiteObservation
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolDecision, PoolSnapshot
-from bursar.provisioning.racing import is_racing, requests_to_withdraw
 from bursar.provisioning.release import (
     ROUNDING,
     SETTLING,
     allocations_to_release,
     is_active,
+    is_racing,
     remaining_processors,
+    requests_to_withdraw,
 )
 from bursar.provisioning.request_shaping import requests_to_move
-from bursar.provisioning.site_health import QUICK
-from bursar.provisioning.starvation import starvation_reason
-from bursar.provisioning.unresponsive import (
-    SILENCE,
-    next_silence_check,
-    release_unresponsive,
-    responsive_allocation,
-)
 from bursar.provisioning.wait_prediction import WaitPredictor
 
 TRIES = 10
@@ -248,8 +248,8 @@ class PilotPool:
             waiting = [a for a in stay if a.granted is None and a.site == name]
             if not waiting:
                 continue
-            wanted = walltime.wanted_seconds(view.demand, site, room(view, stay, 1))
-            least = walltime.least_in_window(view.demand, site, wanted)
+            wanted = request_shaping.wanted_seconds(view.demand, site, room(view, stay, 1))
+            least = request_shaping.least_in_window(view.demand, site, wanted)
             due = []
             for a in requests_to_move(site, waiting, least):
                 if view.now < a.asked + patience - ROUNDING:

@@ -1,5 +1,5 @@
 """
-Decide when processors are released (DRP section 3.1).
+Decide when processors are released (DRP section 3.1), and which requests are withdrawn.
 
 Centralised, by the queue of tasks: all that is idle when no task waits, or one request's when
 fewer than so many are queued. Distributed, by the processors themselves: whoever is idle for a
@@ -13,6 +13,8 @@ from itertools import chain
 from bursar.model.allocation import Allocation
 from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite
+
+# Decide when processors are released (DRP section 3.1).
 
 AHEAD = 60.0
 """Seconds before an allocation's end at which a replacement is requested for the least number."""
@@ -160,3 +162,45 @@ def _groups(allocations: Iterable[Allocation], *, apart: bool) -> list[list[Allo
         chain(groups.values(), alone),
         key=lambda group: (-sum(a.processors for a in group), group[0].name),
     )
+
+
+# Races ask several sites for one need: the first to start is kept, others are withdrawn.
+
+
+def is_racing(allocation: Allocation) -> bool:
+    """Whether another request may still take the place of this one."""
+    return bool(allocation.race) and allocation.granted is None
+
+
+def requests_to_withdraw(
+    allocations: Iterable[Allocation], *, idle_too: bool
+) -> list[AllocationRelease]:
+    """
+    Return releases of requests that lost a race to a request that has begun.
+
+    Parameters
+    ----------
+    idle_too
+        Whether begun allocations without a task are released, too.
+    """
+    races: dict[str, list[Allocation]] = {}
+    for one in allocations:
+        if one.race:
+            races.setdefault(one.race, []).append(one)
+    gives = []
+    for members in races.values():
+        begun = [a for a in members if a.granted is not None and not a.leaving]
+        if not begun:
+            continue
+        # Two may begin between two looks: the one with tasks stays, or work would be thrown away.
+        first = min(begun, key=lambda a: (-a.load.busy, a.granted or 0.0, a.name))
+        for a in members:
+            lost = a.granted is None or (idle_too and not a.load.busy)
+            if a is not first and lost and not a.leaving:
+                gives.append(AllocationRelease(name=a.name, reason=f"{first.site} was sooner"))
+    return gives
+
+
+def racing(allocations: Iterable[Allocation], site: str) -> int:
+    """Count a site's waiting requests whose place others elsewhere may take."""
+    return sum(1 for a in allocations if a.site == site and is_racing(a))

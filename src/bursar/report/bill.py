@@ -17,8 +17,7 @@ from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.money import Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
-from bursar.provisioning.accounting import agree
-from bursar.provisioning.pilot_usage import PilotUsage
+from bursar.provisioning.accounting import PilotUsage, agree
 
 if TYPE_CHECKING:
     from rich.console import Console

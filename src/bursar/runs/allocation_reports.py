@@ -9,8 +9,13 @@ from typing import Any
 import msgspec
 
 from bursar.market.lease import Lease
-from bursar.provisioning.accounting import AllocationUsage, ProcessorSpan, account_of, agree
-from bursar.provisioning.pilot_usage import PilotUsage
+from bursar.provisioning.accounting import (
+    AllocationUsage,
+    PilotUsage,
+    ProcessorSpan,
+    account_of,
+    agree,
+)
 from bursar.runs.pool_controller import ASKED, BOUNDS, AllocationStep
 from bursar.runs.run_record import RunRecord
 

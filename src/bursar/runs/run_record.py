@@ -23,7 +23,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status
-from bursar.provisioning.pilot_usage import USAGE, PilotUsage
+from bursar.provisioning.accounting import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
 from bursar.runs.amendments import expected_after
 from bursar.runs.folder import RunFolder, RunManifest, RunState

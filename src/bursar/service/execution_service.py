@@ -24,8 +24,8 @@ from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies, RequestAuthenticator
 from bursar.service.identity import authentication
-from bursar.service.identity.tokens import JournalTokenStore
-from bursar.service.identity.trust import TrustFiles
+from bursar.service.identity.authentication import JournalTokenStore
+from bursar.service.identity.tls import TrustFiles
 from bursar.service.identity_file import ServiceIdentity
 from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
 from bursar.service.journal import SegmentedJournal

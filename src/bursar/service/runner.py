@@ -21,10 +21,9 @@ from bursar.service.config import ServiceConfig
 from bursar.service.config_toml import read_service
 from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.execution_service import HOMES, ExecutionService, log_message
-from bursar.service.http.listener import HttpListener, serve_http
-from bursar.service.identity.first_token import provide_first_token
-from bursar.service.identity.tls import ServerTls
-from bursar.service.identity.trust import TrustFiles
+from bursar.service.http.http_connection import HttpListener, serve_http
+from bursar.service.identity.authentication import provide_first_token
+from bursar.service.identity.tls import ServerTls, TrustFiles
 from bursar.service.identity_file import ServiceIdentity, load_identity, save_identity
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.service.logs import LOGGER

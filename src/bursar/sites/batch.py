@@ -16,10 +16,10 @@ from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
+from bursar.provisioning.accounting import USAGE
+from bursar.provisioning.lrm import manager_of
 from bursar.provisioning.lrm.command_runner import CommandRunner
-from bursar.provisioning.lrm.manager_selection import manager_of
 from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
-from bursar.provisioning.pilot_usage import USAGE
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.sites.batch_pilot import BatchPilot, HeldPilot
 from bursar.sites.bundling import SubmissionBundles

@@ -20,8 +20,8 @@ import msgspec
 
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
+from bursar.provisioning.accounting import PilotUsage
 from bursar.provisioning.lrm.resource_manager import JobReport, JobUsage, ResourceManager
-from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.sites.job_watch import LATEST
 from bursar.sites.pilot_job_journal import (
     HoldingInterval,

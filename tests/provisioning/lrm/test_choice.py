@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from bursar.model.provisioning import BatchScheduler, Manager
-from bursar.provisioning.lrm.manager_selection import manager_of
+from bursar.provisioning.lrm import manager_of
 
 
 @pytest.mark.parametrize("name", get_args(Manager))
@@ -25,7 +25,7 @@ def test_other_adapters_are_not_imported() -> None:
     code = (
         "import sys\n"
         "from bursar.model.provisioning import BatchScheduler\n"
-        "from bursar.provisioning.lrm.manager_selection import manager_of\n"
+        "from bursar.provisioning.lrm import manager_of\n"
         "manager_of(BatchScheduler(manager='lsf'))\n"
         "print([n for n in ('slurm', 'gridengine', 'pbs', 'flux')"
         " if f'bursar.provisioning.lrm.{n}' in sys.modules])\n"

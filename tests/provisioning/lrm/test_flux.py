@@ -12,8 +12,9 @@ from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm import flux as flux_output
 from bursar.provisioning.lrm.command_runner import CommandResult
-from bursar.provisioning.lrm.flux import Flux, flux_output
+from bursar.provisioning.lrm.flux import Flux
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest
 
 JOBS = text_of("flux/jobs.json")

@@ -18,9 +18,10 @@ from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm import gridengine_output, gridengine_settings
 from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
-from bursar.provisioning.lrm.gridengine import GridEngine, parallel_environment, qstat_output
-from bursar.provisioning.lrm.gridengine.qacct_output import parse_records
+from bursar.provisioning.lrm.gridengine import GridEngine
+from bursar.provisioning.lrm.gridengine_output import parse_records
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, QueueState
 from bursar_devtools.testgrid.gridengine import PACKAGES, PROGRAMS, QUEUES, missing_programs
 from bursar_devtools.testgrid.gridengine import GridEngineCluster as Cluster
@@ -461,26 +462,26 @@ def test_what_is_cut_off_has_not_ended() -> None:
 def test_parallel_environments_are_chosen_by_their_rule() -> None:
     """Slots together, spread, or so many on each host."""
     there = [
-        parallel_environment.ParallelEnvironment("make", "$round_robin"),
-        parallel_environment.ParallelEnvironment("mpi", "$fill_up"),
-        parallel_environment.ParallelEnvironment("smp", "$pe_slots"),
-        parallel_environment.ParallelEnvironment("mpi8", "8"),
+        gridengine_settings.ParallelEnvironment("make", "$round_robin"),
+        gridengine_settings.ParallelEnvironment("mpi", "$fill_up"),
+        gridengine_settings.ParallelEnvironment("smp", "$pe_slots"),
+        gridengine_settings.ParallelEnvironment("mpi8", "8"),
     ]
     request = JobRequest(name="x", processors=8, seconds=1, script="", folder="/")
-    assert parallel_environment.choose(there, request).name == "mpi"
-    assert parallel_environment.choose(there, replace(request, together=True)).name == "smp"
+    assert gridengine_settings.choose(there, request).name == "mpi"
+    assert gridengine_settings.choose(there, replace(request, together=True)).name == "smp"
     both = replace(request, nodes=(2, 4))
-    assert parallel_environment.choose(there, both).name == "mpi8"
-    assert parallel_environment.slots(both) == "16-32"
+    assert gridengine_settings.choose(there, both).name == "mpi8"
+    assert gridengine_settings.slots(both) == "16-32"
     with pytest.raises(SiteError, match=r"make \(\$round_robin\)"):
-        parallel_environment.choose(there[:1], replace(request, together=True))
-    assert parallel_environment.named(("-pe smp", "-l gpu=1")) == ("smp", ("-l gpu=1",))
-    assert parallel_environment.named(("-pe smp 4",)) == (None, ("-pe smp 4",))
+        gridengine_settings.choose(there[:1], replace(request, together=True))
+    assert gridengine_settings.named(("-pe smp", "-l gpu=1")) == ("smp", ("-l gpu=1",))
+    assert gridengine_settings.named(("-pe smp 4",)) == (None, ("-pe smp 4",))
 
 
 def test_tasks_of_arrays_are_counted() -> None:
     """1-9:2 has five tasks, and 4 is none of them."""
-    job = next(job for job in qstat_output.parse_jobs(QSTAT) if job.number == "30")
+    job = next(job for job in gridengine_output.parse_jobs(QSTAT) if job.number == "30")
     assert job.count == 5
     assert list(job.ids) == ["30.1", "30.3", "30.5", "30.7", "30.9"]
     assert 4 not in job

@@ -11,8 +11,9 @@ from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm import lsf as lsf_output
 from bursar.provisioning.lrm.command_runner import CommandResult
-from bursar.provisioning.lrm.lsf import LSF, lsf_output
+from bursar.provisioning.lrm.lsf import LSF
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest
 
 BJOBS = text_of("lsf/bjobs.json")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm import slurm_output, slurm_states
 from bursar.provisioning.lrm.resource_manager import ClusterNode, JobRequest
-from bursar.provisioning.lrm.slurm import Slurm, slurm_output, slurm_states
-from bursar.provisioning.lrm.slurm.script import minutes, script
+from bursar.provisioning.lrm.slurm import Slurm
+from bursar.provisioning.lrm.slurm_states import minutes, script
 
 RECORDED = Path(__file__).parent / "recorded" / "slurm"
 REQUEST = JobRequest(name="job", processors=3, seconds=61.0, script="true", folder="/work dir")

@@ -18,7 +18,7 @@ from tests.service.http.api_rig import World, problem, say
 
 from bursar.remote import messages as api
 from bursar.service.files import file_store
-from bursar.service.files.confined_folders import UNFINISHED, parse_name
+from bursar.service.files.instance_files import UNFINISHED, parse_name
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 

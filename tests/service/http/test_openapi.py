@@ -35,12 +35,11 @@ from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.files.archives import KINDS
 from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http.listener import serve_http
+from bursar.service.http.http_connection import serve_http
 from bursar.service.http.openapi import document
 from bursar.service.http.routes import ROUTES
 from bursar.service.http_limits import HttpLimits
-from bursar.service.identity.authentication import Authenticator
-from bursar.service.identity.tokens import JournalTokenStore
+from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.interfaces import SCOPES
 from bursar.service.journal import SegmentedJournal
 from bursar.service.real_disk import RealDisk

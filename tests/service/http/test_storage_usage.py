@@ -2,8 +2,8 @@
 
 import pytest
 
-from bursar.service.files import disk_quotas
-from bursar.service.files.disk_quotas import ByteQuota, DiskQuotas
+from bursar.service.files import file_store
+from bursar.service.files.file_store import ByteQuota, DiskQuotas
 from bursar.service.interfaces import ServiceError
 
 ONE, OTHER = ByteQuota("one", 100, "files"), ByteQuota("other", 100, "files")
@@ -13,7 +13,7 @@ def test_who_was_forgotten_while_it_was_counted_has_no_room_by_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mark of what was taken in an earlier life in memory is not what is there."""
-    monkeypatch.setattr(disk_quotas, "_MOST_USAGES", 1)
+    monkeypatch.setattr(file_store, "_MOST_USAGES", 1)
     held = DiskQuotas()
     held.counted("one", 0, held.begin_count("one"))
     held.take((ONE,), 100)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.remote.admin_messages import NewToken
-from bursar.service.identity.tokens import JournalTokenStore
+from bursar.service.identity.authentication import JournalTokenStore
 from bursar.service.interfaces import TOKEN_KINDS, JournalParticipant, Position, ServiceError
 
 T = TypeVar("T")

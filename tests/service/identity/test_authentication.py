@@ -9,15 +9,14 @@ from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, new
 
 from bursar.model.errors import InputError
 from bursar.sealing.certificates import Identity
-from bursar.service.identity.authentication import Authenticator
+from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.identity.issuing import (
     certificate_pem,
     issue,
     make_authority,
     make_revocation_list,
 )
-from bursar.service.identity.tokens import JournalTokenStore
-from bursar.service.identity.trust import TrustFiles
+from bursar.service.identity.tls import TrustFiles
 from bursar.service.interfaces import SCOPES, Principal, ServiceError
 
 AUTHORITY = make_authority("test 1", NOW)

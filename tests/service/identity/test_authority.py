@@ -16,8 +16,7 @@ from bursar.sealing.certificates import (
 )
 from bursar.sealing.opener import make_opener
 from bursar.sealing.sealer import TaskSealer
-from bursar.service.identity.authority import AuthorityFolder
-from bursar.service.identity.certificate_records import describe_file
+from bursar.service.identity.authority import AuthorityFolder, describe_file
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.service.identity.identity_rig import DAY, Notebook, run
 from bursar.model.errors import InputError
 from bursar.remote.access import Access
 from bursar.sealing.certificates import Identity
-from bursar.service.identity.authentication import Authenticator
+from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.identity.issuing import (
     certificate_pem,
     identity_pem,
@@ -21,9 +21,7 @@ from bursar.service.identity.issuing import (
     make_authority,
     make_revocation_list,
 )
-from bursar.service.identity.tls import ServerTls
-from bursar.service.identity.tokens import JournalTokenStore
-from bursar.service.identity.trust import TrustFiles
+from bursar.service.identity.tls import ServerTls, TrustFiles
 from bursar.service.interfaces import ServiceError
 
 NOW = time.time()

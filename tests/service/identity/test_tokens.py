@@ -10,8 +10,12 @@ from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, mode
 
 from bursar.model.errors import BursarError
 from bursar.remote.admin_messages import NewToken
-from bursar.service.identity.first_token import provide_first_token
-from bursar.service.identity.tokens import MOST_TOKENS, Bearer, JournalTokenStore
+from bursar.service.identity.authentication import (
+    MOST_TOKENS,
+    Bearer,
+    JournalTokenStore,
+    provide_first_token,
+)
 from bursar.service.interfaces import SCOPES, ServiceError
 from bursar.service.journal import SegmentedJournal
 from bursar.service.real_disk import RealDisk

@@ -44,9 +44,9 @@ from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
 from bursar.service.engine.records import UNWANTED
 from bursar.service.engine.restoring import InstanceRestorer
-from bursar.service.http.handlers import result_handlers
+from bursar.service.http import handlers
 from bursar.service.http.request_admission import RequestAdmission
-from bursar.service.identity.tokens import Bearer, JournalTokenStore
+from bursar.service.identity.authentication import Bearer, JournalTokenStore
 from bursar.service.interfaces import ResultBatch, WorkerDemand
 from bursar.service.journal import recovery
 from bursar.service.journal.compaction import SegmentCompaction
@@ -151,7 +151,7 @@ def _results_go_on_one_too_late(patch: pytest.MonkeyPatch) -> None:
     ) -> ResultBatch:
         return await real(self, user, handle, after + (after > 0), limit, wait)
 
-    patch.setattr(ServiceEngine, "results", result_handlers)
+    patch.setattr(ServiceEngine, "results", handlers)
 
 
 def _lost_workers_keep_their_tasks(patch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def _a_price_is_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    real, last_event = ServiceEngine.changes, result_handlers._last_event
+    real, last_event = ServiceEngine.changes, handlers._last_event
 
     async def changes(
         self: ServiceEngine, user: str, handle: str
@@ -306,7 +306,7 @@ def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
         return None if last_event(call) is None else sys.maxsize
 
     patch.setattr(ServiceEngine, "changes", changes)
-    patch.setattr(result_handlers, "_last_event", last)
+    patch.setattr(handlers, "_last_event", last)
 
 
 def _destroyed_tasks_run_on(patch: pytest.MonkeyPatch) -> None:

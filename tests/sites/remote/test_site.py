@@ -19,7 +19,7 @@ from bursar.dispatch.orphans import kill_leftovers
 from bursar.market.agreement import Terms
 from bursar.model.errors import BudgetStop, SiteError
 from bursar.model.site import RemoteEndpoint
-from bursar.provisioning.pilot_usage import USAGE
+from bursar.provisioning.accounting import USAGE
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo
 from bursar.sites.remote import leases

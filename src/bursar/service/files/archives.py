@@ -18,15 +18,16 @@ from typing import IO, NoReturn, cast
 
 from bursar.dispatch.work_directories import remove_tree
 from bursar.remote.messages import FileInfo
-from bursar.service.files.confined_folders import (
+from bursar.service.files.instance_files import (
+    READ,
     UNFINISHED,
+    create_upload,
     folder,
     inherit_owner,
     name_conflict,
     parse_name,
     translated_file_errors,
 )
-from bursar.service.files.instance_files import READ, create_upload
 from bursar.service.interfaces import ServiceError
 from bursar.worker.staging import shown
 

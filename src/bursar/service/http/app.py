@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 from bursar.service.files.file_store import FileStore
-from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.openapi import document
-from bursar.service.http.problems import incident_response, problem_response
 from bursar.service.http.request import (
+    AuthorizedRequest,
     ClientDisconnected,
     HttpRequest,
     Receive,
@@ -22,9 +21,14 @@ from bursar.service.http.request import (
     Send,
 )
 from bursar.service.http.request_admission import ANONYMOUS, AuthorizedStream, RequestAdmission
-from bursar.service.http.responses import HttpResponse, StreamingResponse, as_response
-from bursar.service.http.router import Router
-from bursar.service.http.routes import ApiRoute, RequestBody
+from bursar.service.http.responses import (
+    HttpResponse,
+    StreamingResponse,
+    as_response,
+    incident_response,
+    problem_response,
+)
+from bursar.service.http.routes import ApiRoute, RequestBody, Router
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
 from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Principal, ServiceError

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from bursar.remote import messages as api
-from bursar.service.http.authorized_request import LONGEST_KEY
-from bursar.service.http.problems import PROBLEM
-from bursar.service.http.responses import JSON, NDJSON
+from bursar.service.http.request import LONGEST_KEY
+from bursar.service.http.responses import JSON, NDJSON, PROBLEM
 from bursar.service.http.routes import PATH_VALUES, ROUTES, ApiRoute
 
 _REF = "#/components/schemas/{name}"

@@ -1,16 +1,98 @@
-"""A received HTTP request: its path, headers and body, checked as they are read."""
+"""A received HTTP request: its path, headers, query and body, checked as they are read."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import msgspec
+from msgspec import Meta
 
-from bursar.remote.messages import PREFIX
-from bursar.service.http.problems import decoding_problem
-from bursar.service.http.queries import Empty
-from bursar.service.interfaces import ServiceError
+from bursar.remote.messages import PREFIX, Count, RequestStruct
+from bursar.service.files.file_store import FileStore
+from bursar.service.http.dependencies import ApiDependencies
+from bursar.service.http.limiters import DynamicThreshold
+from bursar.service.http.responses import decoding_problem
+from bursar.service.http_limits import MOST_WAIT, HttpLimits
+from bursar.service.interfaces import Principal, ServiceError
+from bursar.supervisor import TaskSupervisor
+
+# Types of the query strings of the routes.
+
+MOST_RESULTS = 10_000
+"""Results, or states of tasks, of one page."""
+
+MOST_FILES = 10_000
+"""Files of one page."""
+
+EpochSeconds = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds since the epoch."""
+
+
+class TasksQuery(RequestStruct, frozen=True):
+    """Select tasks: at most ``limit``, from number ``after`` on."""
+
+    after: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 1000
+
+
+class ResultsQuery(RequestStruct, frozen=True):
+    """
+    Select results.
+
+    Parameters
+    ----------
+    after
+        Cursor of the last result that the client has.
+    limit
+        Results of one page.
+    wait
+        Seconds to wait for the first result.
+    follow
+        Whether to send a stream of lines that goes on as results arrive, in place of a page. The
+        stream ends when every task has its result, and may end earlier; the page after the last
+        line says whether results are missing.
+    """
+
+    after: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 1000
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 0.0
+    follow: bool = False
+
+
+class ThroughQuery(RequestStruct, frozen=True):
+    """Select the results up to this cursor."""
+
+    through: Count
+
+
+class FilesQuery(RequestStruct, frozen=True):
+    """Select files: at most ``limit``, by name, after one of them."""
+
+    after: Annotated[str, Meta(max_length=4096)] = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST_FILES)] = MOST_FILES
+
+
+class PutQuery(RequestStruct, frozen=True):
+    """Say whether tasks may execute the file."""
+
+    executable: bool = False
+
+
+class PeriodQuery(RequestStruct, frozen=True):
+    """A period from ``since`` to before ``until``, seconds since the epoch; None: until now."""
+
+    since: EpochSeconds = 0.0
+    until: EpochSeconds | None = None
+
+
+class Empty(RequestStruct, frozen=True):
+    """Nothing, behind the question mark or in the body: the address says it all."""
+
+
+# A received HTTP request: its path, headers and body, checked as they are read.
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -236,3 +318,86 @@ def _normalised_host(host: str) -> str:
         return ""
     odd = parsed.path or parsed.query or parsed.fragment or "@" in host
     return "" if odd else (parsed.hostname or "").removesuffix(".")
+
+
+# A request that has passed admission, as the handler sees the request.
+
+T = TypeVar("T")
+
+LONGEST_KEY = 200
+"""Characters of an idempotency key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizedRequest:
+    """
+    A request whose sender is authenticated and may use the route.
+
+    Parameters
+    ----------
+    path
+        Values of the path's variables, by name.
+    request
+        The request as it was received, with a body that the handler may read piece by piece.
+    over
+        Returns when the client has disconnected or the service ends all waiting; has a task of
+        its own.
+    answers
+        Memory for replies that users have requested and not yet read.
+    document
+        The OpenAPI document.
+    """
+
+    service: ApiDependencies
+    file_store: FileStore
+    principal: Principal
+    path: Mapping[str, Any]
+    request: HttpRequest
+    over: Callable[[], Coroutine[Any, Any, None]]
+    answers: DynamicThreshold
+    document: bytes
+
+    @property
+    def user(self) -> str:
+        """Name of the user who sent the request."""
+        return self.principal.user
+
+    @property
+    def limits(self) -> HttpLimits:
+        """Limits that apply to the user."""
+        return self.service.limits_of(self.user)
+
+    @property
+    def handle(self) -> str:
+        """Handle of the instance in the path."""
+        handle: str = self.path["id"]
+        return handle
+
+    @property
+    def key(self) -> str:
+        """
+        Idempotency key of the request; empty: none.
+
+        Raises
+        ------
+        ServiceError
+            When it is too long or holds odd characters.
+        """
+        key = self.request.headers.get("idempotency-key", "")
+        if len(key) > LONGEST_KEY or not key.isascii() or not (key.isprintable() or not key):
+            raise ServiceError(
+                "bad-value",
+                400,
+                f"expected at most {LONGEST_KEY} plain characters",
+                where="Idempotency-Key",
+            )
+        return key
+
+    async def until_over(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a coroutine; None if the request is over first."""
+        async with TaskSupervisor() as tasks:
+            doing = tasks.start(work)
+            over = tasks.start(self.over())
+            await asyncio.wait((doing, over), return_when=asyncio.FIRST_COMPLETED)
+            # A result that came at the same moment as the end is not lost.
+            return doing.result() if doing.done() else None

@@ -1,5 +1,5 @@
 """
-The table of all routes of the API.
+The table of all routes of the API, and the search for the route of a request.
 
 Routing, authorisation and the OpenAPI document are made from the table, and the tests go through
 all of its routes. What a route takes and answers stands in the signature of its handler, where
@@ -7,7 +7,7 @@ mypy checks it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -18,14 +18,8 @@ from msgspec import Meta
 from bursar.market.trade_messages import AnyMessage
 from bursar.remote import messages as api
 from bursar.service.files import archives
-from bursar.service.http.handlers import (
-    file_handlers,
-    instances,
-    result_handlers,
-    service_handlers,
-    trade,
-)
-from bursar.service.http.problems import decoded
+from bursar.service.http import handlers
+from bursar.service.http.request import no_such_address
 from bursar.service.http.responses import (
     BYTES,
     EVENTS,
@@ -33,7 +27,11 @@ from bursar.service.http.responses import (
     NDJSON,
     HttpResponse,
     StreamingResponse,
+    decoded,
 )
+from bursar.service.interfaces import ServiceError
+
+# The table of all routes of the API.
 
 RouteAccess = Literal["public", "read", "submit", "sell", "admin", "scrape"]
 """
@@ -45,7 +43,7 @@ Handler = Callable[..., Awaitable[Any]]
 """
 Handles a request: a coroutine function whose signature says what the route takes and answers.
 
-It takes an :class:`~bursar.service.http.authorized_request.AuthorizedRequest`, and ``query`` and
+It takes an :class:`~bursar.service.http.request.AuthorizedRequest`, and ``query`` and
 ``body`` if the route has them. It returns the value that is answered as JSON, None for an answer
 without a body, or a whole response.
 """
@@ -167,7 +165,7 @@ def _is_response(answer: Any) -> bool:
 
 _SUBMISSION = RequestBody(
     api.Submission,
-    {JSON: instances.read_submission, NDJSON: instances.read_task_lines},
+    {JSON: handlers.read_submission, NDJSON: handlers.read_task_lines},
     "submission_bytes",
 )
 
@@ -179,14 +177,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /health",
         "health",
         access="public",
-        handler=service_handlers.health,
+        handler=handlers.health,
         summary="Whether the service lives",
     ),
     _route(
         "GET /ready",
         "ready",
         access="public",
-        handler=service_handlers.ready,
+        handler=handlers.ready,
         summary="Whether it takes work; 503 when it does not",
         answer=api.Health,
     ),
@@ -194,7 +192,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /openapi.json",
         "openapi",
         access="public",
-        handler=service_handlers.document,
+        handler=handlers.document,
         summary="This document",
         answer=dict[str, Any],
     ),
@@ -202,7 +200,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /metrics",
         "metrics",
         access="scrape",
-        handler=service_handlers.metrics,
+        handler=handlers.metrics,
         summary="Measures, in the text format of Prometheus",
         kinds=("text/plain",),
     ),
@@ -210,7 +208,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /site",
         "site",
         access="read",
-        handler=service_handlers.show,
+        handler=handlers.show_site,
         summary="Facts and free slots",
     ),
     # Instances.
@@ -218,7 +216,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "POST /instances",
         "create-instance",
         access="submit",
-        handler=instances.create,
+        handler=handlers.create_instance,
         summary="A new instance",
         answer=api.InstanceInfo,
         status=201,
@@ -228,28 +226,28 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /instances",
         "instances",
         access="read",
-        handler=instances.show_all,
+        handler=handlers.show_instances,
         summary="The caller's instances",
     ),
     _route(
         f"GET {_INSTANCE}",
         "instance",
         access="read",
-        handler=instances.show,
+        handler=handlers.show_instance,
         summary="An instance",
     ),
     _route(
         f"DELETE {_INSTANCE}",
         "destroy-instance",
         access="submit",
-        handler=instances.destroy,
+        handler=handlers.destroy_instance,
         summary="Its tasks are killed, and all of it is forgotten",
     ),
     _route(
         f"POST {_INSTANCE}/tasks",
         "submit",
         access="submit",
-        handler=instances.submit,
+        handler=handlers.submit_tasks,
         summary="Adds tasks; they are durable when this is answered",
         body=_SUBMISSION,
         status=202,
@@ -259,14 +257,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"GET {_INSTANCE}/tasks",
         "tasks",
         access="read",
-        handler=instances.show_tasks,
+        handler=handlers.show_tasks,
         summary="Where tasks stand",
     ),
     _route(
         f"POST {_INSTANCE}/cancel",
         "cancel",
         access="submit",
-        handler=instances.cancel,
+        handler=handlers.cancel_tasks,
         summary="Tasks are not wanted any more; each still has a result",
         body=_json(api.CancelRequest, "submission_bytes"),
     ),
@@ -275,7 +273,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"GET {_INSTANCE}/results",
         "results",
         access="read",
-        handler=result_handlers.show,
+        handler=handlers.show_results,
         summary="Results after a cursor, as a page, lines, or a stream of lines",
         answer=api.ResultPage,
         kinds=(JSON, NDJSON),
@@ -284,14 +282,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"DELETE {_INSTANCE}/results",
         "forget",
         access="submit",
-        handler=result_handlers.forget,
+        handler=handlers.forget_results,
         summary="The client has the results up to a cursor: they go",
     ),
     _route(
         f"GET {_INSTANCE}/events",
         "events",
         access="read",
-        handler=result_handlers.events,
+        handler=handlers.follow_instance,
         summary="The instance whenever it has changed, as server-sent events",
         kinds=(EVENTS,),
         headers=("Last-Event-ID",),
@@ -300,7 +298,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"GET {_INSTANCE}/tasks/{{task}}/{{stream}}",
         "output",
         access="read",
-        handler=result_handlers.output,
+        handler=handlers.show_output,
         summary="What a task printed, when that was too long for its result",
         kinds=(BYTES,),
         headers=("Range", "If-Range"),
@@ -310,14 +308,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"GET {_INSTANCE}/files",
         "files",
         access="read",
-        handler=file_handlers.show_all,
+        handler=handlers.show_files,
         summary="Files of an instance, by name",
     ),
     _route(
         f"GET {_INSTANCE}/files/{{name*}}",
         "get-file",
         access="read",
-        handler=file_handlers.get,
+        handler=handlers.get_file,
         summary="A file's content",
         kinds=(BYTES,),
         headers=("Range", "If-Range"),
@@ -326,7 +324,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"PUT {_INSTANCE}/files/{{name*}}",
         "put-file",
         access="submit",
-        handler=file_handlers.put,
+        handler=handlers.put_file,
         summary="A file, in place of one of that name",
         pieces=("*/*",),
     ),
@@ -334,14 +332,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"DELETE {_INSTANCE}/files/{{name*}}",
         "delete-file",
         access="submit",
-        handler=file_handlers.delete,
+        handler=handlers.delete_file,
         summary="A file or an empty folder goes",
     ),
     _route(
         f"POST {_INSTANCE}/archive",
         "put-archive",
         access="submit",
-        handler=file_handlers.put_archive,
+        handler=handlers.put_archive,
         summary="The files in a tar or zip archive, all or none",
         pieces=archives.KINDS,
     ),
@@ -349,7 +347,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         f"POST {_INSTANCE}/copies",
         "copy-files",
         access="submit",
-        handler=file_handlers.copy,
+        handler=handlers.copy_files,
         summary="Files of another instance of the caller's, as far as they are there",
     ),
     # Money.
@@ -357,7 +355,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "POST /trade/messages",
         "trade",
         access="submit",
-        handler=trade.deliver,
+        handler=handlers.deliver,
         summary="A message of a deal; what is answered",
         answer=list[AnyMessage],
     ),
@@ -365,56 +363,56 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /trade/agreements",
         "agreements",
         access="read",
-        handler=trade.agreements,
+        handler=handlers.agreements,
         summary="The caller's agreements",
     ),
     _route(
         "GET /trade/agreements/{agreement}",
         "agreement",
         access="read",
-        handler=trade.agreement,
+        handler=handlers.agreement,
         summary="An agreement",
     ),
     _route(
         "DELETE /trade/agreements/{agreement}",
         "cancel-agreement",
         access="submit",
-        handler=trade.cancel,
+        handler=handlers.cancel_agreement,
         summary="An agreement ends before its time",
     ),
     _route(
         "GET /trade/invoice",
         "invoice",
         access="read",
-        handler=trade.invoice,
+        handler=handlers.invoice,
         summary="What the caller was charged",
     ),
     _route(
         "GET /trade/usage",
         "usage",
         access="read",
-        handler=trade.usage,
+        handler=handlers.usage,
         summary="What the caller was delivered, signed",
     ),
     _route(
         "GET /account",
         "account",
         access="read",
-        handler=trade.account,
+        handler=handlers.account,
         summary="The caller's account",
     ),
     _route(
         "PUT /trade/prices",
         "reprice",
         access="sell",
-        handler=trade.reprice,
+        handler=handlers.reprice,
         summary="What the owner asks from now on",
     ),
     _route(
         "GET /trade/sales",
         "sales",
         access="sell",
-        handler=trade.sales,
+        handler=handlers.sales,
         summary="All agreements by customer, for the owner",
     ),
     # Administration.
@@ -422,14 +420,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         "GET /admin/tokens",
         "tokens",
         access="admin",
-        handler=service_handlers.tokens,
+        handler=handlers.tokens,
         summary="All tokens that are good, without their secrets",
     ),
     _route(
         "POST /admin/tokens",
         "create-token",
         access="admin",
-        handler=service_handlers.create_token,
+        handler=handlers.create_token,
         summary="A new token, with its secret",
         status=201,
     ),
@@ -437,29 +435,115 @@ ROUTES: tuple[ApiRoute, ...] = (
         "DELETE /admin/tokens/{token}",
         "revoke-token",
         access="admin",
-        handler=service_handlers.revoke_token,
+        handler=handlers.revoke_token,
         summary="A token is good no longer",
     ),
     _route(
         "POST /admin/accounts/{user}/deposit",
         "deposit",
         access="admin",
-        handler=service_handlers.deposit,
+        handler=handlers.deposit,
         summary="Money for an account, once for a key",
     ),
     _route(
         "GET /admin/overview",
         "overview",
         access="admin",
-        handler=service_handlers.overview,
+        handler=handlers.overview,
         summary="All there is",
     ),
     _route(
         "POST /admin/drain",
         "drain",
         access="admin",
-        handler=service_handlers.drain,
+        handler=handlers.drain,
         summary="The service begins to take nothing more",
         status=202,
     ),
 )
+
+
+# Finds the route of a request.
+
+
+@dataclass(slots=True)
+class _RouteNode:
+    """A node of the tree of path parts."""
+
+    parts: dict[str, "_RouteNode"] = field(default_factory=dict)
+    value: tuple[str, "_RouteNode"] | None = None
+    rest: bool = False  # whether it stands for all parts that are left
+    routes: dict[str, ApiRoute] = field(default_factory=dict)  # by method
+
+
+class Router:
+    """
+    Finds the route of a request in a tree of path parts.
+
+    Parameters
+    ----------
+    routes
+        The table of routes.
+    """
+
+    def __init__(self, routes: tuple[ApiRoute, ...] = ROUTES) -> None:
+        self._top = _RouteNode()
+        for route in routes:
+            node = self._top
+            for part in route.path.split("/")[1:]:
+                node = _grown(node, part)
+            node.routes[route.method] = route
+
+    def find(self, method: str, parts: list[str]) -> tuple[ApiRoute, dict[str, Any]]:
+        """
+        Return the route of a method and path, and the values of the path's variables.
+
+        Parameters
+        ----------
+        method
+            In upper case.
+        parts
+            Parts of the path below the API's prefix.
+
+        Raises
+        ------
+        ServiceError
+            404 when nothing has this path; 405 when the path has no such method.
+        """
+        routes, values = self._find(parts)
+        if not routes:
+            raise no_such_address()
+        if method not in routes:
+            allow = sorted(routes)
+            raise ServiceError("bad-method", 405, f"expected {' or '.join(allow)}", allow=allow)
+        return routes[method], values
+
+    def _find(self, parts: list[str]) -> tuple[Mapping[str, ApiRoute], dict[str, Any]]:
+        """Return the routes of a path, by method; none when there is nothing of this path."""
+        node = self._top
+        values: dict[str, Any] = {}
+        for index, part in enumerate(parts):
+            if part in node.parts:
+                node = node.parts[part]
+                continue
+            if node.value is None:
+                return {}, {}
+            name, node = node.value
+            text = "/".join(parts[index:]) if node.rest else part
+            try:
+                values[name] = msgspec.convert(text, PATH_VALUES[name], strict=False)
+            # 404 and not 400: an instance with such a handle cannot exist.
+            except msgspec.ValidationError:
+                return {}, {}
+            if node.rest:
+                break
+        return node.routes, values
+
+
+def _grown(node: _RouteNode, part: str) -> _RouteNode:
+    if not part.startswith("{"):
+        return node.parts.setdefault(part, _RouteNode())
+    name = part.strip("{}").removesuffix("*")
+    if node.value is None:
+        node.value = (name, _RouteNode(rest=part.endswith("*}")))
+    return node.value[1]

@@ -10,7 +10,7 @@ import msgspec
 from bursar.market.agreement import Terms
 from bursar.model.allocation import Allocation
 from bursar.model.money import from_micros
-from bursar.provisioning.pilot_usage import PilotUsage
+from bursar.provisioning.accounting import PilotUsage
 from bursar.remote.messages import AgreementInfo
 from bursar.sites.remote.agreement_purchase import amount_of
 from bursar.sites.remote.held import HeldInstance

@@ -12,7 +12,7 @@ from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pilot_usage import USAGE
+from bursar.provisioning.accounting import USAGE
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.messages import SiteInfo
 from bursar.sites.protocol import MeteredTime, PilotBeginListener

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bursar.model.allocation import AllocationRequest
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, BatchScheduler
 from bursar.provisioning.lrm.resource_manager import JobRequest
-from bursar.provisioning.lrm.slurm.slurm_adapter import Slurm
+from bursar.provisioning.lrm.slurm import Slurm
 from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
 from bursar.sites.projection import backfill_windows_of, project_queue
 from bursar_devtools.testgrid.slurm import SlurmCluster

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from bursar.provisioning.lrm import slurm_output, slurm_states
 from bursar.provisioning.lrm.command_runner import CommandRunner
-from bursar.provisioning.lrm.slurm import slurm_output, slurm_states
 
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 """Variables that make Slurm print seconds since the epoch; other times have a zone of their own."""

@@ -1,4 +1,4 @@
-"""Run PBS's commands and parse the output."""
+"""PBS adapter, for OpenPBS and Torque: not run live, tested on recorded outputs."""
 
 import re
 import time
@@ -6,26 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
-from bursar.provisioning.lrm.command_errors import (
+from bursar.provisioning.lrm import pbs_output
+from bursar.provisioning.lrm.command_runner import (
+    CommandResult,
+    CommandRunner,
     KnownComplaint,
     check_cancelled,
     command_error,
     unreadable_output_error,
 )
-from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
-from bursar.provisioning.lrm.jobscript import check, element, job_script, plain_folder, plain_name
-from bursar.provisioning.lrm.listed_job import ListedJob, unknown_report
-from bursar.provisioning.lrm.minimal_manager import MinimalManager
-from bursar.provisioning.lrm.pbs import pbs_output
+from bursar.provisioning.lrm.listed_job import UTC, ListedJob, format_walltime, unknown_report
 from bursar.provisioning.lrm.resource_manager import (
     JobReport,
     JobRequest,
     JobUsage,
     ManagerCapabilities,
+    MinimalManager,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import JobIds, JobSubmitter
-from bursar.provisioning.lrm.time_formats import UTC, format_walltime
+from bursar.provisioning.lrm.submission import (
+    JobIds,
+    JobSubmitter,
+    check,
+    element,
+    job_script,
+    plain_folder,
+    plain_name,
+)
+
+# Run PBS's commands and parse the output.
 
 _GIVEN = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.MULTILINE)
 _GONE = r"unknown job id|job has finished|invalid state for job|request invalid for state"

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bursar.provisioning.lrm.listed_job import ListedJob, unknown_report
+from bursar.provisioning.lrm.listed_job import ListedJob, parse_moment, seconds, unknown_report
 from bursar.provisioning.lrm.resource_manager import ClusterNode, JobEnding, JobState
-from bursar.provisioning.lrm.time_formats import parse_moment, seconds
 
 Entry = Mapping[str, Any]
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from bursar.provisioning.lrm import slurm_states
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobReport,
@@ -19,7 +20,6 @@ from bursar.provisioning.lrm.resource_manager import (
     QueuedJob,
     QueueReservation,
 )
-from bursar.provisioning.lrm.slurm import slurm_states
 
 MOST_NAMES = 100_000
 """Nodes that one expression may stand for."""

@@ -1,4 +1,4 @@
-"""Run Slurm's commands and parse the output."""
+"""Slurm adapter, by the commands that every user has."""
 
 import asyncio
 import math
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm import slurm_output, slurm_states
 from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
 from bursar.provisioning.lrm.resource_manager import (
     JobReport,
@@ -17,9 +18,10 @@ from bursar.provisioning.lrm.resource_manager import (
     ManagerCapabilities,
     QueueState,
 )
-from bursar.provisioning.lrm.slurm import slurm_output, slurm_states
-from bursar.provisioning.lrm.slurm.script import MOST_ELEMENTS, check, script
-from bursar.provisioning.lrm.slurm.slurm_records import EPOCH, MOST_LISTED, SlurmRecords
+from bursar.provisioning.lrm.slurm_records import EPOCH, MOST_LISTED, SlurmRecords
+from bursar.provisioning.lrm.slurm_states import MOST_ELEMENTS, check, script
+
+# Run Slurm's commands and parse the output.
 
 FOUND_AFTER = (0.0, 1.0, 2.0)
 """Seconds after an unanswered submission at which the job is looked for."""

@@ -1,4 +1,4 @@
-"""Run Grid Engine's commands and parse the output."""
+"""Grid Engine adapter: run live under Debian's Son of Grid Engine 8.1.9."""
 
 import math
 import re
@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
-from bursar.provisioning.lrm.command_errors import command_error, unreadable_output_error
-from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
-from bursar.provisioning.lrm.gridengine import parallel_environment, qstat_output
-from bursar.provisioning.lrm.gridengine.known_errors import COMPLAINTS
-from bursar.provisioning.lrm.gridengine.qacct_output import QacctRecord, parse_records
-from bursar.provisioning.lrm.gridengine.qstat_output import QstatJob
-from bursar.provisioning.lrm.jobscript import check, element, job_script, plain_folder, plain_name
+from bursar.provisioning.lrm import gridengine_output, gridengine_settings
+from bursar.provisioning.lrm.command_runner import (
+    CommandResult,
+    CommandRunner,
+    command_error,
+    unreadable_output_error,
+)
+from bursar.provisioning.lrm.gridengine_output import QacctRecord, QstatJob, parse_records
+from bursar.provisioning.lrm.gridengine_settings import COMPLAINTS
+from bursar.provisioning.lrm.listed_job import UTC
 from bursar.provisioning.lrm.resource_manager import (
     JobReport,
     JobRequest,
@@ -22,8 +25,17 @@ from bursar.provisioning.lrm.resource_manager import (
     QueueReservation,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import JobIds, JobSubmitter
-from bursar.provisioning.lrm.time_formats import UTC
+from bursar.provisioning.lrm.submission import (
+    JobIds,
+    JobSubmitter,
+    check,
+    element,
+    job_script,
+    plain_folder,
+    plain_name,
+)
+
+# Run Grid Engine's commands and parse the output.
 
 _GIVEN = re.compile(r"^(\d+)(?:\.(\d+)-(\d+):(\d+))?$", re.MULTILINE)
 _ID = re.compile(r"(\d+)(?:\.(\d+))?")
@@ -64,8 +76,8 @@ class GridEngine:
             environment=batch.environment, ssh=batch.ssh, scheduler="Grid Engine"
         )
         self._submissions = JobSubmitter()
-        self._named, self._directives = parallel_environment.named(batch.directives)
-        self._environments: list[parallel_environment.ParallelEnvironment] | None = None
+        self._named, self._directives = gridengine_settings.named(batch.directives)
+        self._environments: list[gridengine_settings.ParallelEnvironment] | None = None
         self._user: str | None = None
         self._submitted: dict[str, float] = {}
         self._deleted: set[str] = set()
@@ -164,30 +176,30 @@ class GridEngine:
         text = await self._output_of(
             ["qstat", "-f", "-xml", "-r", "-u", "*", "-F", "slots,h_rt,mem_total"]
         )
-        if not qstat_output.is_listing(text):
+        if not gridengine_output.is_listing(text):
             raise unreadable_output_error("qstat", text)
-        instances, odd = qstat_output.parse_instances(text)
+        instances, odd = gridengine_output.parse_instances(text)
         queue = self._batch.queue
         ours = [instance for instance in instances if queue in (None, instance.queue)]
         if queue is not None and instances and not ours:
             there = ", ".join(sorted({instance.queue for instance in instances}))
             raise SiteError(f"Grid Engine has no queue {queue}, but {there}")
         lines = [
-            *qstat_output.running_of(instances, queue),
-            *qstat_output.waiting_jobs(text, queue),
+            *gridengine_output.running_of(instances, queue),
+            *gridengine_output.waiting_jobs(text, queue),
         ]
         odd += [f"job {line.number or '?'}: {line.odd}" for line in lines if line.odd]
         return QueueState(
             at=time.time(),
-            nodes=tuple(qstat_output.nodes_of(instances, queue)),
+            nodes=tuple(gridengine_output.nodes_of(instances, queue)),
             jobs=tuple(
                 job
                 for line in lines
                 if not line.odd
-                for job in qstat_output.queued(line, user, _MOST_TASKS)
+                for job in gridengine_output.queued(line, user, _MOST_TASKS)
             ),
             windows=tuple((await self._reservations(user)).values()),
-            longest=qstat_output.longest_of(ours),
+            longest=gridengine_output.longest_of(ours),
             up=any(not instance.state for instance in ours),
             odd=tuple(odd),
         )
@@ -218,7 +230,7 @@ class GridEngine:
         command += ["-d", str(math.ceil(seconds))]
         if self._batch.queue is not None:
             command += ["-q", self._batch.queue]
-        if parallel_environment.needs_environment(request):
+        if gridengine_settings.needs_environment(request):
             environment = await self._environment(request)
             command += ["-pe", environment, str(processors)]
         answer = await self._run(command)
@@ -247,7 +259,7 @@ class GridEngine:
             line = _line_of(id, listed)
             if (
                 line is not None
-                and qstat_output.state_of(line) == "running"
+                and gridengine_output.state_of(line) == "running"
                 and line.began is not None
             ):
                 spent = max(0.0, now - line.began)
@@ -274,9 +286,9 @@ class GridEngine:
             directives.append(f"-q {self._batch.queue}")
         if self._batch.account is not None:
             directives.append(f"-P {self._batch.account}")
-        if parallel_environment.needs_environment(request):
+        if gridengine_settings.needs_environment(request):
             environment = await self._environment(request)
-            directives.append(f"-pe {environment} {parallel_environment.slots(request)}")
+            directives.append(f"-pe {environment} {gridengine_settings.slots(request)}")
         if request.copies > 1:
             directives.append(f"-t 1-{request.copies}")
         if request.begin is not None:
@@ -296,10 +308,10 @@ class GridEngine:
             found = []
             for name in names[:_MOST_ENVIRONMENTS]:
                 text = await self._output_of(["qconf", "-sp", name])
-                if (environment := parallel_environment.parse_environment(text)) is not None:
+                if (environment := gridengine_settings.parse_environment(text)) is not None:
                     found.append(environment)
             self._environments = found
-        return parallel_environment.choose(self._environments, request).name
+        return gridengine_settings.choose(self._environments, request).name
 
     async def named(self, name: str) -> JobIds:
         """
@@ -319,9 +331,9 @@ class GridEngine:
     async def _listed(self) -> list[QstatJob]:
         """List our jobs, and the jobs that ended last."""
         text = await self._output_of(["qstat", "-xml", "-r", "-s", "prsz"])
-        if not qstat_output.is_listing(text):
+        if not gridengine_output.is_listing(text):
             raise unreadable_output_error("qstat", text)
-        return qstat_output.parse_jobs(text)
+        return gridengine_output.parse_jobs(text)
 
     async def _records(self, ids: Sequence[str]) -> tuple[dict[str, QacctRecord], str]:
         """
@@ -405,14 +417,14 @@ class GridEngine:
         answer = await self._run(["qrstat", "-xml", "-u", "*"])
         if answer.status != 0:
             return {}  # versions without reservations
-        owners = qstat_output.parse_owners(answer.stdout)
+        owners = gridengine_output.parse_owners(answer.stdout)
         if not owners:
             return {}
         detail = await self._run(["qrstat", "-ar", ",".join(owners), "-xml"])
-        windows = qstat_output.parse_reservations(answer.stdout)
-        windows.update(qstat_output.parse_reservations(detail.stdout))
+        windows = gridengine_output.parse_reservations(answer.stdout)
+        windows.update(gridengine_output.parse_reservations(detail.stdout))
         return {
-            number: qstat_output.owned(window, owners.get(number) == user)
+            number: gridengine_output.owned(window, owners.get(number) == user)
             for number, window in windows.items()
         }
 
@@ -464,12 +476,12 @@ def _line_of(id: str, listed: Iterable[QstatJob]) -> QstatJob | None:
 
 
 def _report(id: str, line: QstatJob) -> JobReport:
-    state = qstat_output.state_of(line)
+    state = gridengine_output.state_of(line)
     began = line.began if state == "running" else None
     return JobReport(
         id=id,
         state=state,
-        reason=qstat_output.reason_of(line),
+        reason=gridengine_output.reason_of(line),
         began=began,
         until=None if began is None or line.limit is None else began + line.limit,
         processors=None if line.odd else line.slots,

@@ -1,3 +1,0 @@
-"""Slurm adapter, by the commands that every user has."""
-
-from bursar.provisioning.lrm.slurm.slurm_adapter import Slurm as Slurm

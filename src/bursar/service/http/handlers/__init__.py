@@ -1,1 +1,0 @@
-"""Handlers of the routes, one module per noun."""
