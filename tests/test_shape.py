@@ -21,8 +21,6 @@ ONE_ENGINE = (
 CLASSES = {
     "_Builder": "Lark calls one method for each of the 21 rules of the grammar, by the rule's name",
     "AsyncServiceClient": "has one method for each request that the HTTP interface offers to users",
-    "BudgetGuard": "is one account: leases, holds of tasks and the budget change together; what a "
-    "lease is and what tasks hold could be two parts once a run and a service share one ledger",
     "ServiceBilling": "answers requests, admits tasks and sells processors; agreements that are "
     "sold and invoices that are read are the cut, once a run and a service share one ledger",
     "ServiceClient": "has one method for each of AsyncServiceClient, for callers without asyncio",

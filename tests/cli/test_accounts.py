@@ -63,7 +63,7 @@ def check_agreement(folder: Folder, *, quota: int = 10 * MICROS) -> int:
     accounts = read_book(folder.path / "bursar.book").accounts
     spent = sum(spent_by(run) for run in (folder.path / "runs").iterdir())
     assert accounts.balance("provider:here") == spent
-    assert accounts.held("ann") == 0
+    assert accounts.held_by("ann") == 0
     assert accounts.used("ann", time.time()) == spent <= quota
     assert accounts.balance("user:ann") == 100 * MICROS - spent
     assert accounts.faults() == []
@@ -71,7 +71,7 @@ def check_agreement(folder: Folder, *, quota: int = 10 * MICROS) -> int:
 
 
 def held(folder: Folder) -> int:
-    return read_book(folder.path / "bursar.book").accounts.held("ann")
+    return read_book(folder.path / "bursar.book").accounts.held_by("ann")
 
 
 def test_a_run_is_paid_by_its_account_to_the_unit(funded: Folder) -> None:
@@ -171,7 +171,7 @@ def kill_and_resume(funded: Folder, dice: random.Random, rounds: int) -> None:
         assert held(funded) <= 4 * MICROS
         funded.bursar("run", "--resume", name, "-q", status=None)
         accounts = read_book(funded.path / "bursar.book").accounts
-        assert accounts.held("ann") == 0
+        assert accounts.held_by("ann") == 0
         funded.bursar("ledger", "quota", "ann", f"{10 + 5 * number} SU")
     check_agreement(funded, quota=(10 + 5 * rounds) * MICROS)
 

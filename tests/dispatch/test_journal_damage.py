@@ -70,11 +70,7 @@ def fill(journal: RunJournal, transactions: int, first: int = 0) -> None:
         ]
         journal.commit(
             [AttemptRecord(outcome, True, "here", "lease-1") for outcome in outcomes],
-            [
-                Transfer(
-                    time=at, source="budget", target="held:lease-1", amount=1 + number, kind="hold"
-                )
-            ],
+            [Transfer(0, at, "", "hold", "budget", "held:lease-1", 1 + number)],
             [RunEvent(at, "message", f"transaction {number}")] if number % 5 == 0 else [],
         )
         if number % 20 == 0:

@@ -265,27 +265,16 @@ class Purse(UnlimitedSpending):
         if not self.left:
             return Refusal("the budget is spent", final=self.final)
         self.left -= 1
-        self.moved.append(
-            Transfer(
-                time=now, source="budget", target="held", amount=1, kind="hold", memo=f"{task}"
-            )
-        )
+        self.moved.append(Transfer(0, now, "", "hold", "budget", "held", 1, memo=f"{task}"))
         return self.limit
 
     def withdraw(self, task: int, now: float) -> None:
         self.left += 1
-        self.moved.append(
-            Transfer(
-                time=now, source="held", target="budget", amount=1, kind="release", memo=f"{task}"
-            )
-        )
+        self.moved.append(Transfer(0, now, "", "release", "held", "budget", 1, memo=f"{task}"))
 
     def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
         return [
-            Transfer(
-                time=now, source="held", target="site", amount=1, kind="settle", memo=f"{o.task}"
-            )
-            for o in outcomes
+            Transfer(0, now, "", "settle", "held", "site", 1, memo=f"{o.task}") for o in outcomes
         ]
 
     def transfers(self) -> Sequence[Transfer]:

@@ -9,16 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bursar.market.account_records import (
-    BANK,
-    LARGEST,
-    LedgerAccount,
-    LedgerRow,
-    SpendingQuota,
-)
+from bursar.market.account_records import BANK, LARGEST, LedgerAccount, SpendingQuota
 from bursar.market.accounts import Accounts
 from bursar.model.errors import InputError
-from bursar.model.money import Refusal
+from bursar.model.money import Refusal, Transfer
 
 USERS = {
     "ann": LedgerAccount(name="ann", group="lab", quota=SpendingQuota(amount=900, per="month")),
@@ -109,7 +103,7 @@ class AccountsMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.accounts, self.twin = opened(), Twin()
-        self.done: list[tuple[Callable[[], LedgerRow | Refusal], LedgerRow]] = []
+        self.done: list[tuple[Callable[[], Transfer | Refusal], Transfer]] = []
         self.asked = 0
 
     def ask(self, kind: str, amount: int, day: int, **who: str) -> None:
@@ -119,7 +113,7 @@ class AccountsMachine(RuleBasedStateMachine):
         allowed = self.twin.allows(kind, amount, now, **who)
         operation = getattr(self.accounts, kind)
         answer = operation(now, key, *who.values(), amount)
-        assert isinstance(answer, LedgerRow) == allowed, answer
+        assert isinstance(answer, Transfer) == allowed, answer
         if isinstance(answer, Refusal):
             assert answer.reason
             assert self.accounts.balances == before
@@ -171,7 +165,7 @@ class AccountsMachine(RuleBasedStateMachine):
     def quotas_and_refunds_hold(self) -> None:
         for user, account in USERS.items():
             held = sum(a.held for a in self.accounts.agreements.values() if a.user == user)
-            assert self.accounts.held(user) == held
+            assert self.accounts.held_by(user) == held
             for month in range(3):
                 moment = month * 31 * DAY
                 if account.quota is not None:
@@ -186,7 +180,7 @@ class AccountsMachine(RuleBasedStateMachine):
         again = Accounts("SU", self.accounts.accounts.values(), self.accounts.rows)
         assert again.balances == self.accounts.balances
         for user in USERS:
-            assert again.held(user) == self.accounts.held(user)
+            assert again.held_by(user) == self.accounts.held_by(user)
             assert again.used(user, 0.0) == self.accounts.used(user, 0.0)
 
 
@@ -196,7 +190,7 @@ TestAccounts.settings = settings(max_examples=40, stateful_step_count=40)
 
 def funded(amount: int = 1000) -> Accounts:
     accounts = opened()
-    assert isinstance(accounts.grant(0.0, "funds", "ben", amount), LedgerRow)
+    assert isinstance(accounts.grant(0.0, "funds", "ben", amount), Transfer)
     return accounts
 
 
@@ -211,7 +205,7 @@ def test_the_usual_way_of_money() -> None:
     assert accounts.balance("user:ben") == 600
     assert accounts.balance("provider:uni") == 400
     assert accounts.balance(BANK) == -1000
-    assert accounts.held("ben") == 0
+    assert accounts.held_by("ben") == 0
     assert accounts.agreements["a"].refunded == 50
 
 
@@ -234,7 +228,7 @@ def test_a_refund_of_another_agreement_is_not_a_repeat() -> None:
     for agreement in ("a", "b"):
         accounts.hold(1.0, f"h{agreement}", "ben", agreement, 10)
         accounts.settle(1.0, f"s{agreement}", agreement, "uni", 10)
-    assert isinstance(accounts.refund(2.0, "k", "a", 5), LedgerRow)
+    assert isinstance(accounts.refund(2.0, "k", "a", 5), Transfer)
     assert isinstance(accounts.refund(2.0, "k", "b", 5), Refusal)
 
 
@@ -242,7 +236,7 @@ def test_a_refused_key_may_be_used_when_there_is_money() -> None:
     accounts = opened()
     assert isinstance(accounts.hold(0.0, "k", "ben", "a", 5), Refusal)
     accounts.grant(1.0, "g", "ben", 5)
-    assert isinstance(accounts.hold(2.0, "k", "ben", "a", 5), LedgerRow)
+    assert isinstance(accounts.hold(2.0, "k", "ben", "a", 5), Transfer)
 
 
 @pytest.mark.parametrize("amount", [0, -1, 1.5, True, "10", None, LARGEST + 1])
@@ -279,7 +273,7 @@ def test_what_is_no_amount_is_refused_with_a_reason(amount: object) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(
-    ask: Callable[[Accounts], LedgerRow | Refusal], reason: str
+    ask: Callable[[Accounts], Transfer | Refusal], reason: str
 ) -> None:
     accounts = funded()
     before = accounts.balances
@@ -293,10 +287,10 @@ def test_a_quota_of_a_month_is_there_again_in_the_next() -> None:
     """And a refund in the next month gives the month that paid its part back, not this one."""
     accounts = opened()
     accounts.grant(0.0, "g", "ann", 5000)
-    assert isinstance(accounts.hold(0.0, "1", "ann", "a", 900), LedgerRow)
+    assert isinstance(accounts.hold(0.0, "1", "ann", "a", 900), Transfer)
     refusal = accounts.hold(30 * DAY, "2", "ann", "b", 1)
     assert refusal == Refusal("0.000001 SU over the quota of ann, 0.0009 SU per month", final=False)
-    assert isinstance(accounts.hold(31 * DAY, "2", "ann", "b", 900), LedgerRow)
+    assert isinstance(accounts.hold(31 * DAY, "2", "ann", "b", 900), Transfer)
     accounts.settle(32 * DAY, "3", "a", "uni", 900)
     accounts.refund(33 * DAY, "4", "a", 100)
     assert accounts.used("ann", 0.0) == 800
@@ -309,7 +303,7 @@ def test_a_new_quota_counts_what_was_used_before_it() -> None:
     accounts.set_quota("ben", SpendingQuota(amount=500, per="year"))
     assert accounts.used("ben", DAY) == 400
     assert isinstance(accounts.hold(DAY, "2", "ben", "b", 101), Refusal)
-    assert isinstance(accounts.hold(DAY, "3", "ben", "b", 100), LedgerRow)
+    assert isinstance(accounts.hold(DAY, "3", "ben", "b", 100), Transfer)
 
 
 def test_no_more_is_refunded_than_is_left_of_what_was_paid() -> None:
@@ -320,14 +314,16 @@ def test_no_more_is_refunded_than_is_left_of_what_was_paid() -> None:
         accounts.settle(2.0, f"settle {name}", name, "uni", amount)
     accounts.refund(3.0, "refund", "a", 50)
     rest, more = (
-        LedgerRow(7, 4.0, "again", "refund", "provider:uni", "user:ben", amount, "a")
+        Transfer(7, 4.0, "again", "refund", "provider:uni", "user:ben", amount, "a")
         for amount in (400, 401)
     )
 
     assert Accounts("SU", accounts.accounts.values(), (*accounts.rows, rest)).rows[-1] == rest
     with pytest.raises(InputError) as refused:
         Accounts("SU", accounts.accounts.values(), (*accounts.rows, more))
-    assert str(refused.value) == 'row 7: refunds more than was paid for "a"'
+    assert str(refused.value) == (
+        "row 7: 0.000401 SU asked back, of what was paid for a 0.0004 SU are left"
+    )
 
 
 def test_rows_that_cannot_have_been_made_are_refused() -> None:
@@ -338,7 +334,7 @@ def test_rows_that_cannot_have_been_made_are_refused() -> None:
     accounts.refund(3.0, "3", "a", 50)
     rows = accounts.rows
     grant, hold, settle, refund = rows
-    too_much = LedgerRow(5, 3.0, "5", "refund", "provider:uni", "user:ben", 401, "a")
+    too_much = Transfer(5, 3.0, "5", "refund", "provider:uni", "user:ben", 401, "a")
     for wrong in (
         rows[1:],
         (grant, settle),
@@ -347,16 +343,16 @@ def test_rows_that_cannot_have_been_made_are_refused() -> None:
             grant,
             hold,
             settle,
-            LedgerRow(4, 3.0, "3", "refund", "provider:cloud", "user:ben", 1, "a"),
+            Transfer(4, 3.0, "3", "refund", "provider:cloud", "user:ben", 1, "a"),
         ),
-        (grant, hold, LedgerRow(3, 3.0, "2", "release", "held:a", "user:ann", 1, "a")),
-        (grant, hold, LedgerRow(3, 3.0, "2", "settle", "held:a", "provider:uni", 601, "a")),
-        (grant, hold, LedgerRow(3, 3.0, "2", "settle", "held:a", "provider:uni", 5, "b")),
-        (grant, LedgerRow(2, 3.0, "2", "refund", "provider:uni", "user:ben", 5, "a")),
-        (grant, LedgerRow(2, 3.0, "2", "gift", "bank", "user:ben", 5)),
-        (grant, LedgerRow(2, 3.0, "2", "grant", "bank", "user:zoe", 5)),
-        (grant, LedgerRow(2, 3.0, "2", "grant", "bank", "user:ben", -5)),
-        (grant, LedgerRow(2, 3.0, "funds", "grant", "bank", "user:ben", 5)),
+        (grant, hold, Transfer(3, 3.0, "2", "release", "held:a", "user:ann", 1, "a")),
+        (grant, hold, Transfer(3, 3.0, "2", "settle", "held:a", "provider:uni", 601, "a")),
+        (grant, hold, Transfer(3, 3.0, "2", "settle", "held:a", "provider:uni", 5, "b")),
+        (grant, Transfer(2, 3.0, "2", "refund", "provider:uni", "user:ben", 5, "a")),
+        (grant, Transfer(2, 3.0, "2", "gift", "bank", "user:ben", 5)),
+        (grant, Transfer(2, 3.0, "2", "grant", "bank", "user:zoe", 5)),
+        (grant, Transfer(2, 3.0, "2", "grant", "bank", "user:ben", -5)),
+        (grant, Transfer(2, 3.0, "funds", "grant", "bank", "user:ben", 5)),
         (grant, hold, settle, refund, too_much),
     ):
         with pytest.raises(InputError, match="row"):

@@ -58,7 +58,7 @@ def test_a_task_with_a_limit_encumbers_its_worst_case() -> None:
     assert guard.admit(0, "lease-1", 1.0) == 20.0
 
     # Two processors until second 21 at 1 a second each, and the fixed charge.
-    assert guard.held >= round(42.5 * UNIT)
+    assert guard.ledger.held >= round(42.5 * UNIT)
 
 
 def test_a_task_whose_worst_case_is_not_covered_is_refused() -> None:
@@ -92,7 +92,7 @@ def test_a_task_without_a_limit_may_run_for_ever_where_time_is_free() -> None:
     assert guard.admit(0, "lease-1", 1.0) == math.inf
     assert guard.admit(1, "lease-1", 1.0) == 20.0
     assert guard.tick(1e6) == []
-    assert guard.held == round(0.5 * UNIT)
+    assert guard.ledger.held == round(0.5 * UNIT)
 
 
 def test_a_task_gets_no_time_where_none_is_left() -> None:
@@ -118,11 +118,11 @@ def test_closing_pays_what_was_held_for_and_frees_the_rest() -> None:
     guard.admit(0, "lease-1", 0.0)
     guard.settle([_done(0)], 3.0)
 
-    lease = guard.close("lease-1", 4.0)
+    lease = guard.charges.close("lease-1", 4.0)
 
     assert lease.end == 4.0
     assert guard.ledger.spent == round(8.5 * UNIT)
-    assert guard.held == 0
+    assert guard.ledger.held == 0
     assert guard.ledger.free == round(91.5 * UNIT)
 
 
@@ -131,7 +131,7 @@ def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
     guard.open(_lease())
     guard.admit(0, "lease-1", 0.0)
 
-    lease = guard.close("lease-1", 1000.0)
+    lease = guard.charges.close("lease-1", 1000.0)
 
     assert guard.ledger.spent == round(10.5 * UNIT)
     assert lease.end == pytest.approx(5.0)
@@ -144,7 +144,7 @@ def test_a_lease_that_is_given_back_ends_then_or_when_it_would_have(
     guard = _guard(100)
     guard.open(_lease(until=until))
 
-    assert guard.end("lease-1", 12.0).until == end
+    assert guard.charges.end("lease-1", 12.0).until == end
 
 
 def test_what_is_free_goes_to_the_first_of_two_that_ran_on_unseen() -> None:
@@ -153,7 +153,7 @@ def test_what_is_free_goes_to_the_first_of_two_that_ran_on_unseen() -> None:
     for number in (1, 2):
         guard.open(_lease(number))
 
-    leases = [guard.close(f"lease-{number}", 1000.0) for number in (1, 2)]
+    leases = [guard.charges.close(f"lease-{number}", 1000.0) for number in (1, 2)]
 
     assert guard.ledger.spent == round(10.5 * UNIT)
     assert [lease.end for lease in leases] == [pytest.approx(9.5 / 2), 0.0]
@@ -175,10 +175,10 @@ def test_without_a_budget_nothing_is_refused_and_all_is_metered() -> None:
     assert guard.admit(0, "lease-1", 0.0) == math.inf
     for now in range(100):
         assert guard.tick(float(now)) == []
-    guard.close("lease-1", 100.0)
+    guard.charges.close("lease-1", 100.0)
 
     assert guard.ledger.spent == round(200.5 * UNIT)
-    assert guard.ledger.free == guard.held == 0
+    assert guard.ledger.free == guard.ledger.held == 0
 
 
 def test_an_unknown_price_moves_no_money() -> None:
@@ -186,7 +186,7 @@ def test_an_unknown_price_moves_no_money() -> None:
     guard.open(_lease(price=None))
 
     assert guard.admit(0, "lease-1", 0.0) == math.inf
-    guard.close("lease-1", 100.0)
+    guard.charges.close("lease-1", 100.0)
     assert guard.ledger.spent == 0
 
 
@@ -198,12 +198,12 @@ def test_a_killed_life_is_paid_up_to_when_it_was_last_seen() -> None:
 
     second = BudgetGuard(120 * UNIT, limit_of=lambda _: None, rows=rows)
     second.begin(50.0)
-    lease = second.close_lost(_lease(), 7.0)
+    lease = second.charges.close_lost(_lease(), 7.0)
 
     assert lease.end == 7.0
     assert second.ledger.spent == round(14.5 * UNIT)
     assert second.ledger.funded == 120 * UNIT
-    assert second.held == 0
+    assert second.ledger.held == 0
 
 
 class GuardMachine(RuleBasedStateMachine):
@@ -262,7 +262,7 @@ class GuardMachine(RuleBasedStateMachine):
         site = sorted(self.sites)[pick % len(self.sites)]
         self.running = {t: r for t, r in self.running.items() if r[0] != site}
         del self.sites[site]
-        self.guard.close(site, self.now)
+        self.guard.charges.close(site, self.now)
 
     @rule(seconds=st.sampled_from([0.1, 0.2, 0.2, 0.2, 3.0]))
     def wait(self, seconds: float) -> None:
@@ -295,7 +295,7 @@ class GuardMachine(RuleBasedStateMachine):
             return
         for site, number in self.sites.items():
             ends = [end for where, end in self.running.values() if where == site]
-            lease = self.guard._open[site].lease
+            lease = self.guard._holds.open[site].lease
             end = max([self.now, *ends]) if lease.until is None else lease.until
             worst = lease.charge(2 * (end - lease.start))
             if not self.stopped:
@@ -330,7 +330,7 @@ class RecordedMachine(RuleBasedStateMachine):
         self.guard = BudgetGuard(self.budget, limit_of=lambda _: None, rows=self.rows)
         self.guard.begin(self.now)
         for lease in self.leases.values():
-            self.guard.restore(lease, self.now)
+            self.guard.charges.restore(lease, self.now)
 
     def of(self, pick: int, what: Iterable[str]) -> str:
         names = sorted(what)
@@ -385,22 +385,22 @@ class RecordedMachine(RuleBasedStateMachine):
 
     def give_back_one(self, name: str, latency: float = 3.0) -> None:
         """The provider ends it a while after it was told to."""
-        self.leases[name] = self.guard.end(name, self.now)
+        self.leases[name] = self.guard.charges.end(name, self.now)
         if name in self.began:
             self.ended[name] = max(self.now, self.began[name]) + latency
 
-    @precondition(lambda self: self.guard.unsettled)
+    @precondition(lambda self: self.guard.charges.unsettled)
     @rule(pick=st.integers(0, 5))
     def settle(self, pick: int) -> None:
         """The provider says from when to when it was held."""
-        name = self.of(pick, self.guard.unsettled)
+        name = self.of(pick, self.guard.charges.unsettled)
         lease = self.leases.pop(name)
         began = self.began.get(name)
         if began is None:
-            self.guard.pay(name, None, self.now)
+            self.guard.charges.pay(name, None, self.now)
             return
         end = self.ended[name]
-        paid = self.guard.pay(name, (began, end), self.now)
+        paid = self.guard.charges.pay(name, (began, end), self.now)
         worth = replace(lease, start=began, end=end).charge(lease.processors * (end - began))
         self.recorded += worth
         assert paid.end == pytest.approx(end)
@@ -457,19 +457,19 @@ def test_a_lease_to_come_is_covered_and_not_paid_before_it_begins() -> None:
     assert guard.open(_lease(start=10.0, until=20.0), 1.0) is None
 
     assert guard.transfers()[-1].time == 1.0
-    assert guard.held == round(20.5 * UNIT)
+    assert guard.ledger.held == round(20.5 * UNIT)
     assert guard.spent(9.9) == 0
     assert guard.spent(12.0) == round(4.5 * UNIT)
     assert guard.spent(30.0) == round(20.5 * UNIT)
-    assert guard.close("lease-1", 9.0).end == 10.0
-    assert guard.ledger.spent == guard.held == 0
+    assert guard.charges.close("lease-1", 9.0).end == 10.0
+    assert guard.ledger.spent == guard.ledger.held == 0
 
 
 def test_a_lease_to_come_that_the_budget_does_not_cover_is_refused() -> None:
     guard = _guard(20)
 
     assert isinstance(guard.open(_lease(start=10.0, until=20.0)), Refusal)
-    assert guard.held == 0
+    assert guard.ledger.held == 0
 
 
 def test_looking_only_when_there_is_something_to_do_is_enough() -> None:
@@ -488,3 +488,17 @@ def test_looking_only_when_there_is_something_to_do_is_enough() -> None:
     assert stopped == pytest.approx(500 - LEAD, abs=0.2)
     assert looks < 200
     assert _guard(None).next_tick(5.0) == math.inf
+
+
+def test_a_lowered_budget_that_is_all_spent_moves_nothing() -> None:
+    """A run that used its budget up may be resumed with a lower one, to read what it came to."""
+    first = _guard(10)
+    first.open(_lease(until=4.75))
+    first.charges.close("lease-1", 4.75)
+    assert first.ledger.spent == 10 * UNIT
+
+    second = BudgetGuard(5 * UNIT, limit_of=lambda _: None, rows=first.transfers())
+    second.begin(50.0)
+
+    assert second.ledger.rows == first.ledger.rows
+    assert second.ledger.free == 0

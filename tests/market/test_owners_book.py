@@ -15,16 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.market.account_records import (
-    BANK,
-    LedgerAccount,
-    LedgerRow,
-    SpendingQuota,
-)
+from bursar.market.account_records import BANK, LedgerAccount, SpendingQuota
 from bursar.market.book import Book, read_book
 from bursar.market.usage import UsageRecord
 from bursar.model.errors import BursarError, InputError
-from bursar.model.money import Refusal
+from bursar.model.money import Refusal, Transfer
 
 WRITER = """
 import sys
@@ -104,7 +99,7 @@ def test_a_batch_left_by_an_exception_was_never_there(path: Path) -> None:
             begin_and_fail(book)
         assert book.balances == before
         assert "new" not in book.accounts
-        assert isinstance(book.transfer(0.0, "t", "ann", "ben", 5), LedgerRow)
+        assert isinstance(book.transfer(0.0, "t", "ann", "ben", 5), Transfer)
     check(path)
 
 
@@ -118,7 +113,7 @@ def begin_and_fail(book: Book) -> None:
 def test_a_refusal_in_a_batch_takes_nothing_else_back(path: Path) -> None:
     with Book(path) as book:
         with book.together():
-            assert isinstance(book.transfer(0.0, "1", "ann", "ben", 5), LedgerRow)
+            assert isinstance(book.transfer(0.0, "1", "ann", "ben", 5), Transfer)
             assert isinstance(book.transfer(0.0, "2", "ann", "ben", 5000), Refusal)
         assert read_book(path).accounts.balance("user:ben") == 5
 
@@ -134,7 +129,7 @@ def test_nothing_is_seen_of_a_batch_before_it_is_left(path: Path) -> None:
 def write_much(book: Book) -> None:
     with book.together():
         for number in range(900):
-            assert isinstance(book.hold(0.0, str(number), "ann", "a", 1, memo="x" * 99), LedgerRow)
+            assert isinstance(book.hold(0.0, str(number), "ann", "a", 1, memo="x" * 99), Transfer)
 
 
 def test_what_cannot_be_written_did_not_happen(path: Path) -> None:

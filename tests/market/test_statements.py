@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.formats.units import Period, parse_period
-from bursar.market.account_records import LedgerAccount, LedgerRow
+from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.market.statements import (
     LedgerDifference,
@@ -17,6 +17,7 @@ from bursar.market.statements import (
 )
 from bursar.market.usage import UsageRecord
 from bursar.model.errors import InputError
+from bursar.model.money import Transfer
 from bursar.report.statements import invoice_to_dict, statement_to_dict
 
 USERS, PROVIDERS = ("ann", "ben"), ("uni", "cloud")
@@ -73,8 +74,8 @@ def test_statements_add_up_to_the_balances(history: list, day: int) -> None:
         whole = make_statement(accounts, name)
         first = make_statement(accounts, name, end=middle)
         second = make_statement(accounts, name, begin=middle)
-        assert whole.closing == accounts.balance(account.id) + accounts.held(name)
-        assert whole.held == accounts.held(name)
+        assert whole.closing == accounts.balance(account.id) + accounts.held_by(name)
+        assert whole.held == accounts.held_by(name)
         assert first.closing == second.opening
         assert second.closing == whole.closing
         for statement in (whole, first, second):
@@ -211,7 +212,7 @@ def test_papers_of_unknown_accounts_are_refused() -> None:
 
 def test_a_difference_reads_as_a_sentence() -> None:
     row = november().row_of("sa")
-    assert isinstance(row, LedgerRow)
+    assert isinstance(row, Transfer)
     assert [str(d) for d in reconcile([row], [])] == [
         "a, sa: 300 for the user, nothing for the provider"
     ]

@@ -23,6 +23,7 @@ from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage, encode
 from bursar.market.trade_server import BargainingRules, TradeServer
+from bursar.model.money import Transfer
 from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
 from bursar.model.task import Outcome, Status
 
@@ -263,20 +264,20 @@ class Budget:
             self.now += pick(chance, 0.2, 1.0, 4.0)
             told = guard.tick(self.now)
         elif what in ("close", "end") and there:
-            told = guard.close(which, now) if what == "close" else guard.end(which, now)
-        elif what == "pay" and guard.unsettled:
-            whose = pick(chance, *guard.unsettled)
+            told = getattr(guard.charges, what)(which, now)
+        elif what == "pay" and guard.charges.unsettled:
+            whose = pick(chance, *guard.charges.unsettled)
             held = pick(chance, None, (now - 3.0, now), (now, now), (now - 9.0, now - 2.0))
-            told = guard.pay(whose, held, now, pick(chance, "record", "bound"))
+            told = guard.charges.pay(whose, held, now, pick(chance, "record", "bound"))
         elif what == "amend":
             told = guard.amend(pick(chance, None, 60, 150, 300) and 150 * UNITS, now)
         elif what == "moved" and there:
             told = guard.end_at(which, now + pick(chance, 1.0, 5.0, 30.0), now)
         elif what == "restore":
-            guard.restore(lease := self.lease(number), now)
+            guard.charges.restore(lease := self.lease(number), now)
             told = lease
         elif what == "lost":
-            told = guard.close_lost(self.lease(number), now + pick(chance, 0.0, 4.0))
+            told = guard.charges.close_lost(self.lease(number), now + pick(chance, 0.0, 4.0))
         elif what == "withdraw" and self.tasks:
             guard.withdraw(pick(chance, *self.tasks), now)
         elif what == "encumber" and there:
@@ -293,10 +294,18 @@ class Budget:
             for lease in guard.leases
         }  # fmt: skip
         return (
-            f"{guard.held} {guard.ledger.free} {guard.spent(now)} {guard.spent_at('a', now)}"
-            f" {guard.rate(now)} {guard.out_of_money(now)} {guard.next_tick(now)} {guard.unsettled}"
-            f" {least}"
+            f"{guard.ledger.held} {guard.ledger.free} {guard.spent(now)} {guard.spent_at('a', now)}"
+            f" {guard.rate(now)} {guard._holds.out_of_money(now)} {guard.next_tick(now)}"
+            f" {guard.charges.unsettled} {least}"
         )
+
+
+def told(row: Transfer) -> str:
+    """Return a row in the words in which it was recorded."""
+    return (
+        f"Transfer(time={row.time}, source={row.source!r}, target={row.target!r}, "
+        f"amount={row.amount}, kind={row.kind!r}, lease={row.agreement!r}, memo={row.memo!r})"
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -305,6 +314,6 @@ def test_what_the_guard_allows_is_what_was_recorded(seed: int) -> None:
     budget.guard.begin(0.0)
     for number in range(40):
         budget.event(number)
-    budget.lines += [f"{row}" for row in budget.rows]
+    budget.lines += [told(row) for row in budget.rows]
     assert sum(Ledger(budget.rows).balances.values()) == 0
     assert_recorded(FOLDER / f"guard-{seed}.txt", budget.lines)

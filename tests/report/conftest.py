@@ -97,7 +97,7 @@ def make_up(
     plan = plan_option(proposal.front, option)
     cut, length = pause or (float("inf"), 0.0)
     ledger = Ledger()
-    ledger.fund(BEGIN, 10**12)
+    ledger.grant(BEGIN, "", "", 10**12)
     records = []
     for placement in sorted(plan.placements, key=lambda p: p.task):
         start = BEGIN + LATE + placement.start
@@ -140,10 +140,10 @@ def make_up(
         ]
         due = {lease.id: lease.charge(lease.processors * (end - begin)) for lease in opened}
         for lease in opened:
-            ledger.hold(begin, lease.id, 2 * due[lease.id])
+            ledger.hold(begin, "", "", lease.id, 2 * due[lease.id])
         for lease in opened:
-            ledger.settle(end, lease.id, lease.site, due[lease.id])
-            ledger.release(end, lease.id, due[lease.id])
+            ledger.settle(end, "", lease.id, lease.site, due[lease.id])
+            ledger.release(end, "", lease.id, due[lease.id])
         leases += opened
     records = [
         msgspec.structs.replace(

@@ -53,9 +53,9 @@ def test_tasks_and_remainders_add_up_to_what_was_paid(
     for lease in leases:
         paid = max(0, lease.charge(8 * 100.0) - shortfall)
         if paid:
-            ledger.fund(0.0, paid)
-            ledger.hold(0.0, lease.id, paid)
-            ledger.settle(100.0, lease.id, lease.site, paid)
+            ledger.grant(0.0, "", "", paid)
+            ledger.hold(0.0, "", "", lease.id, paid)
+            ledger.settle(100.0, "", lease.id, lease.site, paid)
     records = [
         AttemptRecord(
             Outcome(task=task, attempt=n, status=status, start=begin, end=begin + seconds),
@@ -87,9 +87,9 @@ def test_many_short_tasks_are_billed_for_what_they_used() -> None:
         id="l", site="s", processors=1, unit_price=1e-4, fixed_price=0.0, start=0.0, end=10.0
     )
     ledger = Ledger()
-    ledger.fund(0.0, 1000)
-    ledger.hold(0.0, "l", 1000)
-    ledger.settle(10.0, "l", "s", 1000)
+    ledger.grant(0.0, "", "", 1000)
+    ledger.hold(0.0, "", "", "l", 1000)
+    ledger.settle(10.0, "", "l", "s", 1000)
     tasks = [Task(id=str(i)) for i in range(10_000)]
     records = [
         AttemptRecord(
@@ -129,9 +129,9 @@ def test_the_dearest_tasks_are_printed_first_and_the_rest_on_request() -> None:
         id="l", site="s", processors=1, unit_price=1.0, fixed_price=5.0, start=0.0, end=120.0
     )
     ledger = Ledger()
-    ledger.fund(0.0, 125_000_000)
-    ledger.hold(0.0, "l", 125_000_000)
-    ledger.settle(120.0, "l", "s", 125_000_000)
+    ledger.grant(0.0, "", "", 125_000_000)
+    ledger.hold(0.0, "", "", "l", 125_000_000)
+    ledger.settle(120.0, "", "l", "s", 125_000_000)
     tasks = [Task(id=f"task-{i}") for i in range(15)]
     begins = [sum(range(1, i + 1)) for i in range(16)]  # task i takes i + 1 seconds: 120 in all
     records = [
@@ -172,9 +172,9 @@ def test_a_bill_as_json_holds_whole_micro_units() -> None:
     )
     going = Lease(id="m", site="s", processors=1, unit_price=1.0, fixed_price=0.0, start=10.0)
     ledger = Ledger()
-    ledger.fund(0.0, 10_000)
-    ledger.hold(0.0, "l", 6000)
-    ledger.settle(10.0, "l", "s", 5556)
+    ledger.grant(0.0, "", "", 10_000)
+    ledger.hold(0.0, "", "", "l", 6000)
+    ledger.settle(10.0, "", "l", "s", 5556)
     tasks = [Task(id="a", name="k"), Task(id="b")]
     records = [
         AttemptRecord(

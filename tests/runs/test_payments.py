@@ -56,9 +56,9 @@ class World:
 
     def pays(self, lease: str, amount: int) -> None:
         """The run settles a lease in its journal."""
-        self.ledger.fund(self.now, amount)
-        self.ledger.hold(self.now, lease, amount)
-        self.ledger.settle(self.now, lease, "uni", amount)
+        self.ledger.grant(self.now, "", "", amount)
+        self.ledger.hold(self.now, "", "", lease, amount)
+        self.ledger.settle(self.now, "", lease, "uni", amount)
         record = Lease(
             id=lease,
             site="uni",
@@ -142,13 +142,13 @@ def test_what_is_needed_and_not_there_stops_the_run_before_it_begins(world: Worl
 def test_amending_holds_what_is_added(world: World) -> None:
     with RunPayments(world.run, world.payer(4.0)) as payments:
         assert payments.amend(6.0) is None
-        assert world.accounts.held("ann") == 6 * MICROS
+        assert world.accounts.held_by("ann") == 6 * MICROS
         refused = payments.amend(11.0)
         assert refused is not None
         assert "over the quota of ann" in refused.reason
-        assert world.accounts.held("ann") == 6 * MICROS
+        assert world.accounts.held_by("ann") == 6 * MICROS
         assert payments.amend(2.0) is None  # given back at the end
-    assert world.accounts.held("ann") == 0
+    assert world.accounts.held_by("ann") == 0
 
 
 def test_one_process_keeps_the_account_of_a_run(world: World) -> None:
@@ -203,7 +203,7 @@ def test_a_process_killed_at_any_row_leaves_each_payment_there_once(
                             continue
         accounts = world.accounts
         assert accounts.balance("provider:uni") == sum(payments) == world.ledger.spent
-        assert accounts.held("ann") == 0
+        assert accounts.held_by("ann") == 0
         assert accounts.used("ann", NOVEMBER) == sum(payments)
         assert accounts.faults() == []
 

@@ -59,6 +59,10 @@ class Guard:
     def unsettled(self) -> tuple[str, ...]:
         return tuple(self.leases)
 
+    @property
+    def charges(self) -> "Guard":
+        return self
+
 
 @dataclass
 class Counting:

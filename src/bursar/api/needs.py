@@ -171,7 +171,7 @@ def least_budget(
         guard.settle([outcome], now)
         left[lease] -= 1
         if not left[lease]:
-            guard.close(lease, now)
+            guard.charges.close(lease, now)
     # An action at a share of the budget stops the run when that much is spent, so all of the cost
     # must lie below the share.
     return max(from_micros(least), from_micros(guard.spent(plan.makespan)) / _stopping(goal))

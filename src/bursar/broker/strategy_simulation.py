@@ -245,7 +245,7 @@ class StrategySimulation:
         idle = [name for name, leased in self._leased.items() if not leased.tasks]
         for name in idle:
             del self._leased[name]
-            self._guard.close(name, self._now)
+            self._guard.charges.close(name, self._now)
 
 
 def _begin(pilot: Allocation, now: float) -> float:

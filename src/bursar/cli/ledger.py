@@ -14,9 +14,9 @@ from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
     from bursar.formats.units import Period
-    from bursar.market.account_records import LedgerRow, SpendingQuota
+    from bursar.market.account_records import SpendingQuota
     from bursar.market.book import Book
-    from bursar.model.money import Micros, Payer, Refusal
+    from bursar.model.money import Micros, Payer, Refusal, Transfer
     from bursar.runs.run_record import RunRecord
 
 WAIT = 10.0
@@ -485,9 +485,7 @@ def _fresh() -> str:
     return f"once {secrets.token_hex(8)}"
 
 
-def _show_rows(
-    rows: "list[LedgerRow] | tuple[LedgerRow, ...]", currency: str, as_json: bool
-) -> None:
+def _show_rows(rows: "list[Transfer] | tuple[Transfer, ...]", currency: str, as_json: bool) -> None:
     from bursar.cli.output import print_json
     from bursar.report.statements import print_rows, row_to_dict
 

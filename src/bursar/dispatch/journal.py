@@ -45,6 +45,8 @@ from bursar.dispatch.journal_records import (
     JournalSealState,
     JournalState,
     RunEvent,
+    transfer_from_bytes,
+    transfer_to_bytes,
 )
 from bursar.dispatch.journal_seal import SealingKey, sealing_key
 from bursar.locking import LockHeldElsewhere, is_locked, take_lock
@@ -207,7 +209,10 @@ class RunJournal:
                 )
                 for number, r in enumerate(records, last.attempts + 1)
             ],
-            [(number, encode(t)) for number, t in enumerate(transfers, last.transfers + 1)],
+            [
+                (number, transfer_to_bytes(t))
+                for number, t in enumerate(transfers, last.transfers + 1)
+            ],
             [
                 # The column holds floats: an integer would be digested as another value than the
                 # one read back.
@@ -390,13 +395,12 @@ def _load(
     if written is not None and verified.last.digest != written.digest:
         raise damage_error(path, "its last transaction is not the one that this process wrote")
     rows = verified.rows
-    transfer = msgspec.msgpack.Decoder(Transfer).decode
     starts = msgspec.msgpack.Decoder(list[AttemptStart]).decode
     # Verified in the order of writing, and wanted in the order of tasks.
     attempts = sorted(rows["attempts"], key=itemgetter(1, 2))
     return _state(
         records=list(_records(map(itemgetter(7, 3, 5, 6), attempts))),
-        transfers=[transfer(blob) for _, blob in rows["transfers"]],
+        transfers=[transfer_from_bytes(*row) for row in rows["transfers"]],
         events=[RunEvent(*row[1:]) for row in rows["events"]],
         starts=chain.from_iterable(
             starts(checked(number, batch, path)) for number, batch in rows["starts"]
@@ -412,14 +416,13 @@ def _load_unchained(db: sqlite3.Connection) -> JournalState:
 
     Nothing can be verified there, so missing or altered rows go unnoticed.
     """
-    transfer = msgspec.msgpack.Decoder(Transfer).decode
     query = "SELECT outcome, final, site, lease FROM attempts ORDER BY task, attempt"
     alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
     return _state(
         records=list(_records(db.execute(query))),
         transfers=[
-            transfer(blob)
-            for (blob,) in db.execute("SELECT transfer FROM transfers ORDER BY number")
+            transfer_from_bytes(*row)
+            for row in db.execute("SELECT number, transfer FROM transfers ORDER BY number")
         ],
         events=[
             RunEvent(*row)

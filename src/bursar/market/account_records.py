@@ -1,4 +1,4 @@
-"""Records of a ledger of many users and providers: rows, accounts, quotas and sums."""
+"""Names of a ledger's accounts, and records of users, providers, agreements and quotas."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,116 @@ import msgspec
 
 from bursar.model.money import Micros
 
-BANK = "bank"
-
-
 LARGEST = 2**63 - 1
-"""Largest amount of one row, micro-units: the ledger file holds it in 64 bits."""
+"""Largest amount of one row, micro-units: files hold it in 64 bits."""
+
+HELD_PREFIX = "held:"
+"""Beginning of the name of each account that holds what is set aside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartOfAccounts:
+    """
+    Names the accounts of a ledger, and the movements between them.
+
+    Parameters
+    ----------
+    outside
+        Account of the outside world, the only one that may be below zero.
+    payer, payee
+        Beginnings of the names of accounts that pay, and that are paid.
+    grant
+        Kind of the rows by which the outside world grants.
+    kinds
+        Kinds of rows, each with the beginnings of the names of its source and target; more
+        than one pair where a kind goes both ways.
+    strict
+        Whether payers and payees must be opened before they are used, and each row needs a key.
+    """
+
+    outside: str
+    payer: str
+    payee: str
+    grant: str
+    kinds: Mapping[str, tuple[tuple[str, str], ...]]
+    strict: bool = False
+
+
+OWNER, WALLET = "owner", "budget"
+BANK, USER_PREFIX, PROVIDER_PREFIX = "bank", "user:", "provider:"
+
+RUN_CHART = ChartOfAccounts(
+    outside=OWNER,
+    payer=WALLET,
+    payee="site:",
+    grant="fund",
+    kinds={
+        "fund": ((OWNER, WALLET), (WALLET, OWNER)),
+        "hold": ((WALLET, HELD_PREFIX),),
+        "release": ((HELD_PREFIX, WALLET),),
+        "settle": ((HELD_PREFIX, "site:"),),
+    },
+)
+"""A run: one budget, which its owner may also lower; sites need no account to be paid."""
+
+BOOK_CHART = ChartOfAccounts(
+    outside=BANK,
+    payer=USER_PREFIX,
+    payee=PROVIDER_PREFIX,
+    grant="grant",
+    kinds={
+        "grant": ((BANK, USER_PREFIX),),
+        "transfer": ((USER_PREFIX, USER_PREFIX),),
+        "hold": ((USER_PREFIX, HELD_PREFIX),),
+        "release": ((HELD_PREFIX, USER_PREFIX),),
+        "settle": ((HELD_PREFIX, PROVIDER_PREFIX),),
+        "refund": ((PROVIDER_PREFIX, USER_PREFIX),),
+    },
+    strict=True,
+)
+"""Many users and providers; what a bank granted is not taken back."""
+
+
+def held_for(agreement: str) -> str:
+    """Return the account of what is set aside for an agreement or a lease."""
+    return HELD_PREFIX + agreement
+
+
+def paid_to(site: str) -> str:
+    """Return a run's account of what a site has been paid."""
+    return RUN_CHART.payee + site
+
+
+class AgreementBalance(msgspec.Struct, gc=False, eq=False):
+    """
+    Holds the sums of one agreement, or of one lease of a run.
+
+    Parameters
+    ----------
+    payer, payee
+        Accounts that pay and that are paid; the payee is empty before the first payment.
+    since
+        When something was first held for the agreement, seconds since the epoch.
+    held, paid, refunded
+        Amounts set aside now, paid so far, and refunded of what was paid, micro-units.
+    """
+
+    payer: str
+    since: float
+    payee: str = ""
+    held: Micros = 0
+    paid: Micros = 0
+    refunded: Micros = 0
+
+    @property
+    def user(self) -> str:
+        """Name of the user who pays, in a book or service."""
+        return self.payer.partition(":")[2]
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider who is paid, in a book or service; empty for none yet."""
+        return self.payee.partition(":")[2]
 
 
 Kind = Literal["user", "provider"]
@@ -23,51 +128,7 @@ Per = Literal["all", "year", "month", "day"]
 """Period over which a quota counts, in UTC; ``"all"``: for ever."""
 
 
-USER_PREFIX = "user:"
-
-
-PROVIDER_PREFIX = "provider:"
-
-
-HELD_PREFIX = "held:"
-
-
 PERIOD_PARTS: Mapping[Per, int] = {"all": 0, "year": 1, "month": 2, "day": 3}
-
-
-class LedgerRow(msgspec.Struct, frozen=True, gc=False):
-    """
-    A double entry by which ``amount`` leaves ``source`` and enters ``target``.
-
-    Parameters
-    ----------
-    number
-        Position in the ledger, from 1.
-    time
-        Seconds since the epoch.
-    key
-        Idempotency key of the operation; unique in a ledger.
-    kind
-        ``"grant"``, ``"transfer"``, ``"hold"``, ``"release"``, ``"settle"`` or ``"refund"``.
-    source, target
-        Accounts from and to which the amount moves.
-    amount
-        Micro-units. Positive.
-    agreement
-        Agreement that the amount belongs to; empty for none.
-    memo
-        One line for people.
-    """
-
-    number: int
-    time: float
-    key: str
-    kind: str
-    source: str
-    target: str
-    amount: Micros
-    agreement: str = ""
-    memo: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,29 +194,6 @@ class LedgerAccount:
 
 
 @dataclass(slots=True, eq=False)
-class AgreementBalance:
-    """
-    Holds the sums of an agreement's payments and holds.
-
-    Parameters
-    ----------
-    user, provider
-        Parties of the agreement; the provider is empty before the first payment.
-    since
-        When something was first held for the agreement, seconds since the epoch.
-    held, paid, refunded
-        Amounts set aside now, paid so far, and refunded of what was paid, micro-units.
-    """
-
-    user: str
-    since: float
-    provider: str = ""
-    held: Micros = 0
-    paid: Micros = 0
-    refunded: Micros = 0
-
-
-@dataclass(slots=True, eq=False)
 class UserBalance:
     """Holds a user's sum of holds, and the sum used in each period."""
 
@@ -167,28 +205,6 @@ class UserBalance:
         if self.account.quota is not None:
             period = period_of(self.account.quota.per, since)
             self.used[period] = self.used.get(period, 0) + amount
-
-
-def matches_agreement(row: LedgerRow, found: AgreementBalance | None) -> bool:
-    """Return whether a row moves money between the accounts of the agreement that the row names.
-
-    The agreement is as it stood before the row; None when the row is its first.
-    """
-    if row.kind in ("grant", "transfer"):
-        return not row.agreement
-    if found is None:
-        return row.kind == "hold" and row.target == HELD_PREFIX + row.agreement != HELD_PREFIX
-    held, user, provider = (
-        HELD_PREFIX + row.agreement,
-        USER_PREFIX + found.user,
-        PROVIDER_PREFIX + found.provider,
-    )
-    return (row.source, row.target) in {
-        "hold": [(user, held)],
-        "release": [(held, user)],
-        "settle": [(held, provider if found.provider else row.target)],
-        "refund": [(provider, user)],
-    }[row.kind]
 
 
 def period_of(per: Per, moment: float) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from bursar.model.money import Micros, check_currency, from_micros, to_micros
+from bursar.model.money import Micros, check_currency, from_micros, rental_charge
 
 LARGEST = 10**15
 """Largest amount of a deal, micro-units: up to here a unit price gives it back exactly."""
@@ -133,9 +133,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def amount(self) -> Micros:
-        """Total price in micro-units, rounded up once as a lease's charge is."""
-        use = to_micros(self.unit_price * (self.processors * self.seconds))
-        return use + to_micros(self.fixed_price)
+        """Total price in micro-units."""
+        return self.charge(self.processors * self.seconds)
+
+    def charge(self, processor_seconds: float) -> Micros:
+        """Return the charge for so many processor-seconds under these terms, micro-units."""
+        return rental_charge(processor_seconds, self.unit_price, self.fixed_price)
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

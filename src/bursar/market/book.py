@@ -11,7 +11,6 @@ as it is told to, and is then refused. Any number may read meanwhile.
 """
 
 import contextlib
-import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -21,16 +20,12 @@ from pathlib import Path
 import msgspec
 
 from bursar.locking import LockHeldElsewhere, take_lock
-from bursar.market.account_records import (
-    LedgerAccount,
-    LedgerRow,
-    Per,
-    SpendingQuota,
-)
+from bursar.market.account_records import LedgerAccount, Per, SpendingQuota
 from bursar.market.accounts import Accounts
+from bursar.market.ledger import first_link, next_link
 from bursar.market.usage import UsageRecord
 from bursar.model.errors import InputError
-from bursar.model.money import Micros, Refusal, check_currency
+from bursar.model.money import Refusal, Transfer, check_currency
 from bursar.sqlite_file import (
     SqliteSchema,
     connect,
@@ -231,21 +226,10 @@ class Book(Accounts):
                 self._flush()
         return answer
 
-    def _post(
-        self,
-        now: float,
-        key: str,
-        kind: str,
-        source: str,
-        target: str,
-        amount: Micros,
-        agreement: str,
-        memo: str,
-    ) -> LedgerRow | Refusal:
-        row = super()._post(now, key, kind, source, target, amount, agreement, memo)
+    def _posted(self, row: Transfer) -> None:
+        """Write a new row at once, unless it belongs to a batch."""
         if not self._together:
             self._flush()
-        return row
 
     def _flush(self) -> None:
         """Write everything new in one transaction."""
@@ -256,7 +240,7 @@ class Book(Accounts):
         # chain.
         head, lines = self._head, []
         for row in fresh:
-            head = _link(head, row)
+            head = next_link(head, row)
             lines.append((*msgspec.structs.astuple(row), head))
         try:
             with translate_sqlite_errors(self._path, "book"), transaction(self._db):
@@ -290,7 +274,7 @@ class Book(Accounts):
             currency, opened, rows, usage, head = _load(self._db, self._path)
         with _within(self._path):
             # The rows are replayed one by one: each is checked again by the rules that made it.
-            Accounts.__init__(self, currency, opened, rows)
+            Accounts.__init__(self, currency, opened, rows, self._posted)
         self._usage = {(record.agreement, record.job): record for record in usage}
         self._head = head
         self._written = len(self._rows)
@@ -324,7 +308,7 @@ def read_book(path: Path) -> BookState:
         return BookState(Accounts(currency, opened, rows), tuple(usage), head.hex())
 
 
-_Loaded = tuple[str, list[LedgerAccount], list[LedgerRow], list[UsageRecord], bytes]
+_Loaded = tuple[str, list[LedgerAccount], list[Transfer], list[UsageRecord], bytes]
 
 
 def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
@@ -335,10 +319,10 @@ def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
     currency: str = found[0]
     query = 'SELECT name, kind, "group", quota, per FROM accounts ORDER BY number'
     opened = [_account(*columns) for columns in db.execute(query)]
-    rows, head = [], hashlib.sha256(f"bursar book {FORMAT} {currency}".encode()).digest()
+    rows, head = [], first_link(FORMAT, currency)
     for *columns, chain in db.execute("SELECT * FROM rows ORDER BY number"):
-        row = LedgerRow(*columns)
-        head = _link(head, row)
+        row = Transfer(*columns)
+        head = next_link(head, row)
         if chain != head:
             raise InputError("was changed, or one before it is missing", where=_where(path, row))
         rows.append(row)
@@ -363,15 +347,11 @@ def _columns(account: LedgerAccount) -> tuple[str, str, str, int | None, str | N
     return account.name, account.kind, account.group, amount, per
 
 
-def _link(head: bytes, row: LedgerRow) -> bytes:
-    return hashlib.sha256(head + msgspec.msgpack.encode(row)).digest()
-
-
 def _none_at(path: Path) -> InputError:
     return InputError("there is no book", where=str(path))
 
 
-def _where(path: Path, row: LedgerRow) -> str:
+def _where(path: Path, row: Transfer) -> str:
     return f"{path}: row {row.number}"
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from bursar.model.allocation import Allocation
-from bursar.model.money import MICROS, Micros, to_micros
+from bursar.model.money import MICROS, Micros, rental_charge, to_micros
 
 SettledBy = Literal["", "record", "bound"]
 """Source of a settled lease's times: the run's own clock (empty), the provider's record, or an
@@ -82,15 +82,11 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         Return the charge of the lease after so many paid processor-seconds.
 
-        This is where prices become amounts, n d c + f (HPDC'07 section 2):
-        rounded up, once for the whole lease and not once per task, so
-        neither side gains by the number of tasks. 0 when a price is unknown.
+        0 when a price is unknown.
         """
-        if not self.is_priced:
+        if self.unit_price is None or self.fixed_price is None:
             return 0
-        if not self.unit_price:  # free for ever is free, and 0 times infinity no number
-            return self.fixed
-        return to_micros(self.unit_price * processor_seconds) + self.fixed
+        return rental_charge(processor_seconds, self.unit_price, self.fixed_price)
 
     def share(self, processor_seconds: float) -> Micros:
         """

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bursar.market.account_records import AgreementBalance, LedgerRow
+from bursar.market.account_records import AgreementBalance
 from bursar.market.accounts import Accounts
 from bursar.market.usage import UsageRecord
-from bursar.model.money import Micros
+from bursar.model.money import Micros, Transfer
 
 _K = TypeVar("_K")
 
@@ -39,7 +39,7 @@ class StatementLine:
         Balance of the account afterwards, including holds.
     """
 
-    row: LedgerRow
+    row: Transfer
     party: str
     amount: Micros
     balance: Micros
@@ -214,7 +214,7 @@ def make_statement(
         When there is no such account.
     """
     account = accounts.known(name)
-    found: list[tuple[LedgerRow, str, Micros]] = []
+    found: list[tuple[Transfer, str, Micros]] = []
     opening = held = 0
     for row in accounts.rows:
         if row.time >= end:
@@ -316,7 +316,7 @@ def make_invoice(
 
 def rows_between(
     accounts: Accounts, user: str | None = None, provider: str | None = None
-) -> list[LedgerRow]:
+) -> list[Transfer]:
     """
     List payments and refunds, in the order made.
 
@@ -335,7 +335,7 @@ def rows_between(
 
 
 def reconcile(
-    user_rows: Sequence[LedgerRow], provider_rows: Sequence[LedgerRow]
+    user_rows: Sequence[Transfer], provider_rows: Sequence[Transfer]
 ) -> list[LedgerDifference]:
     """
     List where a user's book and a provider's book differ, to the micro-unit.
@@ -356,7 +356,7 @@ def reconcile(
     ]
 
 
-def _payments(rows: Iterable[LedgerRow]) -> dict[tuple[str, str], Micros]:
+def _payments(rows: Iterable[Transfer]) -> dict[tuple[str, str], Micros]:
     signs = {"settle": 1, "refund": -1}
     return _sums(
         ((row.key, row.agreement), signs[row.kind] * row.amount)
@@ -365,12 +365,12 @@ def _payments(rows: Iterable[LedgerRow]) -> dict[tuple[str, str], Micros]:
     )
 
 
-def _owner(row: LedgerRow, agreements: Mapping[str, AgreementBalance]) -> str | None:
+def _owner(row: Transfer, agreements: Mapping[str, AgreementBalance]) -> str | None:
     """Return the user of the agreement that a row belongs to."""
     return agreements[row.agreement].user if row.agreement else None
 
 
-def _effects(row: LedgerRow, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:
+def _effects(row: Transfer, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:
     """Yield a row's other party and amount for an account; nothing for holds and releases."""
     if row.kind in ("hold", "release"):
         return

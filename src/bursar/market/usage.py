@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from bursar.model.errors import BursarError, InputError
-from bursar.model.money import Micros, to_micros
+from bursar.model.money import Micros, rental_charge, to_micros
 
 _PURPOSE = b"bursar usage record 1\n"
 """Prefix of the signed bytes, so that a signature serves for nothing else."""
@@ -119,10 +119,7 @@ class AgreementRates:
 
 def charge(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
     """
-    Return the charge for the records of one agreement, n d c + f (HPDC'07 section 2).
-
-    Rounded up, once for all of them as a lease is, so that neither side gains
-    by the number or the order of the records.
+    Return the charge for the records of one agreement, rounded up once for all of them.
 
     Raises
     ------
@@ -130,7 +127,7 @@ def charge(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
         When they are not of one agreement, or one is there twice.
     """
     seconds = math.fsum(record.owed for record in _of_one(records))
-    return to_micros(terms.unit_price * seconds) + to_micros(terms.fixed_price)
+    return rental_charge(seconds, terms.unit_price, terms.fixed_price)
 
 
 def undelivered(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:

@@ -61,6 +61,27 @@ def to_micros(units: float) -> Micros:
     return nearest if abs(exact - nearest) <= 1e-12 * max(1.0, abs(exact)) else math.ceil(exact)
 
 
+def rental_charge(processor_seconds: float, unit_price: float, fixed_price: float) -> Micros:
+    """
+    Return the charge n d c + f for rented processors (HPDC'07 section 2).
+
+    Each part is rounded up once for the whole agreement or lease, never for each task, so that
+    neither side gains by the number of tasks.
+
+    Parameters
+    ----------
+    processor_seconds
+        Processors x seconds that are paid (n d). May be infinite where they are free.
+    unit_price
+        Currency units per processor-second (c).
+    fixed_price
+        Currency units, once (f).
+    """
+    # Free for ever is free, and 0 times infinity is no number.
+    use = to_micros(unit_price * processor_seconds) if unit_price else 0
+    return use + to_micros(fixed_price) if fixed_price else use
+
+
 def from_micros(amount: Micros) -> float:
     """Convert micro-units to currency units, for display and comparison."""
     return amount / MICROS
@@ -75,39 +96,44 @@ def format_amount(amount: Micros, currency: str) -> str:
     return f"{sign}{whole}{'.' + digits if digits else ''} {currency}"
 
 
-class Transfer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Transfer(msgspec.Struct, frozen=True, gc=False):
     """
-    A double entry: ``amount`` leaves ``source`` and enters ``target``.
+    A double entry by which ``amount`` leaves ``source`` and enters ``target``.
 
     Parameters
     ----------
+    number
+        Position in the ledger, from 1; 0 before the ledger is known.
     time
         Seconds since the epoch.
+    key
+        Identity of the movement, unique in a ledger: a movement that is asked for again with its
+        key is made once. Empty where a journal writes the movement with its cause.
+    kind
+        ``"grant"`` (in a run ``"fund"``), ``"transfer"``, ``"hold"``, ``"release"``,
+        ``"settle"`` or ``"refund"``.
     source, target
-        Accounts, as ``"budget"``, ``"held:lease-1"``, ``"site:local"``.
+        Accounts from and to which the amount moves: ``"budget"``, ``"user:ann"``,
+        ``"held:lease-1"``, ``"site:local"``.
     amount
         Micro-units. Positive.
-    kind
-        ``"fund"``, ``"hold"``, ``"release"`` or ``"settle"``.
-    lease
-        The lease it belongs to; empty for none.
+    agreement
+        Agreement, or lease of a run, that the amount belongs to; empty for none.
     memo
         One line for people.
     """
 
+    # The names and the order of the fields are the columns of books and what their chain of hashes
+    # is made of: they never change.
+    number: int
     time: float
+    key: str
+    kind: str
     source: str
     target: str
     amount: Micros
-    kind: str
-    lease: str = ""
+    agreement: str = ""
     memo: str = ""
-
-    def __post_init__(self) -> None:
-        if self.amount <= 0:
-            raise ValueError(f"amount must be positive, got {self.amount}")
-        if self.source == self.target:
-            raise ValueError(f'a transfer needs two accounts, got "{self.source}" twice')
 
 
 class Payer(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,14 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bursar.market.account_records import (
-    BANK,
-    LedgerAccount,
-    LedgerRow,
-)
+from bursar.market.account_records import BANK, LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.market.statements import Invoice, InvoiceItem, Statement, StatementLine
-from bursar.model.money import Micros, format_amount, from_micros
+from bursar.model.money import Micros, Transfer, format_amount, from_micros
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +23,7 @@ def account_to_dict(accounts: Accounts, account: LedgerAccount, now: float) -> d
         "kind": account.kind,
         "group": account.group,
         "balance_micros": accounts.balance(account.id),
-        "held_micros": accounts.held(account.name),
+        "held_micros": accounts.held_by(account.name),
         "quota_micros": None if quota is None else quota.amount,
         "quota_per": None if quota is None else quota.per,
         "used_micros": None if quota is None else accounts.used(account.name, now),
@@ -44,7 +40,7 @@ def accounts_to_dict(accounts: Accounts, now: float) -> dict[str, Any]:
     }
 
 
-def row_to_dict(row: LedgerRow) -> dict[str, Any]:
+def row_to_dict(row: Transfer) -> dict[str, Any]:
     """Return a row as JSON."""
     return {
         "number": row.number,
@@ -137,7 +133,7 @@ def print_accounts(accounts: Accounts, now: float, console: "Console | None" = N
             per = "in all" if quota.per == "all" else f"per {quota.per}"
             limit = f"{format_amount(quota.amount, accounts.currency)} {per}"
             used = format_amount(accounts.used(account.name, now), accounts.currency)
-        held = accounts.held(account.name)
+        held = accounts.held_by(account.name)
         table.add_row(
             _plain(account.name),
             account.kind,
@@ -151,7 +147,7 @@ def print_accounts(accounts: Accounts, now: float, console: "Console | None" = N
     console.print(table)
 
 
-def print_rows(rows: Sequence[LedgerRow], currency: str, console: "Console | None" = None) -> None:
+def print_rows(rows: Sequence[Transfer], currency: str, console: "Console | None" = None) -> None:
     """The rows of a book."""
     console = console or _console()
     if not rows:

@@ -25,7 +25,8 @@ from bursar.dispatch.atomic_file import remove_unfinished
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import DataAt
-from bursar.market.ledger import Ledger, paid_to
+from bursar.market.account_records import paid_to
+from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.matching import Brokering
@@ -391,7 +392,7 @@ def _snapshot(
         failed=counts.failed,
         skipped=counts.skipped,
         spent=from_micros(execution.guard.spent(now)),
-        held=from_micros(execution.guard.held),
+        held=from_micros(execution.guard.ledger.held),
         budget=execution.goal.budget,
         currency=plan.currency,
         predicted_finish=plan.makespan,

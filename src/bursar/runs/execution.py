@@ -601,7 +601,7 @@ class RunExecution:
             if name in leases and not self.provision.has_pilot(name):
                 # Closed just before the paid time began, so that nothing is owed.
                 before = math.nextafter(leases[name].start, -math.inf)
-                ended = self.guard.close_lost(leases[name], before)
+                ended = self.guard.charges.close_lost(leases[name], before)
                 self._note("lease", msgspec.json.encode(ended).decode(), self.guard.transfers())
 
     async def _settle_what_was_left(
@@ -621,7 +621,7 @@ class RunExecution:
             if lease.id not in missed and self.settlements.keeps_count(lease.site):
                 self.settlements.restore(lease, last_seen)
             else:
-                ended = self.guard.close_lost(lease, missed.get(lease.id, last_seen))
+                ended = self.guard.charges.close_lost(lease, missed.get(lease.id, last_seen))
                 text = msgspec.json.encode(ended).decode()
                 self.dispatcher.store.note("lease", text, self.guard.transfers())
         await self.settlements.wait()  # what they do not come to is free for what is left

@@ -27,13 +27,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from bursar.locking import LockHeldElsewhere, take_lock
-from bursar.market.account_records import LedgerAccount, LedgerRow
+from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.usage import UsageRecord
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.money import Micros, Payer, Refusal, format_amount, from_micros, to_micros
+from bursar.model.money import (
+    Micros,
+    Payer,
+    Refusal,
+    Transfer,
+    format_amount,
+    from_micros,
+    to_micros,
+)
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import RunRecord, read_run
 
@@ -229,7 +237,7 @@ class RunPayments:
         with Book(self._book, wait=WAIT) as book, book.together():
             book_leases(book, read_run(self._folder), self._payer.account)
 
-    def _hold(self, book: Book, record: RunRecord, amount: Micros) -> LedgerRow | Refusal:
+    def _hold(self, book: Book, record: RunRecord, amount: Micros) -> Transfer | Refusal:
         """Set more money aside: in the run's last budget, or in a new one in a new period."""
         run, account, now = self._folder.name, self._payer.account, time.time()
         budgets = _budgets_of(book, run)
@@ -247,7 +255,7 @@ class RunPayments:
         )
 
 
-def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
+def settle_run(folder: RunFolder, payer: Payer) -> list[Transfer]:
     """
     Book the payments of a run, and release money that the run set aside and does not need.
 
@@ -278,7 +286,7 @@ def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
     return rows
 
 
-def book_leases(book: Book, record: RunRecord, user: str) -> list[LedgerRow]:
+def book_leases(book: Book, record: RunRecord, user: str) -> list[Transfer]:
     """
     Book the payments of each lease to the site, except payments in the book already.
 
@@ -456,7 +464,7 @@ def _usage(record: RunRecord, lease: Lease, user: str) -> UsageRecord:
 
 def _too_little(book: Accounts, account: str, left: Micros, needed: float) -> str:
     has = f"account {account} has {format_amount(max(0, left), book.currency)} left"
-    held = book.held(account)
+    held = book.held_by(account)
     if held:
         has += f", {format_amount(held, book.currency)} are set aside for other runs"
     return f"{has}; the run needs {needed:.10g} {book.currency}" if needed else has

@@ -141,7 +141,7 @@ class PilotProvisioner:
                 self._open(pilot, now + (pilot.start or 0.0))
         except BudgetStop:
             for lease in self._guard.leases:  # before it began: nothing of it is owed
-                self._write(self._guard.close(lease, math.nextafter(now, -math.inf)))
+                self._write(self._guard.charges.close(lease, math.nextafter(now, -math.inf)))
             raise
         due = []
         for pilot in pilots:
@@ -496,7 +496,7 @@ class PilotProvisioner:
             self._open(pilot, now)
         elif now > due + _LATE and not lifecycle.is_late:
             # Nothing is paid for the time that the site let it wait.
-            self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
+            self._write(self._guard.charges.close(pilot.name, math.nextafter(due, -math.inf)))
             self._open(pilot, now)
         if seconds is None or seconds <= pilot.duration or pilot.whole:
             return
@@ -556,7 +556,7 @@ class PilotProvisioner:
             return
         if pilot.whole:
             # Bought as a whole: paid to the end, used or not.
-            self._write(self._guard.close(pilot.name, origin + pilot.latest_end))
+            self._write(self._guard.charges.close(pilot.name, origin + pilot.latest_end))
         elif (
             lifecycle.is_asked
             and not pilot.booked  # from its begin on, used or not
@@ -564,7 +564,7 @@ class PilotProvisioner:
         ):
             self._settlements.end(pilot.name)
         else:
-            self._write(self._guard.close(pilot.name, self._dispatcher.now()))
+            self._write(self._guard.charges.close(pilot.name, self._dispatcher.now()))
 
     def _write(self, lease: Lease) -> None:
         text = msgspec.json.encode(lease).decode()

@@ -287,7 +287,7 @@ class PoolController(PilotObserver):
             until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
             # A little less than is free: amounts are rounded up when they are set aside.
             affordable=None if goal.budget is None else from_micros(max(0, free - _ROUNDING)),
-            settling=bool(self._guard.unsettled),
+            settling=bool(self._guard.charges.unsettled),
         )
 
     def _seen(self, site: Site, goal: Goal) -> PoolSite:

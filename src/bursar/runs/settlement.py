@@ -79,7 +79,7 @@ class LeaseSettlements:
         now = self._now()
         # Journalled as given back before the site is asked: after a kill the next incarnation asks
         # on.
-        given_back = self._guard.end(lease, now)
+        given_back = self._guard.charges.end(lease, now)
         self._write(given_back)
         self._begin(given_back, None)
 
@@ -92,7 +92,7 @@ class LeaseSettlements:
         watched
             Last heartbeat of that incarnation, seconds since the epoch.
         """
-        self._guard.restore(lease, self._now())
+        self._guard.charges.restore(lease, self._now())
         self._begin(lease, watched)
 
     async def wait(self, patience: float = SETTLING) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class LeaseSettlements:
         """
         where = self._where()
         await self._tasks.close()
-        unsettled = self._guard.unsettled
+        unsettled = self._guard.charges.unsettled
         if unsettled:
             self._notify(
                 f"{where or 'a site'} did not say what {_leases(len(unsettled))} came to "
@@ -172,7 +172,7 @@ class LeaseSettlements:
             start = lease.start if metering.began is None else metering.began
             held = (start, start + metering.seconds)
             settled_by = "record" if metering.is_recorded else "bound"
-        self._write(self._guard.pay(lease.id, held, now, settled_by))
+        self._write(self._guard.charges.pay(lease.id, held, now, settled_by))
         # The hold was for the worst case: what is left of it may pay for more work.
         self._on_settled()
 

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from bursar.market.account_records import LedgerAccount, LedgerRow
+from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
-from bursar.model.money import Micros, Refusal, format_amount
+from bursar.model.money import Micros, Refusal, Transfer, format_amount
 from bursar.service.interfaces import BILLING_KINDS, Position, ServiceError, ServiceJournal
 
 ROW = BILLING_KINDS[0]
 
-_ROWS = msgspec.msgpack.Decoder(LedgerRow)
+_ROWS = msgspec.msgpack.Decoder(Transfer)
 
 
 class ServiceLedger:
@@ -41,7 +41,7 @@ class ServiceLedger:
         self.currency = currency
         self._journal = journal
         self._credit = credit
-        self._rows: list[LedgerRow] = []
+        self._rows: list[Transfer] = []
         self._accounts = Accounts(currency)
         self._spent: dict[str, Micros] = {}
         self._owed: dict[str, Micros] = {}
@@ -104,7 +104,7 @@ class ServiceLedger:
 
     def held(self, user: str) -> Micros:
         """Return the amount set aside for a user's agreements."""
-        return self._accounts.held(user)
+        return self._accounts.held_by(user)
 
     def spent(self, user: str) -> Micros:
         """Return what a user has paid, and owes for usage that is not yet posted."""
@@ -192,7 +192,7 @@ class ServiceLedger:
             self._post(self._accounts.grant(now, f"credit:{user}", user, credit, memo="credit"))
         return None
 
-    def _post(self, row: LedgerRow | Refusal) -> None:
+    def _post(self, row: Transfer | Refusal) -> None:
         if isinstance(row, Refusal):
             raise AssertionError(row.reason)  # it was looked at before
         # Each movement has a key that follows from what it is for. The ledger returns the old row
@@ -203,7 +203,7 @@ class ServiceLedger:
         self._journal.append(ROW, msgspec.msgpack.encode(row), essential=True)
         self._note(row)
 
-    def _note(self, row: LedgerRow) -> None:
+    def _note(self, row: Transfer) -> None:
         if row.kind == "settle":
             user = self._accounts.agreements[row.agreement].user
             self._spent[user] = self._spent.get(user, 0) + row.amount

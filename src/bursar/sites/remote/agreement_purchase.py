@@ -10,7 +10,6 @@ from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import Quote, Reject, TradeMessage
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
-from bursar.model.money import to_micros
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
@@ -221,10 +220,3 @@ async def _find(
         if problem.kind == "not-found":
             return None
         raise
-
-
-def amount_of(terms: Terms, processor_seconds: float) -> int:
-    """
-    Cost of so many processor-seconds under an agreement, micro-units; each part is rounded up once.
-    """
-    return to_micros(terms.unit_price * processor_seconds) + to_micros(terms.fixed_price)

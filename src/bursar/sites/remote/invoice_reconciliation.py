@@ -12,7 +12,6 @@ from bursar.model.allocation import Allocation
 from bursar.model.money import from_micros
 from bursar.provisioning.accounting import PilotUsage
 from bursar.remote.messages import AgreementInfo
-from bursar.sites.remote.agreement_purchase import amount_of
 from bursar.sites.remote.held import HeldInstance
 from bursar.sites.remote.purchase_journal import PurchaseRecord
 
@@ -50,7 +49,7 @@ class InvoiceReconciler:
         # Generous on our side: both clocks and the last look are allowed for before a charge counts
         # as odd.
         ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
-        most = amount_of(terms, ours)
+        most = terms.charge(ours)
         if info.charged > most:
             self._notify(
                 f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
@@ -101,7 +100,7 @@ class InvoiceReconciler:
             return
         held.seconds = max(0.0, held.seen - held.since)
         terms = bought.terms
-        self._guessed[pilot.name] = amount_of(terms, terms.processors * held.seconds)
+        self._guessed[pilot.name] = terms.charge(terms.processors * held.seconds)
 
     def settle_later(self, bought: PurchaseRecord, info: AgreementInfo) -> None:
         """Compare the guess for a closed pilot with the charge that the service now states."""
