@@ -9,7 +9,7 @@ import pytest
 from bursar.formats.campaign_file import read_campaign
 from bursar.model.errors import InputError
 from bursar.model.task import Copy, Step
-from bursar.remote.campaigns import specs_of, uploads_of
+from bursar.remote.submission import specs_of, uploads_of
 
 BAG = """\
 [tasks.one]

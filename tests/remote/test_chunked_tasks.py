@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.remote import pieces
+from bursar.remote import submission
 from bursar.remote.messages import MOST_TASKS, TaskSpec
-from bursar.remote.pieces import split_submission
+from bursar.remote.submission import split_submission
 
 TASKS = msgspec.json.Decoder(TaskSpec)
 
@@ -23,7 +23,7 @@ def test_pieces_hold_every_task_in_its_order(sizes: list[int]) -> None:
     """Those that are too large are divided; a single task goes whatever its size."""
     tasks = [TaskSpec(shell="x" * size, label=str(n)) for n, size in enumerate(sizes)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "LARGEST", 500)
+        patch.setattr(submission, "LARGEST", 500)
         found = list(split_submission(tasks))
         assert list(split_submission(tasks)) == found
 

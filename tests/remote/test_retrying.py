@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.remote.retrying import LONGEST, RetryBackoff, random_fraction
+from bursar.remote.connection import LONGEST, RetryBackoff, random_fraction
 
 
 def none(size: int) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bursar.model.errors import InputError
-from bursar.remote.services import find_service, services_file
+from bursar.remote.access import find_service, services_file
 
 FILE = """\
 [service.physics]

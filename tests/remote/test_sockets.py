@@ -15,7 +15,7 @@ import pytest
 from tests.remote.conftest import Line
 
 from bursar.dispatch.tls import make_certificate, server_context
-from bursar.remote import connection, lines
+from bursar.remote import connection, result_streams
 from bursar.remote.access import ENVIRONMENT, Access
 from bursar.remote.aiohttp_transport import AiohttpTransport
 from bursar.remote.async_client import AsyncServiceClient
@@ -636,7 +636,7 @@ def test_an_answer_without_an_end_is_refused(
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results and changes come as streams of lines, each of which is in memory as a whole."""
-    monkeypatch.setattr(lines, "LONGEST", 1 << 20)
+    monkeypatch.setattr(result_streams, "LONGEST", 1 << 20)
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await head_of(reader)

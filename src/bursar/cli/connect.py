@@ -59,8 +59,8 @@ class ServiceSession:
 async def connect_service(site: str | None) -> AsyncGenerator[ServiceSession, None]:
     """Connect to the service of a name or URL; report retries on stderr."""
     from bursar.cli.output import print_note
+    from bursar.remote.access import find_service
     from bursar.remote.async_client import AsyncServiceClient
-    from bursar.remote.services import find_service
 
     service = find_service(site)
     async with AsyncServiceClient(service.access, notice=print_note) as client:

@@ -16,11 +16,9 @@ import bursar
 from bursar.cli import (
     account,
     add_ons,
-    amend,
     certs,
     instance,
     ledger,
-    match,
     plan,
     replicas,
     results,
@@ -32,7 +30,6 @@ from bursar.cli import (
     sites,
     submit,
     tokens,
-    top,
     trace,
     tune,
 )
@@ -50,30 +47,30 @@ app = typer.Typer(
     epilog="Exit status: 0 done, 1 tasks failed, 2 bad input, 3 infeasible goal, "
     "4 stopped by budget, 5 deadline missed, 130 interrupted.",
 )
-for module in (
-    plan,
-    match,
-    run,
-    amend,
-    simulate,
-    runs,
-    ledger,
-    sites,
-    replicas,
-    submit,
-    instance,
-    results,
-    account,
-    top,
-    certs,
-    tokens,
-    tune,
-    trace,
-    add_ons,
-    schema,
-    serve,
+for register in (
+    plan.register,
+    sites.register_match,
+    run.register,
+    runs.register_amend,
+    simulate.register,
+    runs.register,
+    ledger.register,
+    sites.register,
+    replicas.register,
+    submit.register,
+    instance.register,
+    results.register,
+    account.register,
+    instance.register_top,
+    certs.register,
+    tokens.register,
+    tune.register,
+    trace.register,
+    add_ons.register,
+    schema.register,
+    serve.register,
 ):
-    module.register(app)
+    register(app)
 
 
 def _print_version(wanted: bool) -> None:

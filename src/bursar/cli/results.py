@@ -127,7 +127,7 @@ async def print_results(
 async def _write_streams(
     session: "AsyncSession", results: "Iterable[Result]", folder: Path
 ) -> None:
-    from bursar.remote.task_output import STREAMS, printed
+    from bursar.remote.messages import STREAMS, printed
 
     for result in results:
         for stream in STREAMS:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bursar.cli.campaign_result import print_outcome
 from bursar.cli.options import (
     RUNS,
     Alpha,
@@ -32,6 +31,7 @@ from bursar.cli.options import (
     TradeOff,
     WeightsFile,
 )
+from bursar.cli.output import print_outcome
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import typer
 
 from bursar.broker.provisioning_mode import ProvisioningMode
 from bursar.broker.strategies import POLICIES
-from bursar.cli.campaign_result import print_outcome
 from bursar.cli.options import (
     RUNS,
     Alpha,
@@ -31,6 +30,7 @@ from bursar.cli.options import (
     TradeOff,
     WeightsFile,
 )
+from bursar.cli.output import print_outcome
 from bursar.model.errors import InputError
 from bursar.planning.policy import Method, Scheduler
 

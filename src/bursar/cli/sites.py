@@ -1,15 +1,68 @@
-"""``bursar sites``: what one may use."""
+"""``bursar sites`` and ``bursar match``: what one may use, and which of it suits the jobs."""
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from bursar.cli.options import AsJson, SitesPath
+from bursar.cli.options import (
+    Alpha,
+    AsJson,
+    Beta,
+    CampaignPath,
+    CatalogueFile,
+    Choice,
+    SitesPath,
+    WeightsFile,
+)
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
+
+# ``bursar match``: which sites match the jobs of a campaign, and how they rank.
+
+
+def register_match(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("match")(match_campaign)
+
+
+def match_campaign(
+    campaign: CampaignPath,
+    sites: SitesPath = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Show only this task. Default: one task of each kind."),
+    ] = None,
+    catalogue: CatalogueFile = None,
+    choice: Choice = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    weights: WeightsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which sites match a campaign's jobs, how they rank, and why others do not match."""
+    from bursar.api.matching import match
+    from bursar.cli.load import brokering
+    from bursar.cli.output import print_json
+    from bursar.model.errors import InputError
+
+    settings = brokering(choice=choice, alpha=alpha, beta=beta, weights=weights, refresh=None)
+    try:
+        matches = match(campaign, sites, broker=settings, catalogue=catalogue, task=task)
+    except InputError as error:
+        if error.where == "task":
+            raise InputError(error.message, where="--task", hint=error.hint) from None
+        raise
+    if as_json:
+        print_json(matches.to_dict())
+    else:
+        matches.print()
+    raise typer.Exit(matches.exit_status)
+
+
+# ``bursar sites``: what one may use.
 
 SiteAnswer = SiteStatus | SiteError | None
 

@@ -212,7 +212,7 @@ def _read_tasks(path: Path) -> _TaskSubmission:
     """
     if path.suffix not in ("", ".ndjson", ".jsonl", ".json") and str(path) != "-":
         from bursar.formats.campaign_file import read_campaign
-        from bursar.remote.campaigns import specs_of, uploads_of
+        from bursar.remote.submission import specs_of, uploads_of
 
         campaign = read_campaign(path)
         try:

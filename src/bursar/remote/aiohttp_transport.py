@@ -11,6 +11,7 @@ from yarl import URL
 
 from bursar.remote.http_transport import (
     Body,
+    CertificatePinMismatch,
     ClientRequest,
     ClientResponse,
     ClosedWithoutResponse,
@@ -18,7 +19,6 @@ from bursar.remote.http_transport import (
     TransportError,
     UnsendableRequest,
 )
-from bursar.remote.tls_failures import CertificatePinMismatch
 
 KEPT = 30.0
 """Seconds for which a connection without a request is kept: less than a service keeps it."""

@@ -16,14 +16,12 @@ from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
-from bursar.remote.connection import PATIENCE, TIMEOUT, Notice, ServiceConnection
-from bursar.remote.following import AGAIN, PAGE, Until, follow_results
+from bursar.remote.connection import PATIENCE, TIMEOUT, Entropy, Notice, ServiceConnection
 from bursar.remote.http_transport import HttpTransport
-from bursar.remote.lines import EventStreamDecoder
-from bursar.remote.pieces import split_submission
+from bursar.remote.messages import Stream
 from bursar.remote.problems import ServiceUnreachable
-from bursar.remote.retrying import Entropy
-from bursar.remote.task_output import Stream
+from bursar.remote.result_streams import AGAIN, PAGE, EventStreamDecoder, Until, follow_results
+from bursar.remote.submission import split_submission
 
 if TYPE_CHECKING:
     from bursar.market.usage import SignedRecord

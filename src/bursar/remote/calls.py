@@ -19,7 +19,7 @@ from bursar.model.task import File
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.remote.http_transport import Body, ClientResponse
-from bursar.remote.task_output import Stream
+from bursar.remote.messages import Stream
 
 if TYPE_CHECKING:
     from bursar.market.usage import SignedRecord

@@ -1,13 +1,124 @@
 """
-Requests and responses of the client, and the interface of transports.
+Requests and responses of the client, the interface of transports, and TLS failures explained.
+
+A service refuses a client's certificate after the handshake has ended for the client (TLS 1.3): the
+client sees an alert with the first bytes it reads, or a closed connection where the service's
+library drops the alert.
 
 A :class:`HttpTransport` is :class:`~bursar.remote.aiohttp_transport.AiohttpTransport` on real
 networks; simulations and tests have their own, so these types belong to no HTTP library.
 """
 
+import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
+
+from bursar.model.errors import InputError
+from bursar.remote.access import Access
+
+# Explains TLS failures in one line that says what to set.
+
+_NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+"""Alerts of a peer that requires a certificate and received none; RFC 8446, section 6.2."""
+
+_BAD_CERTIFICATE = (
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_UNKNOWN",
+    "UNSUPPORTED_CERTIFICATE",
+    "ACCESS_DENIED",
+    "DECRYPT_ERROR",
+)
+"""Alerts of a peer that rejects the received certificate."""
+
+_PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+"""OpenSSL's reasons for an answer that is no TLS."""
+
+# Of OpenSSL (x509_vfy.h): why a certificate is not believed.
+_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 27})
+_OTHER_NAME = frozenset({62, 64})
+_WRONG_TIME = frozenset({9, 10})
+
+
+class CertificatePinMismatch(ssl.SSLCertVerificationError):
+    """The server's certificate is not the one that is expected."""
+
+    verify_message = "it is not the certificate that is pinned"
+
+
+def is_permanent(error: ssl.SSLError) -> bool:
+    """Return whether a retry would fail too; a connection that broke off is retried."""
+    # These three are a broken connection, which ssl reports as its own error.
+    return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+
+
+def explain_untrusted_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
+    """Explain why the service's certificate is not trusted."""
+    text = f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, CertificatePinMismatch):
+        return f"{text}: {access.setting('fingerprint')}"
+    if error.verify_code in _OTHER_NAME:
+        return f"{text}: call it by a name that its certificate has"
+    if error.verify_code in _WRONG_TIME:
+        return f"{text}: it is to be renewed there"
+    if error.verify_code in _UNKNOWN_ISSUER and access.ca is None:
+        return f"{text}: set {access.setting('ca')} to the file of its authority"
+    if error.verify_code in _UNKNOWN_ISSUER:
+        return f"{text}: its authority is not in {access.ca}"
+    return text
+
+
+def explain_refused_client(error: ssl.SSLError, access: Access) -> str:
+    """Explain why a TLS handshake failed or the service refused the client."""
+    reason = error.reason or ""
+    text = reason.lower().replace("_", " ") or "no reason is known"
+    if reason in _PLAIN:
+        return "does not speak TLS"
+    if "ALERT" in reason and reason.endswith((*_NO_CERTIFICATE, *_BAD_CERTIFICATE)):
+        if access.certificate is None and not reason.endswith("DECRYPT_ERROR"):
+            return explain_missing_certificate(access)
+        return f"does not take this client's certificate: {text}: {_certificate_of(access)}"
+    return f"TLS cannot be agreed on: {text}"
+
+
+def explain_closed_connection(access: Access) -> str:
+    """Explain the likely cause of a connection closed without a response after TLS."""
+    if access.certificate is None:
+        return explain_missing_certificate(access)
+    return f"hangs up: it may not take this client's certificate: {_certificate_of(access)}"
+
+
+def explain_missing_certificate(access: Access) -> str:
+    """Explain that the service requires a client certificate."""
+    return f"wants a certificate of this client: set {access.setting('certificate')}"
+
+
+def _certificate_of(access: Access) -> str:
+    """Name the client's certificate with the setting, or with the date of expiry."""
+    assert access.certificate is not None
+    ended = _end_of(access.certificate)
+    if ended is not None and ended <= time.time():
+        when = time.strftime("%Y-%m-%d", time.gmtime(ended))
+        return f"{access.certificate} has ended on {when}"
+    return f"{access.certificate}, which {access.setting('certificate')} names"
+
+
+def _end_of(file: Path) -> float | None:
+    """Return the end of a certificate, seconds since the epoch; None when unreadable."""
+    from bursar.sealing.certificates import read_certificates, read_pem  # takes time to load
+
+    try:
+        return read_certificates(read_pem(file.expanduser()))[0].not_valid_after_utc.timestamp()
+    except (InputError, IndexError):
+        return None
+
+
+# Requests and responses of the client, and the interface of transports.
 
 Body = Callable[[], AsyncIterator[bytes]]
 """Makes the pieces of a body, anew for each try."""

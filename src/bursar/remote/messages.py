@@ -6,6 +6,7 @@ them, and the OpenAPI document is made of them. Times are seconds since the epoc
 seconds, sizes bytes, amounts micro-units of the service's currency.
 """
 
+import base64
 from typing import Annotated, Literal
 
 import msgspec
@@ -546,3 +547,28 @@ class Problem(ResponseStruct, frozen=True, omit_defaults=True):
     detail: str = ""
     where: str = ""
     retry_after: float | None = None
+
+
+# Output of a task in the form of results.
+
+Stream = Literal["stdout", "stderr"]
+
+STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+
+
+def as_text(stream: Stream, data: bytes, raw: dict[str, str]) -> str:
+    """Return a stream as text; bytes that are not UTF-8 go to ``raw`` instead."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raw[stream] = base64.b64encode(data).decode()
+        return ""
+
+
+def printed(result: Result, stream: Stream) -> bytes | None:
+    """Return the bytes of a stream; None: too long for the result, ask the service."""
+    if stream in result.raw:
+        return base64.b64decode(result.raw[stream])
+    text = result.stdout if stream == "stdout" else result.stderr
+    size = result.stdout_size if stream == "stdout" else result.stderr_size
+    return None if size and not text else text.encode()

@@ -7,10 +7,9 @@ from msgspec import structs
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.task import Status
-from bursar.remote.messages import Result, TaskSpec, TaskState
-from bursar.remote.programs import steps_of
-from bursar.remote.retrying import Entropy
-from bursar.remote.task_output import as_text
+from bursar.remote.connection import Entropy
+from bursar.remote.messages import Result, TaskSpec, TaskState, as_text
+from bursar.remote.submission import steps_of
 from bursar.sealing.envelope import SealedTask, SealError, decode_result, encode_contents
 from bursar.sealing.sealer import TaskSealer
 

@@ -18,7 +18,7 @@ from bursar.dispatch.wire import MAX_PIECE
 from bursar.model.errors import InputError
 from bursar.model.task import Step
 from bursar.remote.messages import TaskSpec
-from bursar.remote.programs import steps_of
+from bursar.remote.submission import steps_of
 from bursar.service.interfaces import ServiceError
 
 _encode = msgspec.msgpack.Encoder().encode

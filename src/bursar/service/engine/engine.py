@@ -29,7 +29,7 @@ from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
-from bursar.remote.task_output import STREAMS
+from bursar.remote.messages import STREAMS
 from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import TaskCounters

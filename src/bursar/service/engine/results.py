@@ -11,8 +11,7 @@ import msgspec
 
 from bursar.engine.task_states import CANCELLED, FAILED, SUCCEEDED, TIMED_OUT
 from bursar.model.task import Outcome, Status
-from bursar.remote.messages import Result
-from bursar.remote.task_output import as_text
+from bursar.remote.messages import Result, as_text
 from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import ResultsRecorded, ResultsRecordedIndex
 from bursar.service.engine.tasks import NAMES

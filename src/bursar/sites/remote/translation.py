@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from bursar.dispatch.wire import WireJob
 from bursar.model.site import Trust
 from bursar.model.task import Call, Copy, Outcome, Status, Step
-from bursar.remote.messages import Result, TaskSpec
-from bursar.remote.programs import encode_steps
-from bursar.remote.task_output import printed
+from bursar.remote.messages import Result, TaskSpec, printed
+from bursar.remote.submission import encode_steps
 
 MADE = ".bursar-made"
 """Folder of an instance in which lies what tasks copy to the root, apart for each attempt."""

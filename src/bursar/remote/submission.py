@@ -1,15 +1,55 @@
-"""Converts a campaign of independent tasks into a submission."""
+"""Converts programs and campaigns of independent tasks into submissions, cut into pieces."""
 
+import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.task import Copy, Exec, Shell, Step, Task
-from bursar.remote.messages import Hints, TaskSpec
-from bursar.remote.programs import encode_steps
+from bursar.remote.messages import MOST_TASKS, Hints, TaskSpec
+
+# Converts between a task's program in the API and steps.
+
+_STEPS = msgspec.msgpack.Decoder(tuple[Step, ...])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_steps(steps: Sequence[Step]) -> str:
+    """Encode steps for the field ``steps`` of a :class:`TaskSpec`."""
+    return base64.b64encode(_encode(steps)).decode()
+
+
+def steps_of(task: TaskSpec) -> Sequence[Step]:
+    """
+    Return the steps of a task that is not sealed.
+
+    Raises
+    ------
+    InputError
+        When it does not say one thing, or what is no steps.
+    """
+    if task.command and not (task.shell or task.steps or task.sealed):
+        return (Exec(task.command),)
+    if task.sealed or bool(task.command) + bool(task.shell) + bool(task.steps) != 1:
+        raise InputError('exactly one of "command", "shell", "steps" and "sealed" is needed')
+    if task.shell:
+        return (Shell(task.shell),)
+    try:
+        steps = _STEPS.decode(base64.b64decode(task.steps, validate=True))
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"these are no steps: {error}", where="steps") from None
+    if any(isinstance(step, Exec) and not step.argv for step in steps):
+        raise InputError("there is no program to run", where="steps")
+    return steps
+
+
+# Converts a campaign of independent tasks into a submission.
 
 _HINT = "bursar run --sites FILE can"
 
@@ -89,3 +129,32 @@ def _below(root: Path, source: str) -> Iterator[tuple[str, Path]]:
         for name in sorted(names):
             file = Path(folder) / name
             yield str(PurePosixPath(file.relative_to(root))), file
+
+
+# Splits a submission into NDJSON pieces of limited size.
+
+LARGEST = 4 * 1024 * 1024
+"""Bytes after which a piece is divided; one of a single task may be larger."""
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def split_submission(tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
+    """
+    Yield tasks as NDJSON, at most :data:`MOST_TASKS` in a piece.
+
+    The same tasks make the same pieces, so that a key of each makes them count once.
+    """
+    rest = iter(tasks)
+    while some := list(islice(rest, MOST_TASKS)):
+        yield from _halved(some)
+
+
+def _halved(tasks: Sequence[TaskSpec]) -> Iterator[bytes]:
+    lines = _ENCODER.encode_lines(tasks)
+    if len(lines) <= LARGEST or len(tasks) == 1:
+        yield lines
+        return
+    middle = len(tasks) // 2
+    yield from _halved(tasks[:middle])
+    yield from _halved(tasks[middle:])
