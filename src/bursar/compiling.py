@@ -61,17 +61,18 @@ def _compiled(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, 
 
 def _stamp_with_folder(dispatcher: Any) -> None:
     """
-    Make code kept on disk outdated when any module beside the function's changes.
+    Make code kept on disk outdated when a module beside the function or beside this one changes.
 
     Numba looks at the function's own file only; but the machine code of a kernel
-    holds that of the kernels it calls from other modules. The stamp stands in the version,
+    holds that of the kernels it calls from other modules: from its own folder, and from
+    :mod:`bursar.profile_kernel`. The stamp stands in the version,
     because Numba compares versions before it unpickles the index, which fails where the index
     names a class that has another name now.
     """
     file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(file, "_version"):
         folder = Path(dispatcher.py_func.__code__.co_filename).parent
-        file._version = (file._version, _stamp(folder))
+        file._version = (file._version, _stamp(folder), _stamp(Path(__file__).parent))
 
 
 @cache

@@ -22,6 +22,7 @@ from bursar.cluster.profile_kernels import (
 from bursar.cluster.scheduling_rules import Early, Overrun, Policy, SchedulingRules, Semantics
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
+from bursar.profile_kernel import merged, summed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -372,12 +373,12 @@ class Machine:
             ones for ever; the first time is now.
         """
         begin, end, width = self._held()
-        times = np.concatenate(([self.now], np.maximum(begin, self.now), end))
-        steps = np.concatenate(([self.processors], -width, width))
-        times, at = np.unique(times, return_inverse=True)
-        free = np.cumsum(np.bincount(at, weights=steps, minlength=len(times))).astype(np.int64)
-        changes = np.concatenate(([True], np.diff(free) != 0))
-        return times[changes], free[changes]
+        times, held = summed(
+            np.concatenate(([self.now], np.maximum(begin, self.now))),  # the first step is now
+            np.concatenate(([math.inf], end)),
+            np.concatenate(([0], width)),
+        )
+        return merged(times, self.processors - held)
 
     def expected_starts(self) -> FloatArray:
         """

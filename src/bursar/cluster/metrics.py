@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from bursar.cluster.simulation import SimulatedSchedule
 from bursar.model.trace import Trace
+from bursar.profile_kernel import integral_until, summed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -112,12 +113,12 @@ def queue_length(trace: Trace, result: SimulatedSchedule) -> tuple[FloatArray, I
     times, length : ndarray
         ``length[i]`` jobs wait from ``times[i]`` to ``times[i + 1]``.
     """
-    return _steps(trace.submit, result.start, np.ones(len(trace), dtype=np.int64))
+    return summed(trace.submit, result.start, np.ones(len(trace), dtype=np.int64))
 
 
 def processors_busy(trace: Trace, result: SimulatedSchedule) -> tuple[FloatArray, IntArray]:
     """Processors that jobs hold over time; as :func:`queue_length`."""
-    return _steps(result.start, result.finish, trace.processors)
+    return summed(result.start, result.finish, trace.processors)
 
 
 def averaged(times: FloatArray, values: IntArray, points: int) -> tuple[FloatArray, FloatArray]:
@@ -139,17 +140,7 @@ def averaged(times: FloatArray, values: IntArray, points: int) -> tuple[FloatArr
     if len(times) < 2:
         return times[:0], times[:0]
     edges = np.linspace(times[0], times[-1], min(points, len(times)) + 1)
-    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
-    return edges[:-1], np.diff(np.interp(edges, times, area)) / np.diff(edges)
-
-
-def _steps(begin: FloatArray, end: FloatArray, amount: IntArray) -> tuple[FloatArray, IntArray]:
-    """A sum of rectangles as a step function."""
-    times, at = np.unique(np.concatenate((begin, end)), return_inverse=True)
-    changes = np.bincount(
-        at, weights=np.concatenate((amount, -amount)), minlength=len(times)
-    ).astype(np.int64)
-    return times, np.cumsum(changes)
+    return edges[:-1], np.diff(integral_until(times, values, edges)) / np.diff(edges)
 
 
 def _percentiles(values: FloatArray) -> dict[int, float]:

@@ -5,6 +5,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from bursar.model.resource_profile import ResourceProfile
+
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
@@ -42,6 +44,7 @@ class CommittedCapacity:
             raise ValueError(f"processors must be at least 1, got {processors}")
         self.processors = processors
         self._commitments: dict[Hashable, Commitment] = {}
+        self._free = ResourceProfile(processors)
 
     @property
     def commitments(self) -> tuple[Commitment, ...]:
@@ -56,6 +59,9 @@ class CommittedCapacity:
     def set_commitments(self, commitments: Mapping[Hashable, Commitment]) -> None:
         """Replace all commitments, without a check against the number of processors."""
         self._commitments = dict(commitments)
+        self._free = ResourceProfile.summed(
+            ((c.start, c.end, -c.processors) for c in commitments.values()), self.processors
+        )
 
     def forget(self, now: float, begun: float) -> None:
         """
@@ -66,27 +72,21 @@ class CommittedCapacity:
         begun
             Earliest start that is still sold, which may have passed already.
         """
-        self._commitments = {
-            key: c for key, c in self._commitments.items() if c.end > begun and c.until > now
-        }
+        for key, commitment in list(self._commitments.items()):
+            if commitment.end <= begun or commitment.until <= now:
+                self.release(key)
 
     def free(self, start: float, end: float) -> int:
         """Return the processors that are free from start to end throughout."""
-        # Use changes only at starts of commitments: their peak is found there.
-        return self.processors - max(
-            (self.used(moment) for moment in (start, *self._starts(start, end))), default=0
-        )
+        return self._free.least_free(start, end)
 
     def used(self, moment: float) -> int:
         """Return the processors that are committed at a moment."""
-        return sum(c.processors for c in self._commitments.values() if c.start <= moment < c.end)
+        return self.processors - self.free(moment, moment)
 
     def utilisation(self, start: float, end: float) -> float:
         """Return the share of processors committed from start to end, on average."""
-        taken = sum(
-            c.processors * max(0.0, min(c.end, end) - max(c.start, start))
-            for c in self._commitments.values()
-        )
+        taken = 0.0 - self._free.integral(start, end, above=self.processors)
         return min(1.0, taken / (self.processors * (end - start)))
 
     def first_fit(
@@ -100,12 +100,8 @@ class CommittedCapacity:
         earliest, latest
             Bounds of the start, seconds since the epoch.
         """
-        # Processors become free only at ends, so no other start can be the earliest.
-        ends = {c.end for c in self._commitments.values() if earliest < c.end <= latest}
-        for start in sorted({earliest, *ends}):
-            if start <= latest and self.free(start, start + seconds) >= processors:
-                return start
-        return None
+        start = self._free.earliest_start(earliest, seconds, processors)
+        return start if start <= latest and start < math.inf else None
 
     def commit(
         self, key: Hashable, processors: int, start: float, end: float, until: float = math.inf
@@ -113,22 +109,28 @@ class CommittedCapacity:
         """Commit free processors under an unused key; False, changing nothing, if not free."""
         if key in self._commitments or processors > self.free(start, end):
             return False
-        self._commitments[key] = Commitment(processors, start, end, until)
+        self._set(key, Commitment(processors, start, end, until))
         return True
 
     def restore(self, key: Hashable, processors: int, start: float, end: float) -> None:
         """Commit processors promised earlier, without checking that enough are free."""
-        self._commitments[key] = Commitment(processors, start, end)
+        self.release(key)
+        self._set(key, Commitment(processors, start, end))
 
     def shorten(self, key: Hashable, end: float) -> None:
         """End the commitment of a key, if there is one, at ``end`` at the latest."""
-        known = self._commitments.pop(key, None)
+        known = self.release(key)
         if known is not None and end > known.start:
-            self._commitments[key] = replace(known, end=min(known.end, end))
+            self._set(key, replace(known, end=min(known.end, end)))
 
-    def release(self, key: Hashable) -> None:
-        """Free the processors committed under a key, if any."""
-        self._commitments.pop(key, None)
+    def release(self, key: Hashable) -> Commitment | None:
+        """Free the processors committed under a key, and return the commitment, if any."""
+        known = self._commitments.pop(key, None)
+        if known is not None:
+            self._free.change(known.start, known.end, known.processors)
+        return known
 
-    def _starts(self, start: float, end: float) -> list[float]:
-        return [c.start for c in self._commitments.values() if start < c.start < end]
+    def _set(self, key: Hashable, made: Commitment) -> None:
+        """Commit processors under an unused key."""
+        self._commitments[key] = made
+        self._free.change(made.start, made.end, -made.processors)

@@ -37,6 +37,7 @@ import numpy as np
 from bursar.planning.kernels import capacity as kernels
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 from bursar.planning.problem import PlanningProblem
+from bursar.profile_kernel import integral_until, summed
 
 MAX_WIDTHS = 6
 """Widths above half a site's tried as wide; of more, evenly spread quantiles."""
@@ -117,22 +118,15 @@ class WidthWeights(NamedTuple):
         Seconds at which the capacity of all sites together changes, ascending, shape ``(n,)``.
     most
         Weight per second that the sites can take from each of ``times`` on, shape ``(n,)``.
-    done
-        Most weight that the sites can have taken until each of ``times``, shape ``(n,)``.
     """
 
     rates: FloatArray
     times: FloatArray
     most: FloatArray
-    done: FloatArray
 
     def done_by(self, instants: FloatArray) -> FloatArray:
         """Return the most weight that all sites together can have taken by each instant."""
-        if not len(self.times):
-            return np.zeros(len(instants))
-        step = np.maximum(np.searchsorted(self.times, instants, side="right") - 1, 0)
-        since = np.maximum(instants - self.times[step], 0.0)
-        return np.asarray(self.done[step] + self.most[step] * since)
+        return integral_until(self.times, self.most, instants)
 
 
 class EmptySlotCapacity:
@@ -214,7 +208,7 @@ class EmptySlotCapacity:
         speeds = self.problem.speeds
         widths = np.broadcast_to(self.problem.widths[:, None], self.problem.runtimes.shape)
         most = free.max(axis=0, initial=0)
-        measures = [_measure(widths * speeds, times, free @ speeds)]
+        measures = [WidthWeights(widths * speeds, times, free @ speeds)]
         wide = np.isfinite(self.starts) & (self.problem.runtimes > 0) & (2 * widths > most)
         shares = np.unique((widths / np.maximum(most, 1))[wide])
         for share in evenly_spaced(shares, MAX_WIDTHS):
@@ -224,10 +218,10 @@ class EmptySlotCapacity:
             rest = most - least + 1  # what a wide task never leaves
             filled = np.where(widths >= least, most, np.where(widths >= rest, widths, 0))
             taken = np.where(free >= least, most, np.where(free >= rest, free, 0))
-            measures.append(_measure(filled * speeds, times, taken @ speeds))
+            measures.append(WidthWeights(filled * speeds, times, taken @ speeds))
             filled = np.where(widths >= least, most, 0)
             taken = np.where(free >= least, most, 0)
-            measures.append(_measure(filled * speeds, times, taken @ speeds))
+            measures.append(WidthWeights(filled * speeds, times, taken @ speeds))
         return measures
 
     def _free(self) -> tuple[FloatArray, IntArray]:
@@ -241,14 +235,9 @@ class EmptySlotCapacity:
         runtimes = self.problem.runtimes
         shortest = np.where(runtimes > 0, runtimes, np.inf).min(axis=0, initial=np.inf)
         useful = slots.last - slots.begin >= shortest[slots.site] - self.slack
-        ends = useful & np.isfinite(slots.last)
-        instants = np.concatenate((slots.begin[useful], slots.last[ends]))
-        times, step = np.unique(instants, return_inverse=True)
-        changes = np.zeros((len(times), self.problem.n_sites), dtype=np.int64)
-        site = np.concatenate((slots.site[useful], slots.site[ends]))
-        change = np.concatenate((self.processors[useful], -self.processors[ends]))
-        np.add.at(changes, (step, site), change)
-        return times, np.cumsum(changes, axis=0)
+        of_site = slots.site[useful, None] == np.arange(self.problem.n_sites)
+        offered = np.where(of_site, self.processors[useful, None], 0)
+        return summed(slots.begin[useful], slots.last[useful], offered)
 
 
 def makespan_bound(problem: PlanningProblem, caps: IntArray | None = None) -> float:
@@ -289,11 +278,6 @@ def evenly_spaced(values: FloatArray, most: int) -> FloatArray:
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
-
-
-def _measure(rates: FloatArray, times: FloatArray, most: FloatArray) -> WidthWeights:
-    done = np.cumsum(most[:-1] * np.diff(times))
-    return WidthWeights(rates, times, most, np.concatenate(([0.0], done)))
 
 
 def _horizon(problem: PlanningProblem) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.resource_profile import ResourceProfile
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.workflow import Workflow
@@ -411,18 +412,12 @@ def _faults_leased(
 
 
 def _peak(uses: Iterable[_ProcessorUse]) -> int:
-    """Most processors in use at once; an end, or nearly one, comes before a start."""
-    changes = []
-    for use in uses:
-        if use.finish > use.start:
-            changes.append((use.start, use.processors))
-            slack = TOLERANCE * max(1.0, abs(use.finish))
-            changes.append((max(use.start, use.finish - slack), -use.processors))
-    most = held = 0
-    for _, change in sorted(changes):
-        held += change
-        most = max(most, held)
-    return most
+    """Return the most processors in use at once; an end, or nearly one, comes before a start."""
+    left = ResourceProfile.summed(
+        (use.start, use.finish - TOLERANCE * max(1.0, abs(use.finish)), -use.processors)
+        for use in uses
+    )
+    return -left.least_free(-math.inf, math.inf)
 
 
 def _unmatched(candidates: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:

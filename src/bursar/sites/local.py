@@ -1,17 +1,17 @@
 """A site that runs workers on this machine."""
 
 import asyncio
+import math
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
 from bursar.dispatch.orphans import kill_leftovers, traces_of, workers_of
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
+from bursar.model.resource_profile import ResourceProfile
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
@@ -304,12 +304,10 @@ class HeldWorkers:
 
 def most_at_once(pilots: Sequence[Allocation]) -> int:
     """Return the most processors that pilots pay for at the same time; at least 1."""
-    steps: dict[float, int] = defaultdict(int)
-    for pilot in pilots:
-        steps[pilot.start or 0.0] += pilot.paid
-        # Summed per moment: a pilot that ends as another begins hands its processors on.
-        steps[pilot.latest_end] -= pilot.paid
-    return max(accumulate(steps[moment] for moment in sorted(steps)), default=1) or 1
+    left = ResourceProfile.summed(
+        (pilot.start or 0.0, pilot.latest_end, -pilot.paid) for pilot in pilots
+    )
+    return max(1, -left.least_free(-math.inf, math.inf))
 
 
 def _begun(processors: int | None = None, seconds: float | None = None) -> None:

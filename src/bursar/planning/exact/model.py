@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bursar.model.errors import InputError
+from bursar.model.resource_profile import ResourceProfile
 from bursar.planning.exact.placement_modes import PlacementMode, delays
 from bursar.planning.exact.solver_query import SAME, SolverQuery
 from bursar.planning.exact.units import MoneyGrid, TimeGrid, prices_of
@@ -178,22 +179,18 @@ def _add_together(
     early that too much is left to do.
     """
     slots, cp = problem.offers.arrays, model.cp
-    changes: dict[int, int] = {}
+    offered = ResourceProfile()
     for j in sorted({j for way in ways for j in way.slots}):
         begin, end = grid.begin(float(slots.begin[j])), grid.end(float(slots.last[j]))
-        if begin < end:
-            changes[begin] = changes.get(begin, 0) + int(slots.processors[j])
-            changes[end] = changes.get(end, 0) - int(slots.processors[j])
-    instants = sorted(changes)
-    offered = np.cumsum([changes[moment] for moment in instants]).tolist()
-    most = max(offered, default=0)
+        offered.change(begin, end, int(slots.processors[j]))
+    steps = list(offered.steps(0))
+    most = max(free for _, _, free in steps)
     intervals, widths = [], []
-    for a, b, n in zip(
-        [0, *instants], [*instants, grid.end(grid.horizon)], [0, *offered], strict=True
-    ):
-        if a < b and n < most:
+    for begins, ends, free in steps:
+        a, b = int(begins), int(min(ends, grid.end(grid.horizon)))
+        if a < b and free < most:
             intervals.append(cp.new_fixed_size_interval_var(a, b - a, ""))
-            widths.append(most - n)
+            widths.append(most - free)
     for task, own in enumerate(of_task):
         size = min(grid.span(ways[k].duration) for k in own)
         if size > 0:

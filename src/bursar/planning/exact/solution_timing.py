@@ -1,11 +1,11 @@
 """The solver's solution, in steps of time, put back on the real clock."""
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 
+from bursar.model.resource_profile import ResourceProfile
 from bursar.planning.exact.placement_modes import PlacementMode
 from bursar.planning.kernels.availability import AvailabilityProfile, FloatArray, IntArray
 from bursar.planning.kernels.placing import ScheduleDraft
@@ -39,11 +39,9 @@ def schedule_in_seconds(
     slots = problem.offers.arrays
     n_tasks, n_slots = problem.n_tasks, problem.n_slots
     position = np.argsort(problem.order).tolist()
-    rows = {
-        j: _FreeProcessors(float(slots.begin[j]), float(slots.last[j]), int(caps[j]))
-        for place in placed
-        for j, _ in place.held
-    }
+    rows = {j: ResourceProfile() for place in placed for j, _ in place.held}
+    for j, row in rows.items():
+        row.change(float(slots.begin[j]), float(slots.last[j]), int(caps[j]))
     site = np.array([ways[place.way].site for place in placed], dtype=np.int64)
     start, finish = np.zeros(n_tasks), np.zeros(n_tasks)
     uses, peak = np.zeros(n_slots, dtype=np.int64), np.zeros(n_slots, dtype=np.int64)
@@ -52,7 +50,7 @@ def schedule_in_seconds(
         duration, held = ways[placed[task].way].duration, placed[task].held
         moment = _ready(problem, site, finish, task)
         while held:
-            later = max(rows[j].earliest(moment, duration, count) for j, count in held)
+            later = max(rows[j].earliest_start(moment, duration, count) for j, count in held)
             if later == math.inf:
                 return None
             if later == moment:
@@ -60,12 +58,12 @@ def schedule_in_seconds(
             moment = later
         start[task], finish[task] = moment, moment + duration
         for j, count in held:
-            rows[j].take(moment, moment + duration, count)
+            rows[j].change(moment, moment + duration, -count)
             uses[j] += 1
             area[j] += count * (moment + duration - moment)
             until[j] = max(until[j], moment + duration)
     for j, row in rows.items():
-        peak[j] = row.cap - row.least
+        peak[j] = caps[j] - row.least_free(float(slots.begin[j]), float(slots.last[j]))
     _lease_idle(problem, site, finish, uses, until, peak)
 
     counts = np.array([len(place.held) for place in placed], dtype=np.int64)
@@ -147,38 +145,3 @@ def _lease_idle(
             uses[j] += 1
             until[j] = max(until[j], finish[task])
             peak[j] = max(peak[j], width)
-
-
-class _FreeProcessors:
-    """Free processors of a slot over time; see :mod:`bursar.planning.kernels.availability`."""
-
-    def __init__(self, begin: float, last: float, cap: int) -> None:
-        self.cap = self.least = cap
-        self.times = [begin] if last == math.inf else [begin, max(begin, last)]
-        self.free = [cap] if last == math.inf else [cap, 0]
-
-    def earliest(self, ready: float, duration: float, width: int) -> float:
-        """First moment from ``ready`` on with room; infinite when there is none."""
-        start = max(ready, self.times[0])
-        for i in range(bisect_right(self.times, start) - 1, len(self.times)):
-            over = self.times[i + 1] if i + 1 < len(self.times) else math.inf
-            if self.free[i] < width:
-                start = over
-            elif over >= start + duration:
-                return start
-        return math.inf
-
-    def take(self, start: float, finish: float, width: int) -> None:
-        """Takes processors that are free."""
-        first, last = self._split(start), self._split(finish)
-        for i in range(first, last):
-            self.free[i] -= width
-            self.least = min(self.least, self.free[i])
-
-    def _split(self, moment: float) -> int:
-        i = bisect_right(self.times, moment) - 1
-        if self.times[i] == moment:
-            return i
-        self.times.insert(i + 1, moment)
-        self.free.insert(i + 1, self.free[i])
-        return i + 1

@@ -1,11 +1,9 @@
 """
 Free processors over time: what a schedule under construction looks up and changes.
 
-The free processors of a row over time are a *profile*: ``times[i]`` is when step
-``i`` begins, ``free[i]`` how many processors are free until the next step. The
-last step never ends; in a slot that ends nothing is free in it. Neighbours
-differ. Each slot has a row, and after the slots each site has one, the sum of
-its slots, where a task may need several of them at once.
+Each slot has a row, which is a profile (:mod:`bursar.profile_kernel`) in which nothing is
+free after the slot's end. After the slots each site has a row, the sum of its slots, where a
+task may need several of them at once.
 
 Processors of one slot are interchangeable, so counts are enough here; which
 processor a task holds is decided afterwards (:mod:`bursar.planning.numbering`).
@@ -17,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bursar.compiling import compiled_part
+from bursar.profile_kernel import change, least_free
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -166,7 +165,12 @@ def empty_profile(
             base[row] = at
             low, high = slots.first[s], slots.first[s + 1]
             room[row] = 2 * (high - low) + 6
-            steps[row] = sum_of(slots, caps, low, high, times, free, at)
+            times[at], free[at] = 0.0, 0
+            end = at + 1
+            for slot in range(low, high):
+                begin, last = slots.begin[slot], slots.last[slot]
+                end, _ = change(times, free, at, end, begin, last, caps[slot])
+            steps[row] = end - at
             at += room[row]
     return AvailabilityProfile(
         times,
@@ -186,161 +190,11 @@ def empty_profile(
 
 
 @compiled_part
-def sum_of(
-    slots: SlotArrays,
-    caps: IntArray,
-    low: int,
-    high: int,
-    times: FloatArray,
-    free: IntArray,
-    at: int,
-) -> int:
-    """Write the sum of the empty slots ``low`` to ``high`` at ``at``; return the step count."""
-    times[at] = 0.0
-    free[at] = 0
-    steps = 1
-    i, j = low, low
-    while i < high:
-        if j == high or slots.begin[i] < slots.last[slots.by_last[j]]:
-            moment, change = slots.begin[i], caps[i]
-            if slots.last[i] <= slots.begin[i]:
-                change = 0
-            i += 1
-        else:
-            slot = slots.by_last[j]
-            moment, change = slots.last[slot], -caps[slot]
-            if slots.last[slot] <= slots.begin[slot]:
-                change = 0
-            j += 1
-        steps = change_at(times, free, at, steps, moment, change)
-    while j < high and slots.last[slots.by_last[j]] < np.inf:
-        slot = slots.by_last[j]
-        if slots.last[slot] > slots.begin[slot]:
-            steps = change_at(times, free, at, steps, slots.last[slot], -caps[slot])
-        j += 1
-    return steps
-
-
-@compiled_part
-def change_at(
-    times: FloatArray, free: IntArray, at: int, steps: int, moment: float, change: int
-) -> int:
-    """Change the last step of a row from ``moment`` on; return the row's number of steps."""
-    if change == 0:
-        return steps
-    if times[at + steps - 1] == moment:
-        free[at + steps - 1] += change
-        if steps > 1 and free[at + steps - 1] == free[at + steps - 2]:
-            steps -= 1
-        return steps
-    times[at + steps] = moment
-    free[at + steps] = free[at + steps - 1] + change
-    return steps + 1
-
-
-@compiled_part
-def step_at(times: FloatArray, low: int, end: int, moment: float) -> int:
-    """Which of the steps ``low`` to ``end`` holds ``moment``, which is not before the first."""
-    if low + 1 == end or times[low + 1] > moment:  # as so often
-        return low
-    while end - low > 1:
-        middle = (low + end) // 2
-        if times[middle] <= moment:
-            low = middle
-        else:
-            end = middle
-    return low
-
-
-@compiled_part
-def earliest_start(
-    times: FloatArray,
-    free: IntArray,
-    low: int,
-    end: int,
-    ready: float,
-    duration: float,
-    width: int,
-    give_up: float,
-) -> float:
-    """
-    First moment from ``ready`` on with ``width`` processors free for ``duration``.
-
-    Infinite when there is none, or the task would end after ``give_up``. The row's
-    steps are ``low`` to ``end``; ``ready`` is not before the first.
-    """
-    start = ready
-    for i in range(step_at(times, low, end, ready), end):
-        if start + duration > give_up:
-            break
-        # A window that meets a step with too little free can begin after that step at the
-        # earliest: so one pass over the steps is enough.
-        if free[i] < width:
-            if i + 1 == end:
-                break
-            start = times[i + 1]
-        elif i + 1 == end or times[i + 1] >= start + duration:
-            return start
-    return np.inf
-
-
-@compiled_part
-def least_free(
-    times: FloatArray, free: IntArray, low: int, end: int, start: float, finish: float
-) -> tuple[int, float]:
-    """
-    Fewest processors free at once from ``start`` to ``finish``, and when that is over.
-
-    The second is the earliest later start at which there may be more; infinite
-    when there is none. The row's steps are ``low`` to ``end``; ``start`` is not
-    before the first.
-    """
-    i = step_at(times, low, end, start)
-    least = free[i]
-    at = i
-    while i + 1 < end and times[i + 1] < finish:
-        i += 1
-        # The last of several equal ones: until it is over, a later start finds no more.
-        if free[i] <= least:
-            least = free[i]
-            at = i
-    return least, times[at + 1] if at + 1 < end else np.inf
-
-
-@compiled_part
 def least_in(board: AvailabilityProfile, row: int, start: float, finish: float) -> int:
     """Fewest processors of a row free at once from ``start`` to ``finish``."""
     low = board.base[row]
     least, _ = least_free(board.times, board.free, low, low + board.steps[row], start, finish)
     return least
-
-
-@compiled_part
-def split_at(board: AvailabilityProfile, row: int, moment: float) -> int:
-    """Make a step of the row begin at ``moment``; return the step's index. The row has room."""
-    times, free = board.times, board.free
-    i = step_at(times, board.base[row], board.base[row] + board.steps[row], moment)
-    if times[i] == moment:
-        return i
-    for k in range(board.base[row] + board.steps[row], i + 1, -1):
-        times[k] = times[k - 1]
-        free[k] = free[k - 1]
-    times[i + 1] = moment
-    free[i + 1] = free[i]
-    board.steps[row] += 1
-    return i + 1
-
-
-@compiled_part
-def merge_at(board: AvailabilityProfile, row: int, i: int) -> None:
-    """Drop step ``i`` of a row if as many processors are free as in the step before."""
-    times, free = board.times, board.free
-    if i == board.base[row] or free[i] != free[i - 1]:
-        return
-    for k in range(i, board.base[row] + board.steps[row] - 1):
-        times[k] = times[k + 1]
-        free[k] = free[k + 1]
-    board.steps[row] -= 1
 
 
 @compiled_part
@@ -360,16 +214,12 @@ def occupy(board: AvailabilityProfile, row: int, start: float, finish: float, wi
         board.base[row] = at
         board.room[row] *= 2
         board.tail[0] += board.room[row]
-    first = split_at(board, row, start)
-    # In this order: a step made at the finish lies behind `first` and does not move it.
-    last = split_at(board, row, finish)
-    least = board.free[first]
-    for i in range(first, last):
-        board.free[i] -= width
-        least = min(least, board.free[i])
-    merge_at(board, row, last)  # the later one first: it moves nothing before it
-    merge_at(board, row, first)
-    return int(least)
+    low = board.base[row]
+    high, least = change(
+        board.times, board.free, low, low + board.steps[row], start, finish, -width
+    )
+    board.steps[row] = high - low
+    return least
 
 
 @compiled_part

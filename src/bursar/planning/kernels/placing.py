@@ -17,13 +17,12 @@ from bursar.planning.kernels.availability import (
     FloatArray,
     IntArray,
     SlotArrays,
-    earliest_start,
     empty_profile,
-    least_free,
     least_in,
     occupy,
     put,
 )
+from bursar.profile_kernel import earliest_start, least_free
 
 NOWHERE = -3
 IDLE = -2

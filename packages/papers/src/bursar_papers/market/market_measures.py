@@ -10,6 +10,7 @@ from bursar.market.accounts import Accounts
 from bursar.market.statements import reconcile, rows_between
 from bursar.market.trade_messages import Quote
 from bursar.model.money import MICROS, from_micros
+from bursar.model.resource_profile import ResourceProfile
 from bursar_papers.market import buying, selling
 from bursar_papers.market.customer import MarketCustomer
 from bursar_papers.market.market_simulation import (
@@ -281,15 +282,13 @@ def _variation(place: MarketSimulation) -> float:
 
 def _oversold(place: MarketSimulation, owner: str) -> list[str]:
     """Report times at which an owner has sold more processors than the owner has."""
-    changes: dict[float, int] = defaultdict(int)
-    for deal in place.deals:
-        agreement = deal.agreement
-        if agreement.owner == owner:
-            changes[agreement.start] += agreement.processors
-            changes[agreement.terms.end] -= agreement.processors
-    used, found = 0, []
-    for moment, change in sorted(changes.items()):
-        used += change
-        if used > place.owners[owner].capacity.processors:
-            found.append(f"{owner} has sold {used} processors at {moment}")
-    return found
+    sold = ResourceProfile.summed(
+        (deal.agreement.start, deal.agreement.terms.end, deal.agreement.processors)
+        for deal in place.deals
+        if deal.agreement.owner == owner
+    )
+    return [
+        f"{owner} has sold {used} processors at {moment}"
+        for moment, _, used in sold.steps()
+        if used > place.owners[owner].capacity.processors
+    ]
