@@ -27,8 +27,9 @@ from figures import Benchmark, Table
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, ProcessorDemand
+from bursar.model.slot import Slot
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite, PoolSnapshot
+from bursar.provisioning.pool_snapshot import PoolSite, PoolSnapshot
 
 WORKERS = 10_000
 SECONDS = 100
@@ -65,7 +66,7 @@ def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
             unit_price=1.0,
             free=8,
             backfill_windows=tuple(
-                BackfillWindow(start=60.0 * i, seconds=900.0, processors=4) for i in range(20)
+                Slot(start=60.0 * i, duration=900.0, processors=4) for i in range(20)
             ),
             arrays=True,
             node_ranges=True,
@@ -146,7 +147,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
         processors=2 * workers,
         per_node=64,
         free=2 * workers,
-        backfill_windows=(BackfillWindow(start=0.0, seconds=86_400.0, processors=2 * workers),),
+        backfill_windows=(Slot(start=0.0, duration=86_400.0, processors=2 * workers),),
         arrays=True,
         node_ranges=True,
     )

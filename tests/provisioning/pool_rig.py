@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.provisioning import ProcessorDemand
+from bursar.model.slot import Slot
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import (
     AllocationRelease,
-    BackfillWindow,
     PoolDecision,
     PoolSite,
     PoolSnapshot,
@@ -145,7 +145,7 @@ class World:
             free = max(ground.ours(self.now) - self.held(name), 0)
             less = [m for m, n in ground.free if m > self.now and n < ground.ours(self.now)]
             seconds = min(less, default=math.inf) - self.now
-            holes = (BackfillWindow(start=0.0, seconds=seconds, processors=free),) if free else ()
+            holes = (Slot(start=0.0, duration=seconds, processors=free),) if free else ()
             sites[name] = replace(
                 ground.view,
                 free=free if ground.tells else None,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from bursar.model.allocation import Allocation
 from bursar.model.provisioning import AcquisitionPolicy
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.model.slot import Slot
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.provisioning.request_shaping import (
     SLACK,
     RequestShape,
@@ -22,7 +23,7 @@ from bursar.provisioning.request_shaping import (
 
 def site(*holes: tuple[float, float, int], **more: object) -> PoolSite:
     """With holes of (start, seconds, processors)."""
-    made = tuple(BackfillWindow(start=s, seconds=d, processors=n) for s, d, n in holes)
+    made = tuple(Slot(start=s, duration=d, processors=n) for s, d, n in holes)
     return PoolSite(
         name="a", rules=AcquisitionPolicy(), processors=96, backfill_windows=made, **more
     )  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def free_at(state: QueueState, moment: float) -> int:
     return sum(
         hole.processors
         for hole in backfill_windows_of(project_queue(state))
-        if hole.start <= moment < hole.start + hole.seconds
+        if hole.start <= moment < hole.end
     )
 
 
@@ -177,7 +177,7 @@ def test_free_slots_never_overlap_what_is_held(state: QueueState) -> None:
     assert free_at(state, 0.0) <= state.processors - held
     for hole in holes:
         moment = hole.start
-        free = sum(h.processors for h in holes if h.start <= moment < h.start + h.seconds)
+        free = sum(h.processors for h in holes if h.start <= moment < h.end)
         kept = [
             w.processors
             for w in state.windows

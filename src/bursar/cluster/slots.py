@@ -1,13 +1,15 @@
 """Free slots: what a machine's schedule leaves, in pieces that can be offered."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bursar.cluster.machine import Machine
 from bursar.compiling import compiled
+from bursar.model.slot import Slot
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -15,56 +17,53 @@ IntArray = NDArray[np.int64]
 DAY = 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeSlot:
-    """
-    Processors that are free from the same moment to the same moment.
-
-    Parameters
-    ----------
-    start, end
-        Seconds on the machine's clock.
-    processors
-        Number of processors.
-    divisible, extensible
-        Whether a part may be taken, and whether it may be used past its end:
-        both true of slots that end at the horizon, both false of those that
-        end where something is planned (HPDC'07 section 4).
-    """
-
-    start: float
-    end: float
-    processors: int
-    divisible: bool
-    extensible: bool
-
-    @property
-    def duration(self) -> float:
-        """Length of the slot, seconds."""
-        return self.end - self.start
-
-
 def slot_horizon(machine: Machine) -> float:
     """Return the first multiple of 24 hours from now strictly after all that is planned."""
     return _horizon_after(_last_end(machine), machine.now)
 
 
-def offered_slots(machine: Machine, horizon: float | None = None) -> list[FreeSlot]:
+def offered_slots(
+    machine: Machine,
+    horizon: float | None = None,
+    *,
+    since: float = 0.0,
+    site: str = "",
+    unit_price: float | None = None,
+) -> list[Slot]:
     """
     Return what the machine can offer (HPDC'07 section 4), by start.
+
+    Slots that end at the horizon are divisible and extensible: a part of them may be taken, and
+    used past the end. Those that end where something is planned are neither.
 
     Parameters
     ----------
     horizon
         End of the slots that are offered, seconds; None: :func:`slot_horizon`.
+    since
+        Moment on the machine's clock from which the starts of the slots count, seconds.
+    site, unit_price
+        The site's name and the price in the slots.
     """
     planned = machine.schedule()
     if horizon is None:
         horizon = _horizon_after(max(planned[1].tolist(), default=machine.now), machine.now)
-    return free_slots(machine.processors, machine.now, horizon, *planned)
+    windows = free_slots(machine.processors, machine.now, horizon, *planned)
+    return [
+        Slot(
+            site=site,
+            start=start - since,
+            duration=end - start,
+            processors=processors,
+            unit_price=unit_price,
+            divisible=end >= horizon,
+            extensible=end >= horizon,
+        )
+        for start, end, processors in windows
+    ]
 
 
-def free_area(machine: Machine) -> list[FreeSlot]:
+def free_area(machine: Machine) -> list[Slot]:
     """
     Return the free slots up to the last planned end (e-Science 2006, section 4), by start.
 
@@ -82,7 +81,7 @@ def free_slots(
     begin: FloatArray,
     end: FloatArray,
     width: IntArray,
-) -> list[FreeSlot]:
+) -> Iterator[tuple[float, float, int]]:
     """
     Return the free windows of each processor by start; equal windows become one slot.
 
@@ -97,6 +96,11 @@ def free_slots(
     begin, end, width
         Times and processors of everything that runs or is planned, each of shape ``(n,)``; at no
         moment wider together than the machine.
+
+    Returns
+    -------
+    iterator of tuple
+        Start and end of each window, seconds, and how many processors have it.
     """
     begin = np.maximum(begin, now)
     relevant = (end > now) & (begin < horizon)
@@ -105,17 +109,10 @@ def free_slots(
     starts, ends = free_windows(processors, now, horizon, begin[order], end[order], width[order])
     order = np.lexsort((ends, starts))
     starts, ends = starts[order], ends[order]
-    if not len(starts):
-        return []
-    fresh = np.flatnonzero((np.diff(starts) != 0) | (np.diff(ends) != 0)) + 1
-    firsts = np.concatenate(([0], fresh))
+    fresh = (np.diff(starts) != 0) | (np.diff(ends) != 0)
+    firsts = np.flatnonzero(np.concatenate((np.ones(len(starts[:1]), dtype=np.bool_), fresh)))
     counts = np.diff(np.concatenate((firsts, [len(starts)])))
-    return [
-        FreeSlot(start=s, end=e, processors=n, divisible=e >= horizon, extensible=e >= horizon)
-        for s, e, n in zip(
-            starts[firsts].tolist(), ends[firsts].tolist(), counts.tolist(), strict=True
-        )
-    ]
+    return zip(starts[firsts].tolist(), ends[firsts].tolist(), counts.tolist(), strict=True)
 
 
 @compiled

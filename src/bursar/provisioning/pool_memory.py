@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from bursar.provisioning.pool_snapshot import BackfillWindow
+from bursar.model.slot import Slot
 from bursar.provisioning.request_shaping import RequestShape
 from bursar.provisioning.wait_prediction import WaitPredictor
 
@@ -192,7 +192,7 @@ class SiteObservation:
     """Processors of a site that were claimed since the scheduler was last asked."""
 
     free: int | None
-    backfill_windows: tuple[BackfillWindow, ...]
+    backfill_windows: tuple[Slot, ...]
     claims: list[RequestShape] = field(default_factory=list)
 
 

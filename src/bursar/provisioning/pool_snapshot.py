@@ -6,24 +6,7 @@ from dataclasses import dataclass, field
 from bursar.model.allocation import Allocation, AllocationRequest
 from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.model.site import SiteFacts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillWindow:
-    """
-    Processors that no job holds for a while.
-
-    Parameters
-    ----------
-    start
-        Seconds from now.
-    seconds
-        Duration, seconds; infinite: no end in sight.
-    """
-
-    start: float
-    seconds: float
-    processors: int
+from bursar.model.slot import Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +34,8 @@ class PoolSite:
     free
         Processors that the scheduler says are free now; None: it does not say.
     backfill_windows
-        Backfill windows now and later, by the scheduler's queue; empty: unknown.
+        Processors that no job holds for a while, now and later, by the scheduler's queue; starts
+        are seconds from now. Empty: unknown.
     probed
         Seconds until one processor would be available, by the scheduler's estimate; None: no
         estimate.
@@ -77,7 +61,7 @@ class PoolSite:
     fixed_price: float | None = 0.0
     batch: bool = True
     free: int | None = None
-    backfill_windows: tuple[BackfillWindow, ...] = ()
+    backfill_windows: tuple[Slot, ...] = ()
     probed: float | None = None
     waiting: int = 0
     longest: float | None = None

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from bursar.model.allocation import Allocation
 from bursar.model.provisioning import ProcessorDemand
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.model.slot import Slot
+from bursar.provisioning.pool_snapshot import PoolSite
 
 # Choose for how long processors are requested, and how many work in time for a deadline.
 
@@ -278,7 +279,7 @@ def free_now(site: PoolSite, claims: Iterable[RequestShape] = ()) -> list[tuple[
     Seconds and processors of the backfill windows open now, the longest first; None where unknown.
     """
     if site.backfill_windows:
-        windows = [(h.seconds, h.processors) for h in site.backfill_windows if h.start <= _NOW]
+        windows = [(h.duration, h.processors) for h in site.backfill_windows if h.start <= _NOW]
     elif site.free is not None:
         windows = [(math.inf, site.free)]
     else:
@@ -460,7 +461,7 @@ def _waiting(
         if not size or len(made) + 1 >= most:
             continue
         for piece in evenly(size, unit, min(SPLIT, most - len(made) - 1)):
-            seconds = _shape_in_window(window.seconds, least, wanted, task)
+            seconds = _shape_in_window(window.duration, least, wanted, task)
             made.append(_shape(site, piece, seconds, least))
             processors -= piece
     lengths = _lengths(least, wanted)
@@ -469,9 +470,9 @@ def _waiting(
     return made
 
 
-def _coming(windows: Iterable[BackfillWindow], least: float) -> list[BackfillWindow]:
-    later = [h for h in windows if h.start > _NOW and fitting(h.seconds, math.inf) >= least]
-    return sorted(later, key=lambda h: (h.start, -h.seconds))
+def _coming(windows: Iterable[Slot], least: float) -> list[Slot]:
+    later = [h for h in windows if h.start > _NOW and fitting(h.duration, math.inf) >= least]
+    return sorted(later, key=lambda h: (h.start, -h.duration))
 
 
 def _blind(

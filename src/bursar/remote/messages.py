@@ -367,6 +367,7 @@ class CopyRequest(RequestStruct, frozen=True):
 class SlotInfo(ResponseStruct, frozen=True):
     """Processors on offer; ``start`` seconds from now, ``seconds`` None: without an end."""
 
+    # The slots of :class:`bursar.model.slot.Slot` in JSON, which has no infinity.
     start: float
     seconds: float | None
     processors: Count

@@ -1,6 +1,7 @@
 """The plan file of a run: the trade-off curve, and the place of each task."""
 
 import math
+from dataclasses import asdict, fields
 from typing import Any
 
 import msgspec
@@ -14,21 +15,12 @@ from bursar.runs.folder import RunFolder
 FORMAT = 2
 
 
-class _StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
-    site: str
-    start_s: float
-    duration_s: float | None  # JSON has no infinity
-    processors: int
-    unit_price: float | None
-    fixed_price: float | None
-    divisible: bool
-    extensible: bool
-    leased: bool
-    part: float | None
+NAMES = {"start": "start_s", "duration": "duration_s"}
+"""Names in the file of those fields of a slot that have a unit."""
 
 
 class _StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
-    slots: list[_StoredSlot]
+    slots: list[dict[str, Any]]
     placements: list[tuple[int, str, float, float, tuple[int, ...]]]
     makespan_s: float | None
     cost: float | None
@@ -75,32 +67,20 @@ def read_plan(folder: RunFolder) -> tuple[dict[str, Any], Plan]:
     """
     try:
         file = msgspec.json.decode(folder.plan_file.read_bytes(), type=PlanFile)
+        if file.format != FORMAT:
+            raise BursarError(
+                f"{folder.plan_file}: format {file.format}, this version reads {FORMAT}"
+            )
+        return file.proposal, _decoded(file.plan)
     except OSError as error:
         raise BursarError(f"{folder.plan_file}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise BursarError(f"{folder.plan_file}: damaged: {error}") from None
-    if file.format != FORMAT:
-        raise BursarError(f"{folder.plan_file}: format {file.format}, this version reads {FORMAT}")
-    return file.proposal, _decoded(file.plan)
 
 
 def _encoded(plan: Plan) -> _StoredPlan:
     return _StoredPlan(
-        slots=[
-            _StoredSlot(
-                site=slot.site,
-                start_s=slot.start,
-                duration_s=None if math.isinf(slot.duration) else slot.duration,
-                processors=slot.processors,
-                unit_price=slot.unit_price,
-                fixed_price=slot.fixed_price,
-                divisible=slot.divisible,
-                extensible=slot.extensible,
-                leased=slot.leased,
-                part=part,
-            )
-            for slot, part in ((purchase.slot, purchase.part) for purchase in plan.purchases)
-        ],
+        slots=[_encoded_purchase(purchase) for purchase in plan.purchases],
         placements=[(p.task, p.site, p.start, p.finish, p.processors) for p in plan.placements],
         makespan_s=plan.makespan,
         cost=plan.cost,
@@ -112,23 +92,7 @@ def _encoded(plan: Plan) -> _StoredPlan:
 
 def _decoded(plan: _StoredPlan) -> Plan:
     return Plan(
-        purchases=tuple(
-            Purchase(
-                slot=Slot(
-                    site=slot.site,
-                    start=slot.start_s,
-                    duration=math.inf if slot.duration_s is None else slot.duration_s,
-                    processors=slot.processors,
-                    unit_price=slot.unit_price,
-                    fixed_price=slot.fixed_price,
-                    divisible=slot.divisible,
-                    extensible=slot.extensible,
-                    leased=slot.leased,
-                ),
-                part=slot.part,
-            )
-            for slot in plan.slots
-        ),
+        purchases=tuple(map(_decoded_purchase, plan.slots)),
         placements=tuple(Placement(*placement) for placement in plan.placements),
         makespan=plan.makespan_s,
         cost=plan.cost,
@@ -136,3 +100,16 @@ def _decoded(plan: _StoredPlan) -> Plan:
         utilisation=plan.utilisation,
         algorithm=plan.algorithm,
     )
+
+
+def _encoded_purchase(purchase: Purchase) -> dict[str, Any]:
+    """Return a purchase as the file has it: the slot's fields, and the part."""
+    slot = {NAMES.get(name, name): value for name, value in asdict(purchase.slot).items()}
+    return {**slot, "part": purchase.part}  # JSON has no infinity, which becomes null
+
+
+def _decoded_purchase(stored: dict[str, Any]) -> Purchase:
+    slot = {field.name: stored.get(NAMES.get(field.name, field.name)) for field in fields(Slot)}
+    if slot["duration"] is None:
+        slot["duration"] = math.inf
+    return msgspec.convert({"slot": slot, "part": stored.get("part")}, Purchase)

@@ -21,11 +21,11 @@ from bursar.cluster.slots import offered_slots
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
-from bursar.model.slot import Slot
 from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
+from bursar.profile_kernel import merged, summed
 from bursar.simulation.workloads import WEEK
 
 FloatArray = NDArray[np.float64]
@@ -217,17 +217,11 @@ class LoadedCluster:
             kind="advertised",
             processors=self.machine.processors,
             slots=tuple(
-                Slot(
-                    site=name,
-                    start=free.start - self.now,
-                    duration=free.duration,
-                    processors=free.processors,
-                    unit_price=unit_price,
-                    divisible=free.divisible,
-                    extensible=free.extensible,
+                slot
+                for slot in offered_slots(
+                    self.machine, since=self.now, site=name, unit_price=unit_price
                 )
-                for free in offered_slots(self.machine)
-                if free.duration >= SHORTEST
+                if slot.duration >= SHORTEST
             ),
         )
 
@@ -383,13 +377,11 @@ def _steps(
     start: FloatArray, finish: FloatArray, width: IntArray
 ) -> list[tuple[float, float, int]]:
     """Return the sum of rectangles as consecutive rectangles."""
-    moments, index = np.unique(np.concatenate((start, finish)), return_inverse=True)
-    change = np.zeros(len(moments), dtype=np.int64)
-    np.add.at(change, index, np.concatenate((width, -width)))
-    height = np.cumsum(change)
-    kept = np.flatnonzero(change != 0)
+    moments, heights = merged(*summed(start, finish, width))
     return [
-        (float(moments[a]), float(moments[b] - moments[a]), int(height[a]))
-        for a, b in itertools.pairwise(kept)
-        if height[a] > 0
+        (a, b - a, height)
+        for (a, b), height in zip(
+            itertools.pairwise(moments.tolist()), heights[:-1].tolist(), strict=True
+        )
+        if height > 0
     ]

@@ -1,13 +1,13 @@
 """Projects a real queue onto our model of a batch-scheduled cluster to see what will be free."""
 
 import math
+from dataclasses import replace
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
 from bursar.model.errors import InputError
-from bursar.model.slot import Slot
+from bursar.model.slot import Slot, limit_offers
 from bursar.provisioning.lrm.resource_manager import QueuedJob, QueueState
-from bursar.provisioning.pool_snapshot import BackfillWindow
 
 UNLIMITED = 30 * 86_400.0
 """Seconds that a job without a known limit is taken to last."""
@@ -103,41 +103,27 @@ def slots_of(
     longest
         Longest duration of one slot, seconds.
     """
-    offers: list[Slot] = []
     # Early and long first, since these take their share of the processors that may be held at all.
-    for free in sorted(offered_slots(machine), key=lambda free: (free.start, -free.duration)):
-        duration = min(free.duration, longest)
-        taken = sum(
-            slot.processors
-            for slot in offers
-            if slot.start < free.start + duration and free.start < slot.end
+    free = sorted(offered_slots(machine), key=lambda slot: (slot.start, -slot.duration))
+    offers = (
+        replace(
+            slot,
+            site=site,
+            duration=min(slot.duration, longest),
+            unit_price=unit_price,
+            fixed_price=fixed_price,
+            divisible=True,
+            extensible=False,
         )
-        processors = min(free.processors, most - taken)
-        if processors < 1 or duration < SHORTEST:
-            continue
-        offers.append(
-            Slot(
-                site=site,
-                start=free.start,
-                duration=duration,
-                processors=processors,
-                unit_price=unit_price,
-                fixed_price=fixed_price,
-                divisible=True,
-                extensible=False,
-            )
-        )
-    return tuple(offers)
-
-
-def backfill_windows_of(machine: Machine) -> tuple[BackfillWindow, ...]:
-    """Return the free slots as a pool's backfill windows; starts are seconds from now."""
-    return tuple(
-        BackfillWindow(
-            start=free.start - machine.now, seconds=free.duration, processors=free.processors
-        )
-        for free in offered_slots(machine)
+        for slot in free
+        if min(slot.duration, longest) >= SHORTEST
     )
+    return tuple(limit_offers(offers, most))
+
+
+def backfill_windows_of(machine: Machine) -> tuple[Slot, ...]:
+    """Return the free slots as a pool's backfill windows; starts are seconds from now."""
+    return tuple(offered_slots(machine, since=machine.now))
 
 
 def _remaining(began: float | None, seconds: float | None, now: float) -> float:

@@ -10,7 +10,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.lrm.resource_manager import JobRequest, QueueState, ResourceManager
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.sites.projection import backfill_windows_of, project_queue, slots_of
 
 _SEVERAL_NODES = {"slurm": True, "gridengine": False, "pbs": False, "lsf": False, "flux": False}
@@ -51,7 +51,7 @@ class QueueObserver:
         self._clock = clock
         self._state: QueueState | None = None
         self._projected: Machine | None = None
-        self._backfill_windows: tuple[BackfillWindow, ...] = ()
+        self._backfill_windows: tuple[Slot, ...] = ()
         self._probed: float | None = None  # seconds until a processor is there, as it says
         self._probe_at = 0.0
 
@@ -193,7 +193,7 @@ class QueueObserver:
         return sum(asked) / len(asked) if asked else self.longest
 
 
-def _look_ahead(state: QueueState) -> tuple[Machine | None, tuple[BackfillWindow, ...]]:
+def _look_ahead(state: QueueState) -> tuple[Machine | None, tuple[Slot, ...]]:
     try:
         machine = project_queue(state)
     except InputError:

@@ -11,6 +11,7 @@ from bursar.model.errors import InputError
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
+from bursar.profile_kernel import merged, summed
 from bursar.simulation.workloads import SITES, poisson_background
 from bursar_papers.workflows import BANDWIDTH
 
@@ -79,23 +80,21 @@ def slots_of(site: str, machine: Machine) -> list[Slot]:
     begin, end, width = machine.schedule()
     if not len(begin):
         return []
-    moments = np.unique(np.concatenate((np.maximum(begin, machine.now), end)))
-    change = np.zeros(len(moments), dtype=np.int64)
-    np.add.at(change, np.searchsorted(moments, np.maximum(begin, machine.now)), width)
-    np.add.at(change, np.searchsorted(moments, end), -width)
-    free = machine.processors - np.cumsum(change)
-    fresh = np.flatnonzero(np.concatenate(([True], np.diff(free[:-1]) != 0, [True])))
+    moments, held = merged(*summed(np.maximum(begin, machine.now), end, width))
+    free = machine.processors - held[:-1]
     return [
         Slot(
             site=site,
-            start=float(moments[a] - machine.now),
-            duration=float(moments[b] - moments[a]),
-            processors=int(free[a]),
+            start=a - machine.now,
+            duration=b - a,
+            processors=processors,
             unit_price=1.0,
             divisible=False,
         )
-        for a, b in itertools.pairwise(fresh.tolist())
-        if free[a] > 0
+        for (a, b), processors in zip(
+            itertools.pairwise(moments.tolist()), free.tolist(), strict=True
+        )
+        if processors > 0
     ]
 
 

@@ -308,13 +308,13 @@ class ServiceBilling:
         return tuple(
             api.SlotInfo(
                 start=slot.start - now,
-                seconds=None if slot.end is None else slot.end - slot.start,
+                seconds=None if math.isinf(slot.duration) else slot.duration,
                 processors=slot.processors,
                 unit_price=self._price(
                     user,
                     now,
                     slot.processors,
-                    _TYPICAL if slot.end is None else slot.end - slot.start,
+                    _TYPICAL if math.isinf(slot.duration) else slot.duration,
                     start=slot.start,
                 ),
                 fixed_price=self.fixed_price,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
-from bursar.model.slot import Slot
+from bursar.model.slot import Slot, limit_offers
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.messages import SiteInfo
 
 
@@ -84,28 +84,17 @@ class RemoteSiteStatus:
     def offers(self, held: int) -> tuple[Slot, ...]:
         """Slots that can be bought beside the processors held; starts are seconds from now."""
         facts = self.facts()
-        offers: list[Slot] = []
-        for window in self._backfill_windows(held):
-            duration = min(window.seconds, facts.acquiring.longest)
-            taken = sum(
-                slot.processors
-                for slot in offers
-                if slot.start < window.start + duration and window.start < slot.end
+        offers = (
+            replace(
+                slot,
+                site=facts.name,
+                duration=min(slot.duration, facts.acquiring.longest),
+                unit_price=facts.unit_price,
+                fixed_price=facts.fixed_price,
             )
-            processors = min(window.processors, facts.processors - taken)
-            if processors < 1:
-                continue
-            offers.append(
-                Slot(
-                    site=facts.name,
-                    start=window.start,
-                    duration=duration,
-                    processors=processors,
-                    unit_price=facts.unit_price,
-                    fixed_price=facts.fixed_price,
-                )
-            )
-        return tuple(offers)
+            for slot in self._backfill_windows(held)
+        )
+        return tuple(limit_offers(offers, facts.processors))
 
     def status(self, pilots: int, processors: int) -> SiteStatus:
         """
@@ -145,26 +134,29 @@ class RemoteSiteStatus:
             fixed_price=facts.fixed_price,
             batch=True,
             free=self._free(held) if self._info is not None else None,
-            backfill_windows=tuple(self._backfill_windows(held)),
+            backfill_windows=self._backfill_windows(held),
         )
 
-    def _backfill_windows(self, held: int) -> list[BackfillWindow]:
+    def _backfill_windows(self, held: int) -> tuple[Slot, ...]:
+        """Return the slots of the service's last answer; starts are seconds from now."""
         info = self._info
         if info is None or info.draining or self._is_silent:
-            return []
+            return ()
         if not sells(info):
             free = self._free(held)
-            return [BackfillWindow(start=0.0, seconds=math.inf, processors=free)] if free else []
+            return (Slot(start=0.0, duration=math.inf, processors=free),) if free else ()
         age = asyncio.get_running_loop().time() - self._asked
-        return [
-            BackfillWindow(
+        return tuple(
+            Slot(
                 start=max(0.0, slot.start - age),
-                seconds=math.inf if slot.seconds is None else slot.seconds,
+                duration=math.inf if slot.seconds is None else slot.seconds,
                 processors=slot.processors,
             )
             for slot in info.slots
-            if slot.seconds is None or slot.start + slot.seconds > age
-        ]
+            # The service is another program: what is no slot is passed over.
+            if slot.processors
+            and (slot.seconds is None or slot.seconds > max(0.0, age - slot.start))
+        )
 
     def _free(self, held: int) -> int:
         """Return the number of further processors that could be had at once."""

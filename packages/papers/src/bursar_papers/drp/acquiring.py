@@ -7,10 +7,10 @@ from typing import Protocol
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy, ProcessorDemand
+from bursar.model.slot import Slot
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import (
     AllocationRelease,
-    BackfillWindow,
     PoolSite,
     PoolSnapshot,
 )
@@ -31,7 +31,7 @@ class SimulatedQueue(Protocol):
         """Processors on which a job could start now."""
 
     @property
-    def holes(self) -> tuple[BackfillWindow, ...]:
+    def holes(self) -> tuple[Slot, ...]:
         """Backfill windows, now and later, as far as a user without privileges can tell."""
 
     @property
@@ -142,7 +142,7 @@ class Acquirer:
         return self._pool.wake
 
     def decide(
-        self, now: float, free: int | None, holes: Sequence[BackfillWindow] = (), waiting: int = 0
+        self, now: float, free: int | None, holes: Sequence[Slot] = (), waiting: int = 0
     ) -> tuple[list[tuple[str, AllocationRequest]], list[str]]:
         """Return named requests to submit, and names of allocations to cancel."""
         site = replace(self._site, free=free, backfill_windows=tuple(holes), waiting=waiting)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from bursar.provisioning.pool_snapshot import BackfillWindow
+from bursar.model.slot import Slot
 from bursar_papers.experiment import Row
 
 WANTED = 48
@@ -163,7 +163,7 @@ class PaperSite:
         return self._free
 
     @property
-    def holes(self) -> tuple[BackfillWindow, ...]:
+    def holes(self) -> tuple[Slot, ...]:
         """
         Backfill windows: processors free now, and those that the other user's job will release.
 
@@ -180,11 +180,15 @@ class PaperSite:
                 lasting -= taken
                 until_then += taken
         found = (
-            BackfillWindow(start=0.0, seconds=math.inf, processors=lasting),
-            BackfillWindow(start=0.0, seconds=coming, processors=until_then),
-            BackfillWindow(start=coming, seconds=math.inf, processors=later),
+            (0.0, math.inf, lasting),
+            (0.0, coming, until_then),
+            (coming, math.inf, later),
         )
-        return tuple(hole for hole in found if hole.processors and hole.seconds > 0)
+        return tuple(
+            Slot(start=start, duration=duration, processors=processors)
+            for start, duration, processors in found
+            if processors and duration > 0
+        )
 
     @property
     def waiting(self) -> int:

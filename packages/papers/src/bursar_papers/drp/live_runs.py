@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from bursar.model.allocation import AllocationRequest
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, BatchScheduler
+from bursar.model.slot import Slot
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.provisioning.lrm.slurm import Slurm
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.sites.projection import backfill_windows_of, project_queue
 from bursar_devtools.testgrid.slurm import SlurmCluster
 from bursar_papers.drp.acquiring import Acquirer, TaskBacklog
@@ -141,7 +142,7 @@ class LiveAcquisition:
     async def _act(self) -> None:
         """Carry out the decisions: submit and cancel jobs."""
         free: int | None = None
-        holes: tuple[BackfillWindow, ...] = ()
+        holes: tuple[Slot, ...] = ()
         waiting = 0
         if self.acquirer.looks:
             free, holes, waiting = await self.poll()
@@ -162,7 +163,7 @@ class LiveAcquisition:
                 self.reports[name] = f"{request.name}.{element}"
             self.requests += 1
 
-    async def poll(self) -> tuple[int, tuple[BackfillWindow, ...], int]:
+    async def poll(self) -> tuple[int, tuple[Slot, ...], int]:
         """
         Return the free processors, the backfill windows, and the number of others' waiting jobs.
 

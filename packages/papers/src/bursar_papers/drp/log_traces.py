@@ -16,7 +16,8 @@ import numpy as np
 
 from bursar.cluster.scheduling_rules import Policy
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy
-from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.model.slot import Slot
+from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.sites.projection import backfill_windows_of
 from bursar_papers import drawing
@@ -82,7 +83,7 @@ class TraceSite:
         return self._machine.free
 
     @property
-    def holes(self) -> tuple[BackfillWindow, ...]:
+    def holes(self) -> tuple[Slot, ...]:
         """Backfill windows, by the times that the queue's jobs requested."""
         return backfill_windows_of(self._machine)
 
