@@ -2,29 +2,28 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.model.errors import SiteError
 from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
-from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
+from bursar.remote.calls import PAGE
 from bursar.remote.connection import PATIENCE, TIMEOUT, Entropy, Notice, ServiceConnection
 from bursar.remote.http_transport import HttpTransport
 from bursar.remote.messages import Stream
 from bursar.remote.problems import ServiceUnreachable
-from bursar.remote.result_streams import AGAIN, PAGE, EventStreamDecoder, Until, follow_results
+from bursar.remote.result_streams import AGAIN, EventStreamDecoder, Until, follow_results
 from bursar.remote.submission import split_submission
 
 if TYPE_CHECKING:
-    from bursar.market.usage import SignedRecord
     from bursar.remote.sealed_tasks import InstanceSealer
     from bursar.sealing.sealer import TaskSealer
 
@@ -33,7 +32,22 @@ FORGET_AFTER = 1.0
 
 _KEY_BYTES = 16
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _INFO = msgspec.json.Decoder(api.InstanceInfo)
+
+
+def _request(
+    build: Callable[P, calls.ApiCall[T]],
+) -> Callable[Concatenate["AsyncServiceClient", P], Coroutine[Any, Any, T]]:
+    """Make a method of the client that sends one request and returns its decoded answer."""
+
+    @wraps(build)
+    async def send(self: "AsyncServiceClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._connection.call(build(*args, **kwargs))
+
+    return send
 
 
 class AsyncServiceClient:
@@ -111,17 +125,9 @@ class AsyncServiceClient:
 
     # The site.
 
-    async def site(self) -> api.SiteInfo:
-        """Return the facts and free slots that the service states."""
-        return await self._connection.call(calls.site())
-
-    async def health(self) -> api.Health:
-        """Return whether the service responds."""
-        return await self._connection.call(calls.health())
-
-    async def ready(self) -> api.Health:
-        """Return whether the service accepts work."""
-        return await self._connection.call(calls.ready())
+    site = _request(calls.site)
+    health = _request(calls.health)
+    ready = _request(calls.ready)
 
     # Instances.
 
@@ -196,17 +202,9 @@ class AsyncServiceClient:
 
         return AsyncSession(self, handle, InstanceSealer(seal, handle, self._entropy))
 
-    async def instances(self) -> list[api.InstanceInfo]:
-        """Return the caller's instances."""
-        return (await self._connection.call(calls.instances())).instances
-
-    async def instance(self, handle: str) -> api.InstanceInfo:
-        """Return one instance of the caller."""
-        return await self._connection.call(calls.instance(handle))
-
-    async def destroy(self, handle: str) -> None:
-        """Kill an instance's tasks and delete all results and files."""
-        await self._connection.call(calls.destroy(handle))
+    instances = _request(calls.instances)
+    instance = _request(calls.instance)
+    destroy = _request(calls.destroy)
 
     async def events(self, handle: str, after: int = 0) -> AsyncGenerator[api.InstanceInfo, None]:
         """
@@ -270,9 +268,7 @@ class AsyncServiceClient:
                 numbers = [*numbers, *piece]
         return numbers
 
-    async def submit_lines(self, handle: str, lines: bytes, key: str) -> api.Submitted:
-        """Add tasks, a JSON document each line, as one submission; see :meth:`submit`."""
-        return await self._connection.call(calls.submit(handle, lines, key))
+    submit_lines = _request(calls.submit)
 
     async def tasks(self, handle: str) -> AsyncGenerator[api.TaskInfo, None]:
         """Yield the state of each task."""
@@ -283,25 +279,7 @@ class AsyncServiceClient:
                 yield task
             after = page.next
 
-    async def cancel(
-        self, handle: str, numbers: Sequence[int] | None = None, *, grace: float | None = None
-    ) -> int:
-        """
-        Cancel tasks.
-
-        Parameters
-        ----------
-        numbers
-            Numbers of the tasks in the instance; None: all.
-        grace
-            Seconds that running tasks have to end; None: the service's default.
-
-        Returns
-        -------
-        int
-            How many that stops.
-        """
-        return (await self._connection.call(calls.cancel(handle, numbers, grace))).count
+    cancel = _request(calls.cancel)
 
     async def results(
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
@@ -347,15 +325,8 @@ class AsyncServiceClient:
         if acknowledge and taken > forgotten:
             await self.forget(handle, taken)
 
-    async def page(
-        self, handle: str, after: int = 0, *, limit: int = PAGE, wait: float = 0.0
-    ) -> api.ResultPage:
-        """Return the results after a cursor that arrive within ``wait`` seconds."""
-        return await self._connection.call(calls.results(handle, after, limit, wait))
-
-    async def forget(self, handle: str, through: int) -> None:
-        """Let the service delete the results up to a cursor."""
-        await self._connection.call(calls.forget(handle, through))
+    page = _request(calls.results)
+    forget = _request(calls.forget)
 
     # Files.
 
@@ -379,27 +350,7 @@ class AsyncServiceClient:
         """Unpack an archive (tar, also compressed, or zip) in an instance."""
         return await transfers.upload_archive(self._connection, handle, source)
 
-    async def copy_files(
-        self, handle: str, source: str, names: Sequence[str], *, wait: float = 0.0
-    ) -> list[api.FileInfo]:
-        """
-        Copy files of another instance of the same user within the service.
-
-        Parameters
-        ----------
-        source
-            Handle of the other instance.
-        names
-            At most 1000, the same in both.
-        wait
-            Seconds that copying may take.
-
-        Returns
-        -------
-        list of FileInfo
-            Of those that were there.
-        """
-        return (await self._connection.call(calls.copy_files(handle, source, names, wait))).files
+    copy_files = _request(calls.copy_files)
 
     async def download(self, handle: str, name: str, target: Path) -> int:
         """Write a file of an instance to this machine, whole or not at all; return the size."""
@@ -409,9 +360,7 @@ class AsyncServiceClient:
         """Return the content of a file of an instance."""
         return await transfers.read(self._connection, calls.get_file(handle, name))
 
-    async def remove(self, handle: str, name: str) -> None:
-        """Delete a file of an instance."""
-        await self._connection.call(calls.delete_file(handle, name))
+    remove = _request(calls.delete_file)
 
     async def output(self, handle: str, task: int, stream: Stream = "stdout") -> bytes:
         """Return the whole output of a task, also when the result holds only a part."""
@@ -425,63 +374,42 @@ class AsyncServiceClient:
 
     # Money.
 
-    async def trade(self, message: TradeMessage) -> list[AnyMessage]:
-        """Send a trade message and return the service's answers."""
-        return await self._connection.call(calls.trade(message))
-
-    async def agreements(self) -> list[api.AgreementInfo]:
-        """Return the caller's agreements."""
-        return (await self._connection.call(calls.agreements())).agreements
-
-    async def agreement(self, name: str) -> api.AgreementInfo:
-        """Return one agreement of the caller."""
-        return await self._connection.call(calls.agreement(name))
-
-    async def cancel_agreement(self, name: str) -> api.AgreementInfo:
-        """End an agreement early."""
-        return await self._connection.call(calls.cancel_agreement(name))
-
-    async def account(self) -> api.AccountInfo:
-        """Return the caller's account."""
-        return await self._connection.call(calls.account())
-
-    async def invoice(self, since: float = 0.0, until: float | None = None) -> api.InvoiceInfo:
-        """Return the charges of a period, seconds since the epoch; ``until`` None: until now."""
-        return await self._connection.call(calls.invoice(since, until))
-
-    async def usage(self) -> "list[SignedRecord]":
-        """Return the caller's usage records, signed by the service."""
-        return await self._connection.call(calls.usage())
+    trade = _request(calls.trade)
+    agreements = _request(calls.agreements)
+    agreement = _request(calls.agreement)
+    cancel_agreement = _request(calls.cancel_agreement)
+    account = _request(calls.account)
+    invoice = _request(calls.invoice)
+    usage = _request(calls.usage)
 
     # Administration.
 
-    async def overview(self) -> Overview:
-        """Return the state of the whole service."""
-        return await self._connection.call(calls.overview())
-
-    async def tokens(self) -> list[TokenInfo]:
-        """Return all valid tokens."""
-        return (await self._connection.call(calls.tokens())).tokens
-
-    async def create_token(self, new: NewToken) -> TokenInfo:
-        """Create a token; only this answer holds the secret."""
-        return await self._connection.call(calls.create_token(new))
-
-    async def revoke_token(self, name: str) -> None:
-        """Revoke a token."""
-        await self._connection.call(calls.revoke_token(name))
+    overview = _request(calls.overview)
+    tokens = _request(calls.tokens)
+    create_token = _request(calls.create_token)
+    revoke_token = _request(calls.revoke_token)
 
     async def deposit(self, user: str, amount: int, key: str = "") -> api.AccountInfo:
         """Add micro-units to a user's account; the same key again adds nothing."""
         return await self._connection.call(calls.deposit(user, amount, key or self.new_key()))
 
-    async def drain(self) -> None:
-        """Stop accepting work; the service ends when the accepted work is done."""
-        await self._connection.call(calls.drain())
+    drain = _request(calls.drain)
 
     def new_key(self) -> str:
         """Return a new random idempotency key."""
         return self._entropy(_KEY_BYTES).hex()
+
+
+def _of_instance(
+    method: Callable[Concatenate[AsyncServiceClient, str, P], T],
+) -> Callable[Concatenate["AsyncSession", P], T]:
+    """Make a method of a session: the client's, with the handle of the session's instance."""
+
+    @wraps(method)
+    def call(self: "AsyncSession", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self.client, self.handle, *args, **kwargs)
+
+    return call
 
 
 class AsyncSession:
@@ -505,9 +433,7 @@ class AsyncSession:
         self.handle = handle
         self._seals = seals
 
-    async def info(self) -> api.InstanceInfo:
-        """Return the instance's state."""
-        return await self.client.instance(self.handle)
+    info = _of_instance(AsyncServiceClient.instance)
 
     async def submit(self, tasks: Iterable[api.TaskSpec], key: str = "") -> Sequence[int]:
         """Add tasks; see :meth:`AsyncServiceClient.submit`."""
@@ -535,44 +461,12 @@ class AsyncSession:
             async for batch in batches:
                 yield batch if seals is None else [seals.open(result) for result in batch]
 
-    async def cancel(
-        self, numbers: Sequence[int] | None = None, *, grace: float | None = None
-    ) -> int:
-        """Cancel tasks; return how many are stopped. See :meth:`AsyncServiceClient.cancel`."""
-        return await self.client.cancel(self.handle, numbers, grace=grace)
-
-    async def destroy(self) -> None:
-        """Kill the instance's tasks and delete all results and files."""
-        await self.client.destroy(self.handle)
-
-    async def files(self) -> list[api.FileInfo]:
-        """Return the instance's files."""
-        return await self.client.files(self.handle)
-
-    async def upload(
-        self, name: str, source: Path | bytes, *, executable: bool = False
-    ) -> api.FileInfo:
-        """Write a file of the instance."""
-        return await self.client.upload(self.handle, name, source, executable=executable)
-
-    async def copy_files(
-        self, source: str, names: Sequence[str], *, wait: float = 0.0
-    ) -> list[api.FileInfo]:
-        """Copy files of another instance; see :meth:`AsyncServiceClient.copy_files`."""
-        return await self.client.copy_files(self.handle, source, names, wait=wait)
-
-    async def download(self, name: str, target: Path) -> int:
-        """Write a file of the instance to this machine; return the size in bytes."""
-        return await self.client.download(self.handle, name, target)
-
-    async def read(self, name: str) -> bytes:
-        """Return the content of a file."""
-        return await self.client.read(self.handle, name)
-
-    async def output(self, task: int, stream: Stream = "stdout") -> bytes:
-        """Return what a task printed."""
-        return await self.client.output(self.handle, task, stream)
-
-    async def save_output(self, task: int, stream: Stream, target: Path) -> int:
-        """Write a task's output to a file; return the size in bytes."""
-        return await self.client.save_output(self.handle, task, stream, target)
+    cancel = _of_instance(AsyncServiceClient.cancel)
+    destroy = _of_instance(AsyncServiceClient.destroy)
+    files = _of_instance(AsyncServiceClient.files)
+    upload = _of_instance(AsyncServiceClient.upload)
+    copy_files = _of_instance(AsyncServiceClient.copy_files)
+    download = _of_instance(AsyncServiceClient.download)
+    read = _of_instance(AsyncServiceClient.read)
+    output = _of_instance(AsyncServiceClient.output)
+    save_output = _of_instance(AsyncServiceClient.save_output)

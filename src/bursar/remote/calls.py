@@ -29,6 +29,9 @@ T = TypeVar("T")
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
+PAGE = 10_000
+"""Results on one page, at most."""
+
 _KEY = re.compile(r"[\x21-\x7e]{0,200}")
 
 
@@ -122,6 +125,11 @@ def _post(
     )
 
 
+def _field_of(call: ApiCall[Any], field: str) -> ApiCall[Any]:
+    """Return a call whose answer is one field of the answered document."""
+    return replace(call, decode=lambda answer: getattr(call.decode(answer), field))
+
+
 def _delete(*parts: str | int, **query: str | int) -> ApiCall[None]:
     return ApiCall(method="DELETE", path=_at(*parts), query=query, decode=_nothing, ending=True)
 
@@ -152,9 +160,9 @@ def create_instance(new: api.NewInstance, key: str) -> ApiCall[api.InstanceInfo]
     return _post(api.InstanceInfo, new, "instances", key=key)
 
 
-def instances() -> ApiCall[api.InstanceList]:
+def instances() -> ApiCall[list[api.InstanceInfo]]:
     """List the caller's instances."""
-    return _get(api.InstanceList, "instances")
+    return _field_of(_get(api.InstanceList, "instances"), "instances")
 
 
 def instance(handle: str) -> ApiCall[api.InstanceInfo]:
@@ -197,14 +205,23 @@ def tasks(handle: str, after: int, limit: int) -> ApiCall[api.TaskPage]:
 
 
 def cancel(
-    handle: str, numbers: Sequence[int] | None, grace: float | None = None
-) -> ApiCall[api.Cancelled]:
-    """Cancel tasks, None: all; running ones have ``grace`` seconds to end."""
+    handle: str, numbers: Sequence[int] | None = None, *, grace: float | None = None
+) -> ApiCall[int]:
+    """
+    Cancel tasks; the answer is how many that stops.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of the tasks in the instance; None: all.
+    grace
+        Seconds that running tasks have to end; None: the service's default.
+    """
     chosen = None if numbers is None else list(numbers)
     if grace is not None:
         grace = min(max(0.0, grace), api.MOST_GRACE)
     request = api.CancelRequest(tasks=chosen, grace=grace)
-    return _post(api.Cancelled, request, "instances", handle, "cancel")
+    return _field_of(_post(api.Cancelled, request, "instances", handle, "cancel"), "count")
 
 
 _RESULT_LINES = msgspec.json.Decoder(api.Result)
@@ -215,7 +232,9 @@ def decode_results(lines: bytes) -> list[api.Result]:
     return _RESULT_LINES.decode_lines(lines)
 
 
-def results(handle: str, after: int, limit: int, wait: float) -> ApiCall[api.ResultPage]:
+def results(
+    handle: str, after: int = 0, *, limit: int = PAGE, wait: float = 0.0
+) -> ApiCall[api.ResultPage]:
     """Ask for the results after a cursor, waiting up to ``wait`` seconds."""
 
     def decode(answer: ClientResponse) -> api.ResultPage:
@@ -290,11 +309,23 @@ def put_archive(handle: str, content: Body, size: int, kind: str) -> ApiCall[api
 
 
 def copy_files(
-    handle: str, source: str, names: Sequence[str], wait: float
-) -> ApiCall[api.FileList]:
-    """Copy files of another instance of the caller; this may take ``wait`` seconds."""
+    handle: str, source: str, names: Sequence[str], *, wait: float = 0.0
+) -> ApiCall[list[api.FileInfo]]:
+    """
+    Copy files of another instance of the same user within the service.
+
+    Parameters
+    ----------
+    source
+        Handle of the other instance.
+    names
+        At most 1000, the same in both; the answer lists those that were there.
+    wait
+        Seconds that copying may take.
+    """
     body = api.CopyRequest(source=source, files=list(names))
-    return replace(_post(api.FileList, body, "instances", handle, "copies"), wait=wait)
+    call = _post(api.FileList, body, "instances", handle, "copies")
+    return replace(_field_of(call, "files"), wait=wait)
 
 
 def delete_file(handle: str, name: str) -> ApiCall[None]:
@@ -328,9 +359,9 @@ def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
     )
 
 
-def agreements() -> ApiCall[api.AgreementList]:
+def agreements() -> ApiCall[list[api.AgreementInfo]]:
     """List the caller's agreements."""
-    return _get(api.AgreementList, "trade", "agreements")
+    return _field_of(_get(api.AgreementList, "trade", "agreements"), "agreements")
 
 
 def agreement(name: str) -> ApiCall[api.AgreementInfo]:
@@ -359,8 +390,8 @@ def usage() -> "ApiCall[list[SignedRecord]]":
     return _get(list[SignedRecord], "trade", "usage")
 
 
-def invoice(since: float, until: float | None) -> ApiCall[api.InvoiceInfo]:
-    """Ask for the caller's charges in a period."""
+def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[api.InvoiceInfo]:
+    """Ask for the charges of a period, seconds since the epoch; ``until`` None: until now."""
     query = {"since": since} if until is None else {"since": since, "until": until}
     return _get(api.InvoiceInfo, "trade", "invoice", **query)
 
@@ -373,9 +404,9 @@ def overview() -> ApiCall[Overview]:
     return _get(Overview, "admin", "overview")
 
 
-def tokens() -> ApiCall[TokenList]:
+def tokens() -> ApiCall[list[TokenInfo]]:
     """List all valid tokens."""
-    return _get(TokenList, "admin", "tokens")
+    return _field_of(_get(TokenList, "admin", "tokens"), "tokens")
 
 
 def create_token(new: NewToken) -> ApiCall[TokenInfo]:

@@ -86,9 +86,6 @@ class EventStreamDecoder:
 
 # Follows an instance's results, each once, over broken connections.
 
-PAGE = 10_000
-"""Results on one page, at most."""
-
 WAIT = 20.0
 """Seconds for which the service is asked to wait for the next result."""
 
@@ -120,7 +117,7 @@ async def follow_results(
     wait = 0.0 if until == "now" else WAIT
     while True:
         asked = clock()
-        page = await connection.call(calls.results(handle, cursor, PAGE, wait))
+        page = await connection.call(calls.results(handle, cursor, wait=wait))
         fresh = _later(page.results, cursor)
         if fresh:
             cursor = fresh[-1].cursor
