@@ -221,8 +221,8 @@ async def keep_house(folder: Path) -> None:
     from bursar.service.config import MarketSettings, ServiceConfig
     from bursar.service.execution_service import ExecutionService
     from bursar.service.identity_file import load_identity
-    from bursar.service.real_disk import RealDisk
     from bursar.service.site_provider import make_site_provider
+    from bursar.store import RealDisk
 
     loop = asyncio.get_running_loop()
     epoch = epoch_of(loop)

@@ -1,6 +1,7 @@
 """Faults of ours in tasks that nobody awaits reach their owners: each was once lost in silence."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -10,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
-from tests.service.journal.memory_disk import FakeDisk, Platter
 
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.directory.status_feeds import StatusPoller
@@ -24,9 +24,9 @@ from bursar.service.http.connection_acceptor import ConnectionAcceptor
 from bursar.service.http.responses import StreamingResponse
 from bursar.service.http.sending import send_streaming_response
 from bursar.service.http_limits import HttpLimits
-from bursar.service.journal.segmented import SegmentedJournal
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.remote.held import HeldInstance
+from bursar.store import DiskBroken, RealDisk, RecordStore
 from bursar.worker import launch
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar_devtools.faults import seed_verdict
@@ -188,26 +188,30 @@ def test_a_connection_that_fails_by_a_fault_of_ours_is_logged(
     assert "a connection could not be accepted" in caplog.text
 
 
-@pytest.mark.parametrize("part", ["compaction", "commit"])
-def test_a_fault_of_ours_in_the_journal_ends_the_service(
-    monkeypatch: pytest.MonkeyPatch, part: str
+@pytest.mark.parametrize("part", ["_write", "_inspect"])
+def test_a_fault_of_ours_in_the_store_ends_the_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
 ) -> None:
     """
-    Compaction stopped for good, and the disk filled; a commit that nobody awaited was lost.
+    A commit that nobody awaited was lost; without a look at the disk, it would stay full for ever.
     """
 
     async def story() -> str:
-        journal = SegmentedJournal(FakeDisk(Platter()))
-        await journal.open()
-        if part == "compaction":
-            monkeypatch.setattr(journal._compaction, "_worst", raises)
-            journal._compaction._wake.set()
+        disk = RealDisk(tmp_path)
+        store = RecordStore(disk, reserve=0, least_free=1 << 60)
+        await store.open()
+        monkeypatch.setattr(store, part, fails)
+        if part == "_write":
+            store.append(1, b"x", essential=True)
+            store._commit_soon()
         else:
-            monkeypatch.setattr(journal, "_write", fails)
-            journal._commit_soon()
-            journal._open.append(1, b"x")
+            assert store.problem
         async with asyncio.timeout(60):
-            return await journal.failed()
+            reason = await store.failed()
+        with contextlib.suppress(DiskBroken):
+            await store.close()
+        disk.close()
+        return reason
 
     assert "ArithmeticError: of ours" in run(story)
 

@@ -20,8 +20,8 @@ from bursar.model.site import SiteFacts
 from bursar.service.config import MarketSettings, ServiceConfig
 from bursar.service.execution_service import ExecutionService
 from bursar.service.identity_file import load_identity
-from bursar.service.real_disk import RealDisk
 from bursar.service.site_provider import make_site_provider
+from bursar.store import RealDisk
 
 
 async def listen_for_workers_of_a_service(folder: Path) -> None:

@@ -73,10 +73,9 @@ AREAS = {
         60,
     ),
     "journal": Area(
-        ("src/bursar/service/journal/*.py", "src/bursar/dispatch/journal.py"),
+        ("src/bursar/store/*.py", "src/bursar/dispatch/journal.py"),
         (
-            "tests/service/journal",
-            "tests/service/test_real_disk.py",
+            "tests/store",
             "tests/dispatch/test_journal_damage.py",
             "tests/dispatch/test_server.py",
             "tests/dispatch/test_journal.py",

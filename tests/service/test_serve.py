@@ -270,20 +270,34 @@ def test_it_waits_for_what_runs_when_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_a_torn_journal_is_mended_and_told(service: Served) -> None:
-    """What was acknowledged is there; what was half written is cut off, and said."""
+    """What was acknowledged is there; what was half written is dropped, and a spoilt note said."""
     with service.client() as client:
         handle = client.create_instance(label="kept").id
         service.kill()
-        newest = max((service.folder / "journal").glob("journal-*.log"))
-        with newest.open("ab") as file:
+        with (service.folder / "journal" / "store.sqlite-wal").open("ab") as file:
             file.write(b"\x07torn" * 9)
+        (service.folder / "journal" / "store.head").write_bytes(b"torn")
         service.start()
         assert client.instance(handle).label == "kept"
 
     (line,) = service.told["repaired"]
-    assert newest.name in line
-    assert "45" in line  # bytes
+    assert "the note of the last transaction was damaged" in line
     assert "repaired" in service.log.read_text()
+
+
+def test_a_journal_that_has_lost_its_end_is_refused(service: Served) -> None:
+    """With one line, and without a change: what was acknowledged may still be in a copy."""
+    with service.client() as client:
+        client.create_instance()
+    service.kill()
+    log = service.folder / "journal" / "store.sqlite-wal"
+    data = log.read_bytes()
+    log.write_bytes(data[: len(data) // 2])
+    with pytest.raises(AssertionError, match=r"store\.sqlite: is damaged: it ends at transaction"):
+        service.start()
+    assert service.ended() == 2
+    log.write_bytes(data)
+    service.start()
 
 
 def test_secrets_stay_where_they_belong(service: Served) -> None:

@@ -18,7 +18,6 @@ from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.service.billing import ServiceBilling
 from bursar.service.config import ServiceConfig
-from bursar.service.disk import Disk
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.http.app import ServiceApi
@@ -28,7 +27,6 @@ from bursar.service.identity.authentication import JournalTokenStore
 from bursar.service.identity.tls import TrustFiles
 from bursar.service.identity_file import ServiceIdentity
 from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
-from bursar.service.journal import SegmentedJournal
 from bursar.service.logs import LOGGER
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
 from bursar.service.provisioner.lease_policy import LeasePolicy
@@ -38,6 +36,7 @@ from bursar.service.service_manager import ServiceManager
 from bursar.service.workers import WorkerServer
 from bursar.service.workers.seal_key import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.store import ASK_AGAIN, Disk, DiskBroken, DiskFull, RecordStore
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import MOST_SPAWNERS
 
@@ -46,8 +45,11 @@ log = logging.getLogger(f"{LOGGER}.service")
 HOMES = "instances"
 """Name of the folder, in the service's folder, with the homes of instances."""
 
-SEGMENT = 32 << 20
-"""Bytes of a segment of the journal."""
+LOG_SIZE = 16 << 20
+"""Bytes of the store's write-ahead log after which it is merged into the database."""
+
+_ROOM = 4
+"""Times the size of the log that are reserved for when the disk is full, and kept free beside."""
 
 TICK = 1.0
 """Seconds between two checks for what is due by time alone."""
@@ -77,8 +79,9 @@ class ExecutionService:
         Returns the site that starts workers of a local account; empty: the service's own.
     address
         Host and port to which workers on this machine connect.
-    segment_size
-        Bytes of a segment of the journal; twice as much is reserved for when the disk is full.
+    log_size
+        Bytes of the store's write-ahead log after which it is merged into the database; four times
+        as much is reserved for when the disk is full.
     homes
         Folders of instances; None: below the service's folder, owned by its account.
     trust
@@ -106,7 +109,7 @@ class ExecutionService:
         entropy: Entropy,
         sites: Callable[[str], Site],
         address: tuple[str, int],
-        segment_size: int = SEGMENT,
+        log_size: int = LOG_SIZE,
         homes: InstanceHomes | None = None,
         trust: TrustFiles | None = None,
         seal: str = "",
@@ -120,11 +123,12 @@ class ExecutionService:
         self._fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_open = self._is_draining = self._is_drained = False
         self._changed = asyncio.Event()
-        self.journal: ServiceJournal = SegmentedJournal(
+        self.journal: ServiceJournal = RecordStore(
             disk,
-            segment_size=segment_size,
-            reserve=2 * segment_size,
-            least_free=2 * segment_size,
+            log_size=log_size,
+            reserve=_ROOM * log_size,
+            least_free=_ROOM * log_size,
+            translate=_problem_of,
         )
         self.tokens = JournalTokenStore(self.journal, clock=clock, entropy=entropy)
         self.billing = ServiceBilling(
@@ -387,6 +391,13 @@ class ExecutionService:
             else:
                 self.provisioner.review_idle()
             await asyncio.sleep(TICK)
+
+
+def _problem_of(error: DiskFull | DiskBroken) -> ServiceError:
+    """Return what a client is told of the store's disk."""
+    if isinstance(error, DiskFull):
+        return ServiceError("disk-full", 507, str(error), retry_after=ASK_AGAIN)
+    return ServiceError("disk-failed", 503, str(error))
 
 
 def log_message(message: str) -> None:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from bursar.service.disk import Disk
 from bursar.service.interfaces import Entropy
+from bursar.store import Disk
 
 FILE = "service.json"
 
@@ -43,7 +43,7 @@ async def load_identity(disk: Disk, entropy: Entropy) -> ServiceIdentity:
     ------
     DiskFull, DiskBroken
     """
-    data = await disk.load(FILE)
+    data = await disk.run(disk.load, FILE)
     if data is not None:
         return msgspec.json.decode(data, type=ServiceIdentity)
     made = ServiceIdentity(run=entropy(_ID).hex(), secret=entropy(_SECRET).hex())
@@ -59,4 +59,4 @@ async def save_identity(disk: Disk, identity: ServiceIdentity) -> None:
     ------
     DiskFull, DiskBroken
     """
-    await disk.replace(FILE, msgspec.json.encode(identity))
+    await disk.run(disk.replace, FILE, msgspec.json.encode(identity))

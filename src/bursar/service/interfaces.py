@@ -1,7 +1,7 @@
 """
 Protocols between the parts of the service.
 
-``HTTP -> Engine -> Journal -> Disk``, with billing, which charges, and a provisioner, which starts
+``HTTP -> Engine -> Journal -> Store``, with billing, which charges, and a provisioner, which starts
 workers. All parts run on one loop, read the time from a clock that was passed in and draw random
 bytes from a source that was passed in, so that a simulation can run the whole service.
 """
@@ -14,6 +14,7 @@ from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
+from bursar.store import Position, RecordOwner
 
 Clock = Callable[[], float]
 """Seconds since the epoch, never going back while the service lives."""
@@ -87,31 +88,6 @@ class ServiceError(Exception):
 
 # The journal.
 
-Position = int
-"""Position of a record in the journal; greater for later records, new when a record is moved."""
-
-
-class JournalParticipant(Protocol):
-    """
-    A part of the service whose state consists of records in the journal.
-
-    A record is a kind, a small integer, and bytes. The journal drops a segment when most of its
-    records are dead: what lives is appended anew, so the order of records is NOT kept. State must
-    follow from the set of living records, whatever their order.
-
-    Every living record is restored once. One that was killed durably never comes back, so
-    nothing need be kept to tell that something is gone.
-    """
-
-    def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """Take in a record written before the restart, while the journal is opened."""
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Return the replacement of a record, often the record itself; None: the record is dead."""
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of a record."""
-
 
 class ServiceJournal(Protocol):
     """
@@ -123,11 +99,11 @@ class ServiceJournal(Protocol):
     is always what is on disk and what will be.
     """
 
-    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
-        """Register the participant for some kinds of records, before the journal is opened."""
+    def register(self, kinds: Sequence[int], owner: RecordOwner) -> None:
+        """Register the owner of some kinds of records, before the journal is opened."""
 
     async def open(self) -> list[str]:
-        """Restore every participant; return lines on what had to be repaired."""
+        """Restore every record to its owner; return lines on what had to be repaired."""
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         """
@@ -153,7 +129,7 @@ class ServiceJournal(Protocol):
         ------
         ServiceError
             507, when even the reserve is used up: what was appended stays, and the next call
-            tries again to write it. Participants undo nothing; they acknowledge nothing, either.
+            tries again to write it. Owners of records undo nothing, and acknowledge nothing.
             503, when the disk has failed: nothing will be written any more, see :meth:`failed`.
         """
 
@@ -177,7 +153,7 @@ class ServiceJournal(Protocol):
 
     @property
     def size(self) -> int:
-        """Size of the journal on disk, in bytes."""
+        """Size of the database in bytes, without its write-ahead log."""
 
     @property
     def problem(self) -> str:

@@ -17,7 +17,7 @@ import msgspec
 LOGGER = "bursar.service"
 """Name of the logger of the service and all its parts."""
 
-LOGGERS = (LOGGER, "asyncio", "uvicorn")
+LOGGERS = (LOGGER, "bursar.store", "asyncio", "uvicorn")
 """Names of all loggers whose lines are written."""
 
 HIDDEN = "[hidden]"

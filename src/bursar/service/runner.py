@@ -19,7 +19,6 @@ from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import host_names_of, read_certificates
 from bursar.service.config import ServiceConfig
 from bursar.service.config_toml import read_service
-from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.execution_service import HOMES, ExecutionService, log_message
 from bursar.service.http.http_connection import HttpListener, serve_http
 from bursar.service.identity.authentication import provide_first_token
@@ -27,10 +26,10 @@ from bursar.service.identity.tls import ServerTls, TrustFiles
 from bursar.service.identity_file import ServiceIdentity, load_identity, save_identity
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.service.logs import LOGGER
-from bursar.service.real_disk import RealDisk
 from bursar.service.site_provider import AccountInstanceHomes, make_site_provider
 from bursar.service.steady_clock import SteadyClock
 from bursar.service.systemd import SystemdNotifier
+from bursar.store import DiskBroken, DiskFull, RealDisk
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.accounts import ResourceLimits
 

@@ -8,7 +8,7 @@ from bursar.market.trade_messages import Accept, Confirm, Quote, RequestQuote, T
 from bursar.model.site import SiteFacts
 from bursar.service.billing import ServiceBilling
 from bursar.service.config import MarketSettings, UserSettings
-from bursar.service.interfaces import JournalParticipant, Position
+from bursar.store import Position, RecordOwner
 
 MICROS = 1_000_000
 
@@ -25,25 +25,20 @@ class MemoryJournal:
         self.durable_records = dict(self.records)
         self.problem = ""
         self._next = max(self.records, default=0) + 1
-        self._participants: dict[int, JournalParticipant] = {}
+        self._participants: dict[int, RecordOwner] = {}
 
-    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
+    def register(self, kinds: Sequence[int], participant: RecordOwner) -> None:
         for kind in kinds:
             assert kind not in self._participants
             self._participants[kind] = participant
 
     def restore(self, chance: random.Random) -> None:
-        """In whatever order; some are moved afterwards."""
+        """In whatever order."""
         positions = sorted(self.records)
         chance.shuffle(positions)
         for position in positions:
             kind, payload = self.records[position]
             self._participants[kind].restore(kind, position, payload)
-        for position in positions[::2]:
-            kind, payload = self.records.pop(position)
-            fresh = self._participants[kind].rewrite(kind, position, payload)
-            assert fresh is not None
-            self._participants[kind].moved(position, self.append(kind, fresh, essential=True))
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         position, self._next = self._next, self._next + 1

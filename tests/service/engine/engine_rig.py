@@ -19,7 +19,8 @@ from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance_homes import InstanceHomes
-from bursar.service.interfaces import JournalParticipant, ServiceError
+from bursar.service.interfaces import ServiceError
+from bursar.store import RecordOwner
 
 T = TypeVar("T")
 
@@ -35,9 +36,9 @@ class FakeJournal:
         self.next = 1
         self.problem = ""
         self.is_full = False  # even for what is essential
-        self.participant: JournalParticipant | None = None
+        self.participant: RecordOwner | None = None
 
-    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
+    def register(self, kinds: Sequence[int], participant: RecordOwner) -> None:
         self.participant = participant
 
     def restore(self, chance: random.Random) -> None:
@@ -48,15 +49,6 @@ class FakeJournal:
         assert self.participant is not None
         for position in positions:
             self.participant.restore(self.records[position][0], position, self.records[position][1])
-
-    def compact(self) -> None:
-        """Every living record is written anew, as its participant wants it."""
-        assert self.participant is not None
-        for position, (kind, payload) in list(self.records.items()):
-            fresh = self.participant.rewrite(kind, position, payload)
-            if fresh is not None:
-                self.participant.moved(position, self.append(kind, fresh, essential=True))
-            self.kill(position)
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> int:
         if self.problem and not essential:

@@ -599,30 +599,9 @@ def test_a_submission_shrinks_as_its_tasks_end(world: World) -> None:
     assert world.info(handle).counts == api.Counts(total=100, waiting=10, succeeded=90)
 
 
-def test_compaction_keeps_the_state(world: World) -> None:
-    """
-    Records that are written anew tell the same.
-    """
-    handle = world.create(label="kept")
-    world.submit(handle, 5, key="k")
-    world.join("w", 2)
-    world.end("w", next(iter(world.sidecar.jobs["w"])))
-    world.journal.compact()
-    world.run(world.journal.durable())
-    before = world.info(handle)
-    assert [r["task"] for r in world.results(handle)] == [0]
-    world.restart()
-    after = world.info(handle)
-    assert (after.label, after.results) == (before.label, before.results)
-    assert after.counts == api.Counts(total=5, waiting=4, succeeded=1)
-    assert world.submit(handle, 5, key="k").repeated
-    with pytest.raises(ServiceError, match="other content"):
-        world.submit(handle, 4, key="k")
-
-
 def test_old_results_are_read_from_the_journal() -> None:
     """
-    Memory holds the latest only; clients see no difference, nor do they when records move.
+    Memory holds the latest only; clients see no difference.
     """
     world = World(EngineLimits(results_in_memory=1))
     handle = world.create()
@@ -630,7 +609,6 @@ def test_old_results_are_read_from_the_journal() -> None:
     world.join("w", 10)
     for number in list(world.sidecar.jobs["w"]):
         world.end("w", number, stdout=b"\xff", stderr=b"text")
-    world.journal.compact()
     results = world.results(handle)
     assert [r["cursor"] for r in results] == list(range(1, 11))
     assert results[0]["raw"] == {"stdout": "/w=="}

@@ -16,7 +16,6 @@ from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import InstanceCreated
 from bursar.service.engine.tasks import columns_of
 
@@ -32,7 +31,7 @@ class Yard:
     def instance(self, user: str = "ann", pool: str = "shared") -> Instance:
         number = len(self.instances) + 1
         created = InstanceCreated(number, str(number), user, "", "", 1.0, 0.0, "", "")
-        instance = Instance.of(created, RecordLocation(number))
+        instance = Instance.of(created, number)
         instance.pool = pool
         self.instances.append(instance)
         return instance

@@ -37,7 +37,6 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.world.journal.compact()
         self.users: dict[str, str] = {}  # of living instances
         self.acknowledged: dict[str, int] = {}
         self.keys: dict[tuple[str, str], int] = {}
@@ -235,11 +234,6 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         self.world.settle()
-
-    @rule()
-    def compact(self) -> None:
-        self.world.journal.compact()
-        self.world.run(self.world.journal.durable())
 
     @rule(seconds=st.floats(0, 30))
     def wait(self, seconds: float) -> None:

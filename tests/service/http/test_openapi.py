@@ -41,8 +41,7 @@ from bursar.service.http.routes import ROUTES
 from bursar.service.http_limits import HttpLimits
 from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.interfaces import SCOPES
-from bursar.service.journal import SegmentedJournal
-from bursar.service.real_disk import RealDisk
+from bursar.store import RealDisk, RecordStore
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(document("1"))
 
@@ -131,7 +130,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
 async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> None:
     """The service, until it is told to end."""
     disk = RealDisk(folder / "state")
-    journal = SegmentedJournal(disk)
+    journal = RecordStore(disk)
     facts = SiteFacts(name="here", kind="local", processors=4)
     tokens = JournalTokenStore(journal, clock=time.time, entropy=os.urandom)
     desk = ServiceBilling(

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from bursar.remote.admin_messages import NewToken
 from bursar.service.identity.authentication import JournalTokenStore
-from bursar.service.interfaces import TOKEN_KINDS, JournalParticipant, Position, ServiceError
+from bursar.service.interfaces import TOKEN_KINDS, ServiceError
+from bursar.store import Position, RecordOwner
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Notebook:
         self.is_full = False
         self._next = 0
 
-    def register(self, kinds: range, participant: JournalParticipant) -> None:
+    def register(self, kinds: range, participant: RecordOwner) -> None:
         """Whose records are written here."""
         assert kinds == TOKEN_KINDS
         self.participant = participant
@@ -53,14 +54,6 @@ class Notebook:
 
     async def durable(self) -> None:
         """At once."""
-
-    def compact(self) -> None:
-        """All records move."""
-        for old, (kind, payload) in list(self.living.items()):
-            fresh = self.participant.rewrite(kind, old, payload)
-            if fresh is not None:
-                self.participant.moved(old, self.append(kind, fresh, essential=True))
-            self.living.pop(old, None)
 
     def restored(self, clock: Turned) -> JournalTokenStore:
         """A book of the next life, made of what is here."""

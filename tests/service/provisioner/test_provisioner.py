@@ -16,7 +16,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolSite
-from bursar.service.interfaces import JournalParticipant, Position, ServiceError, WorkerDemand
+from bursar.service.interfaces import ServiceError, WorkerDemand
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
 from bursar.service.provisioner.lease_policy import LeasePolicy
 from bursar.service.provisioner.machine_policy import MachineLeasePolicy
@@ -24,6 +24,7 @@ from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLeas
 from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import HeldProcessors, PilotBeginListener
+from bursar.store import Position, RecordOwner
 from bursar.worker.launch import Endpoint
 
 
@@ -175,11 +176,11 @@ class Journal:
     """Keeps records in memory; what was killed is gone."""
 
     records: dict[Position, tuple[int, bytes]] = field(default_factory=dict)
-    participant: JournalParticipant | None = None
+    participant: RecordOwner | None = None
     full: bool = False
     count: int = 0
 
-    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
+    def register(self, kinds: Sequence[int], participant: RecordOwner) -> None:
         self.participant = participant
 
     async def open(self) -> list[str]:
@@ -203,13 +204,6 @@ class Journal:
 
     def kill(self, position: Position) -> None:
         self.records.pop(position, None)
-
-    def compact(self) -> None:
-        """All records lie elsewhere now."""
-        assert self.participant is not None
-        for old, (kind, payload) in list(self.records.items()):
-            self.participant.moved(old, self.append(kind, payload, essential=True))
-            self.kill(old)
 
     async def failed(self) -> str:
         raise NotImplementedError
@@ -353,30 +347,6 @@ def test_what_was_held_is_known_again() -> None:
         assert lost not in world.place.held
         assert len(world.journal.records) == len(world.place.held) == 2
         assert world.said == ["1 of 2 leases are still there"]
-        await world.stop()
-
-    on_virtual_time(main)
-
-
-def test_records_may_move_while_it_is_found_out_what_is_still_there() -> None:
-    """The site is asked, and the journal compacts meanwhile: what is gone leaves no record."""
-
-    async def main() -> None:
-        world = World()
-        await world.start()
-        await asyncio.sleep(5)
-        await world.stop()
-        world.place.held.popitem()
-        world.place.on_adopt = world.journal.compact
-        await world.start()
-        await asyncio.sleep(5)
-        assert world.pools() == {"shared": 4}
-        assert len(world.journal.records) == 2
-        await world.stop()
-        world.place.on_adopt = lambda: None
-        world.said.clear()
-        await world.start()
-        assert world.said == ["2 of 2 leases are still there"]
         await world.stop()
 
     on_virtual_time(main)

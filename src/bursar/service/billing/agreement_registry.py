@@ -22,7 +22,8 @@ from bursar.service.billing.agreement_record import (
 )
 from bursar.service.billing.metering import UsageRecordLog
 from bursar.service.billing.service_ledger import ServiceLedger
-from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
+from bursar.store import Position
 
 DEAL = BILLING_KINDS[1]
 
@@ -69,25 +70,13 @@ class AgreementRegistry:
         self._by_user: dict[str, dict[str, None]] = {}
         self._open: dict[str, None] = {}
         self._position: dict[str, Position] = {}
-        self._at: dict[Position, str] = {}
         journal.register([DEAL], self)
 
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """Take in the record of an agreement, in any order."""
+        """Take in the record of an agreement."""
         self._put(_DEALS.decode(payload), position)
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """Keep a living record unchanged."""
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of an agreement's record."""
-        name = self._at.pop(old, None)
-        if name is not None:
-            self._position[name] = new
-            self._at[new] = name
 
     def open(self, now: float) -> None:
         """Close the open intervals of delivery, once all records were restored."""
@@ -230,14 +219,12 @@ class AgreementRegistry:
         old = self._position.get(name)
         if old is not None:
             self._journal.kill(old)
-            del self._at[old]
         self._put(deal, position)
 
     def _put(self, deal: AgreementRecord, position: Position) -> None:
         name = deal.agreement.id
         self._deals[name] = deal
         self._position[name] = position
-        self._at[position] = name
         self._by_user.setdefault(deal.agreement.customer, {})[name] = None
         if deal.is_open:
             self._open[name] = None

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from bursar.market.usage import SignedRecord, UsageRecord, sign
-from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
+from bursar.store import Position
 
 USAGE, SEED = BILLING_KINDS[2], BILLING_KINDS[3]
 
@@ -45,18 +46,11 @@ class UsageRecordLog:
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """Take in a usage record, in any order, or the signing key."""
+        """Take in a usage record, or the signing key."""
         if kind == SEED:
             self._seed = payload
         else:
             self._note(_RECORDS.decode(payload))
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """Keep a record unchanged; usage records are never dropped."""
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Do nothing: positions of usage records are not needed."""
 
     def open(self) -> None:
         """Take up the restored records: make the key if there is none, and sort the chains."""

@@ -3,7 +3,8 @@
 import msgspec
 
 from bursar.model.pricing import Pricing
-from bursar.service.interfaces import BILLING_KINDS, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, ServiceJournal
+from bursar.store import Position
 
 CHANGED = BILLING_KINDS[6]
 
@@ -47,15 +48,6 @@ class PriceList:
         if changed.instead_of == self._configured:
             self.pricing = changed.pricing
         self._is_stale = changed.instead_of != self._configured
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """Keep the record unchanged."""
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of the record."""
-        if self._position == old:
-            self._position = new
 
     def open(self) -> None:
         """Drop a price change for good if the configuration has changed since."""

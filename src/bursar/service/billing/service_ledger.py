@@ -7,7 +7,8 @@ import msgspec
 from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.model.money import Micros, Refusal, Transfer, format_amount
-from bursar.service.interfaces import BILLING_KINDS, Position, ServiceError, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, ServiceError, ServiceJournal
+from bursar.store import Position
 
 ROW = BILLING_KINDS[0]
 
@@ -51,15 +52,8 @@ class ServiceLedger:
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """Take in a row, in any order."""
+        """Take in a row."""
         self._rows.append(_ROWS.decode(payload))
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """Keep a row unchanged; rows are never dropped."""
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Do nothing: positions of rows are not needed."""
 
     def open(self) -> None:
         """

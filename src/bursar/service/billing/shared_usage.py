@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from bursar.model.money import Micros, from_micros, to_micros
 from bursar.service.billing.service_ledger import ServiceLedger
-from bursar.service.interfaces import BILLING_KINDS, Entropy, Position, ServiceJournal
+from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
+from bursar.store import Position
 
 SHARED_USAGE, POSTED = BILLING_KINDS[4], BILLING_KINDS[5]
 
@@ -76,7 +77,6 @@ class SharedUsageMeter:
         # Sums not yet posted, by user and instance, and the records that hold them.
         self._open: dict[tuple[str, str], SharedUsage] = {}
         self._position: dict[tuple[str, str], Position] = {}
-        self._at: dict[Position, tuple[str, str]] = {}
         self._posted: dict[str, list[SharedUsage]] = {}
         # Micro-units posted in all, by user and instance.
         self._past: dict[tuple[str, str], Micros] = {}
@@ -92,17 +92,6 @@ class SharedUsageMeter:
         else:
             self._put(usage, position)
             self._ledger.add_charge(usage.user, usage.amount)
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """Keep a living record unchanged."""
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of an open tally."""
-        key = self._at.pop(old, None)
-        if key is not None:
-            self._position[key] = new
-            self._at[new] = key
 
     # What it says.
 
@@ -189,11 +178,8 @@ class SharedUsageMeter:
         key = usage.user, usage.what
         self._open[key] = usage
         self._position[key] = position
-        self._at[position] = key
 
     def _drop(self, key: tuple[str, str]) -> None:
         """Remove an open tally, if there is one, and kill the tally's record."""
         if self._open.pop(key, None) is not None:
-            position = self._position.pop(key)
-            del self._at[position]
-            self._journal.kill(position)
+            self._journal.kill(self._position.pop(key))

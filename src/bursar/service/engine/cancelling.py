@@ -12,7 +12,6 @@ from bursar.service.engine import records
 from bursar.service.engine.dispatching import GRACE, TaskDispatcher
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
-from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.records import UNWANTED, TasksCancelled
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
@@ -30,7 +29,6 @@ class TaskCanceller:
         self,
         *,
         journal: ServiceJournal,
-        locations: RecordLocations,
         dispatching: TaskDispatcher,
         scheduler: TaskScheduler[Instance],
         recorder: ResultRecorder,
@@ -39,7 +37,6 @@ class TaskCanceller:
         clock: Clock,
     ) -> None:
         self._journal = journal
-        self._locations = locations
         self._dispatching = dispatching
         self._scheduler = scheduler
         self._recorder = recorder
@@ -74,9 +71,7 @@ class TaskCanceller:
         if chosen:
             # Recorded first: what follows takes a while, and a restart in between must finish it.
             record = TasksCancelled(instance.number, records.encode_stated_runs(chosen))
-            instance.cancels.append(
-                self._locations.append(UNWANTED, _encode(record), essential=True)
-            )
+            instance.cancels.append(self._journal.append(UNWANTED, _encode(record), essential=True))
             # Keeps forget_cancels() from killing the record while the tasks are still being ended.
             instance.winding += 1
             await asyncio.shield(self._background.start(self._cancel(instance, chosen, grace)))

@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from bursar.model.errors import BursarError
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.results import RecordedResults, decode_result_lines
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import ResultBatch, ServiceJournal
@@ -25,13 +23,11 @@ class ResultDelivery:
         *,
         index: InstanceIndex,
         journal: ServiceJournal,
-        locations: RecordLocations,
         waiters: InstanceWaiters,
         counters: TaskCounters,
     ) -> None:
         self._index = index
         self._journal = journal
-        self._locations = locations
         self._waiters = waiters
         self._counters = counters
         self._last: tuple[RecordedResults, Sequence[bytes]] | None = None  # that was read
@@ -57,7 +53,7 @@ class ResultDelivery:
                 break
             found = batch.lines or await self._read(batch)
             if found is None:
-                continue  # it was moved or forgotten meanwhile
+                continue  # it was forgotten meanwhile
             for line in found[cursor + 1 - batch.first :]:
                 lines.append(line)
                 cursor += 1
@@ -77,17 +73,12 @@ class ResultDelivery:
                     await self._waiters.wait(instance)
 
     async def _read(self, batch: RecordedResults) -> Sequence[bytes] | None:
-        """Read the lines of a batch from the journal; None: the record was moved or killed."""
+        """Read the lines of a batch from the journal; None: the record was killed meanwhile."""
         if self._last is not None and self._last[0] is batch:
             return self._last[1]
-        position = batch.location.position
         try:
-            payload = await self._journal.read(position)
-        except BursarError:
-            # Compaction may have moved or killed the record between the look-up and the read: then
-            # reading again, where it is now, helps. Otherwise the record is damaged.
-            if batch.location.position == position and position in self._locations:
-                raise
+            payload = await self._journal.read(batch.position)
+        except KeyError:  # forgotten, or destroyed with its instance, while the read waited
             return None
         lines = decode_result_lines(payload)
         # Clients page through old results in order, with several answers to a record: the last

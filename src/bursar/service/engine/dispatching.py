@@ -25,11 +25,10 @@ from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
-from bursar.service.interfaces import Clock, UsageBilling, is_shared
+from bursar.service.interfaces import Clock, ServiceJournal, UsageBilling, is_shared
 
 GRACE = 5.0
 """Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
@@ -85,7 +84,7 @@ class TaskDispatcher:
         scheduler: TaskScheduler[Instance],
         index: InstanceIndex,
         recorder: ResultRecorder,
-        locations: RecordLocations,
+        journal: ServiceJournal,
         billing: UsageBilling,
         clock: Clock,
         counters: TaskCounters,
@@ -94,7 +93,7 @@ class TaskDispatcher:
         self._scheduler = scheduler
         self._index = index
         self._recorder = recorder
-        self._locations = locations
+        self._journal = journal
         self._billing = billing
         self._clock = clock
         self._counters = counters
@@ -276,9 +275,9 @@ class TaskDispatcher:
         record = TaskLost(instance.number, task, times)
         # Essential: a full disk must not undo a loss. The new record is appended before the old
         # one is killed, in one batch with it, so one of them is always there.
-        instance.lost[task] = self._locations.append(LOST, _encode(record), essential=True)
+        instance.lost[task] = self._journal.append(LOST, _encode(record), essential=True)
         if before is not None:
-            self._locations.kill(before)
+            self._journal.kill(before)
 
     def _wait_again(self, instance: Instance, task: int) -> None:
         instance.tasks.run_again(task)

@@ -37,13 +37,11 @@ from bursar.service.engine.delivery import ResultDelivery
 from bursar.service.engine.dispatching import TaskDispatcher, WorkerChannel
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance import Instance, InstanceSubmission
-from bursar.service.engine.instance_compaction import InstanceCompaction, parse_tasks_added_head
+from bursar.service.engine.instance_compaction import InstanceCompaction
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.lifecycle import InstanceLifecycle, run_in_thread
-from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import ResultRecorder, TaskEnd
-from bursar.service.engine.records import ADDED
 from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.results import RecentResults, RecordedResults
 from bursar.service.engine.submitting import SubmissionRecorder
@@ -53,12 +51,12 @@ from bursar.service.interfaces import (
     ENGINE_KINDS,
     Clock,
     Entropy,
-    Position,
     ResultBatch,
     ServiceError,
     ServiceJournal,
     UsageBilling,
 )
+from bursar.store import Position
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.workspace import log_name
 
@@ -122,7 +120,6 @@ class ServiceEngine:
         self._grace = grace
         limits = limits or EngineLimits()
         self.counters = TaskCounters()
-        self._locations = RecordLocations(journal)
         self._index = InstanceIndex(limits, own_limits)
         self._recent = RecentResults(limits.results_in_memory)
         # Attempts begin at a random serial of 40 bits: a worker that comes back from an earlier
@@ -133,7 +130,6 @@ class ServiceEngine:
         )
         self._recorder = ResultRecorder(
             journal=journal,
-            locations=self._locations,
             billing=billing,
             clock=clock,
             recent=self._recent,
@@ -144,7 +140,7 @@ class ServiceEngine:
             scheduler=self._scheduler,
             index=self._index,
             recorder=self._recorder,
-            locations=self._locations,
+            journal=journal,
             billing=billing,
             clock=clock,
             counters=self.counters,
@@ -153,17 +149,16 @@ class ServiceEngine:
         self._waiters = InstanceWaiters()
         self.dispatching.on_freed = self._waiters.wake
         self._background = TaskSupervisor(self._on_failure)
-        self._upkeep = InstanceCompaction(self._locations)
+        self._upkeep = InstanceCompaction(journal)
         self._delivery = ResultDelivery(
             index=self._index,
             journal=journal,
-            locations=self._locations,
             waiters=self._waiters,
             counters=self.counters,
         )
         self._lifecycle = InstanceLifecycle(
             index=self._index,
-            locations=self._locations,
+            journal=journal,
             billing=billing,
             homes=self._homes,
             limits=limits,
@@ -178,7 +173,6 @@ class ServiceEngine:
         self._submitting = SubmissionRecorder(
             index=self._index,
             journal=journal,
-            locations=self._locations,
             dispatching=self.dispatching,
             waiters=self._waiters,
             background=self._background,
@@ -189,7 +183,6 @@ class ServiceEngine:
         )
         self._cancelling = TaskCanceller(
             journal=journal,
-            locations=self._locations,
             dispatching=self.dispatching,
             scheduler=self._scheduler,
             recorder=self._recorder,
@@ -197,7 +190,7 @@ class ServiceEngine:
             background=self._background,
             clock=clock,
         )
-        self._restoring: InstanceRestorer | None = InstanceRestorer(self._locations)
+        self._restoring: InstanceRestorer | None = InstanceRestorer(journal)
         self._draining = False
         self._fault = ""
         self._broken = asyncio.Event()
@@ -210,7 +203,6 @@ class ServiceEngine:
     async def open(self) -> None:
         """Continue from the restored records; the journal has been opened, billing restored."""
         assert self._restoring is not None
-        # From here on rewrite() may shrink records: all of them have been read.
         restoring, self._restoring = self._restoring, None
         self._lifecycle.restore(restoring)
         if any(instance.tasks.unfinished for instance in self._index):
@@ -290,30 +282,12 @@ class ServiceEngine:
             self._next_sweep = now + SWEEP
             self._lifecycle.sweep(now)
 
-    # As a participant of the journal; see JournalParticipant.
+    # As an owner of records; see bursar.store.RecordOwner.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a record written before the restart."""
         assert self._restoring is not None
         self._restoring.take(kind, position, payload)
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Return a record for compaction to keep, without tasks that have results."""
-        # Killed, though the list of the dead is not written yet: no need to copy it.
-        if position not in self._locations:
-            return None
-        # Compaction begins when the journal is open, which is before open() is called here.
-        if self._restoring is not None:
-            return payload
-        if kind == ADDED:
-            number, first = parse_tasks_added_head(payload)
-            instance = self._index.by_number[number]
-            return self._upkeep.what_is_left(instance, instance.submission_of(first))
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of a record."""
-        self._locations.moved(old, new)
 
     # Instances.
 
@@ -472,7 +446,7 @@ class ServiceEngine:
                 touched[submission.first] = submission
             submission.left -= 1
             if instance.lost and task in instance.lost:
-                self._locations.kill(instance.lost.pop(task))
+                self._journal.kill(instance.lost.pop(task))
         usage.unfinished -= len(endings)
         usage.task_bytes -= freed
         usage.result_bytes += batch.size

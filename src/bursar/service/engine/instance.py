@@ -16,10 +16,10 @@ from bursar.engine.task_states import (
     TIMED_OUT,
 )
 from bursar.remote import messages as api
-from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import InstanceCreated
 from bursar.service.engine.results import ResultLog
 from bursar.service.engine.tasks import SubmittedTasks
+from bursar.store import Position
 
 
 @dataclass(slots=True)
@@ -33,8 +33,8 @@ class InstanceSubmission:
         Number of the first task, and number of tasks.
     key, at
         Idempotency key (empty: none, or forgotten), and time in seconds since the epoch.
-    location
-        Location of the record; None: the record was killed.
+    position
+        Position of the record; None: the record was killed.
     written, left
         Number of tasks in the record, and how many of these have no recorded result.
     digest
@@ -45,7 +45,7 @@ class InstanceSubmission:
     count: int
     key: str
     at: float
-    location: RecordLocation | None
+    position: Position | None
     written: int
     left: int
     digest: bytes = b""
@@ -66,8 +66,8 @@ class Instance:
         Name of the instance's home.
     key, digest
         See :class:`bursar.service.engine.records.InstanceCreated`.
-    location
-        Location of the record of the creation.
+    position
+        Position of the record of the creation.
     pool
         Pool whose workers run the tasks.
     submissions
@@ -75,7 +75,7 @@ class Instance:
     keys
         Submissions by idempotency key, the oldest first.
     forgets, cancels, lost
-        Locations of the records of forgotten results, of cancellations, and, by task, of losses.
+        Positions of the records of forgotten results, of cancellations, and, by task, of losses.
     doomed
         Tasks that were cancelled, and whose end a worker has yet to report.
     winding
@@ -103,16 +103,16 @@ class Instance:
     keep: float
     folder: str
     key: str
-    location: RecordLocation
+    position: Position
     digest: bytes = b""
     pool: str = ""
     tasks: SubmittedTasks = field(default_factory=SubmittedTasks)
     results: ResultLog = field(default_factory=ResultLog)
     submissions: list[InstanceSubmission] = field(default_factory=list)
     keys: dict[str, InstanceSubmission] = field(default_factory=dict)
-    forgets: list[RecordLocation] = field(default_factory=list)
-    cancels: list[RecordLocation] = field(default_factory=list)
-    lost: dict[int, RecordLocation] = field(default_factory=dict)
+    forgets: list[Position] = field(default_factory=list)
+    cancels: list[Position] = field(default_factory=list)
+    lost: dict[int, Position] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     winding: int = 0
     promised: int = 0
@@ -123,7 +123,7 @@ class Instance:
     owed: float = 0.0
 
     @classmethod
-    def of(cls, created: InstanceCreated, location: RecordLocation) -> "Instance":
+    def of(cls, created: InstanceCreated, position: Position) -> "Instance":
         """Make an instance without tasks from the record of the creation."""
         return cls(
             number=created.number,
@@ -136,7 +136,7 @@ class Instance:
             folder=created.folder,
             key=created.key,
             digest=created.digest,
-            location=location,
+            position=position,
         )
 
     @property

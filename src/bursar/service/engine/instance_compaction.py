@@ -5,8 +5,9 @@ import msgspec
 from bursar.engine.task_states import ENDING, SUCCEEDED
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, InstanceSubmission
-from bursar.service.engine.locations import RecordLocation, RecordLocations
 from bursar.service.engine.records import ADDED, FORGOT, ResultsForgotten
+from bursar.service.interfaces import ServiceJournal
+from bursar.store import Position
 
 REWRITE = 4
 """A submission's record is rewritten when at most one in this many of its tasks is left."""
@@ -20,36 +21,22 @@ FEW = 8
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _TasksAddedHead(msgspec.Struct, frozen=True, array_like=True):
-    number: int
-    first: int
-
-
-_added_head = msgspec.msgpack.Decoder(_TasksAddedHead)
-
-
-def parse_tasks_added_head(payload: bytes) -> tuple[int, int]:
-    """Return the numbers of the instance and of the first task in a submission's record."""
-    head = _added_head.decode(payload)
-    return head.number, head.first
-
-
 class InstanceCompaction:
     """
     Rewrites records of an instance, and kills records that are not needed any more.
 
     Parameters
     ----------
-    locations
-        Locations of the engine's records.
+    journal
+        Journal with the engine's records.
     """
 
-    def __init__(self, locations: RecordLocations) -> None:
-        self._locations = locations
+    def __init__(self, journal: ServiceJournal) -> None:
+        self._journal = journal
 
     def shrink(self, instance: Instance, submission: InstanceSubmission) -> None:
         """Rewrite or drop the record of a submission most of whose tasks have results."""
-        if submission.location is None or submission.left == submission.written:
+        if submission.position is None or submission.left == submission.written:
             return
         if submission.left:
             # Rewriting at a quarter makes the bytes written over a submission's life at most a
@@ -62,8 +49,8 @@ class InstanceCompaction:
             self.drop(instance, submission)
             return
         fresh = self.what_is_left(instance, submission)
-        self._locations.kill(submission.location)
-        submission.location = self._locations.append(ADDED, fresh, essential=True)
+        self._journal.kill(submission.position)
+        submission.position = self._journal.append(ADDED, fresh, essential=True)
 
     def what_is_left(self, instance: Instance, submission: InstanceSubmission) -> bytes:
         """Return the record of a submission, reduced to the tasks without a result."""
@@ -81,9 +68,9 @@ class InstanceCompaction:
 
     def drop(self, instance: Instance, submission: InstanceSubmission) -> None:
         """Kill the record of a submission that is no longer needed."""
-        if submission.location is not None:
-            self._locations.kill(submission.location)
-            submission.location = None
+        if submission.position is not None:
+            self._journal.kill(submission.position)
+            submission.position = None
         del instance.submissions[instance.index_of(submission.first)]
 
     def forget_key(self, instance: Instance, key: str) -> None:
@@ -99,8 +86,8 @@ class InstanceCompaction:
         # ENDING: a cancelled task's result may not be durable yet. Without the record a crash now
         # would have the task run.
         if instance.cancels and is_over and not instance.tasks.counts[ENDING]:
-            for location in instance.cancels:
-                self._locations.kill(location)
+            for position in instance.cancels:
+                self._journal.kill(position)
             instance.cancels.clear()
 
     def forget_results(self, instance: Instance, through: int) -> tuple[int, list[tuple[int, int]]]:
@@ -120,7 +107,7 @@ class InstanceCompaction:
             # The batch is still in the queue of recent results, where its bytes count until it is
             # the oldest; its lines need not wait there.
             batch.lines = None
-            self._locations.kill(batch.location)
+            self._journal.kill(batch.position)
         # In one batch with the deaths of the results' records: how the tasks ended must be known
         # after a crash, else they would be restored as unfinished and run again.
         self._note_forgotten(instance, records.encode_stated_runs(sorted(tasks), states), 1)
@@ -128,8 +115,8 @@ class InstanceCompaction:
         # record takes the place of all: a merge costs about as much as was appended since the last.
         whole, rest = instance.forgot
         if len(instance.forgets) > FEW and rest > whole:
-            for location in instance.forgets:
-                self._locations.kill(location)
+            for position in instance.forgets:
+                self._journal.kill(position)
             instance.forgets.clear()
             instance.forgot = [0, 0]
             self._note_forgotten(instance, records.encode_final_runs(states, SUCCEEDED), 0)
@@ -139,21 +126,21 @@ class InstanceCompaction:
     def _note_forgotten(self, instance: Instance, runs: bytes, which: int) -> None:
         results = instance.results
         record = _encode(ResultsForgotten(instance.number, results.forgotten, results.at, runs))
-        instance.forgets.append(self._locations.append(FORGOT, record, essential=True))
+        instance.forgets.append(self._journal.append(FORGOT, record, essential=True))
         instance.forgot[which] += len(record)
 
     def destroy(self, instance: Instance) -> None:
         """Kill all records of an instance."""
-        for location in _locations_of(instance):
-            self._locations.kill(location)
+        for position in _positions_of(instance):
+            self._journal.kill(position)
 
 
-def _locations_of(instance: Instance) -> list[RecordLocation]:
-    """Return the locations of all records of an instance."""
+def _positions_of(instance: Instance) -> list[Position]:
+    """Return the positions of all records of an instance."""
     return [
-        instance.location,
-        *(s.location for s in instance.submissions if s.location is not None),
-        *(batch.location for batch in instance.results.batches),
+        instance.position,
+        *(s.position for s in instance.submissions if s.position is not None),
+        *(batch.position for batch in instance.results.batches),
         *instance.forgets,
         *instance.cancels,
         *instance.lost.values(),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import RecordLocation
 from bursar.service.interfaces import ServiceError
+from bursar.store import Position
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class InstanceIndex:
         Instances that were made with a key, by user and key.
     spent
         Keys whose instances were destroyed, by user and key, the oldest first: when the instance
-        was destroyed, and the location of the record.
+        was destroyed, and the position of the record.
     next_number
         Number of the next instance.
     """
@@ -59,7 +59,7 @@ class InstanceIndex:
         self._own_limits = own_limits
         self.by_number: dict[int, Instance] = {}
         self.asked: dict[tuple[str, str], Instance] = {}
-        self.spent: dict[tuple[str, str], tuple[float, RecordLocation]] = {}
+        self.spent: dict[tuple[str, str], tuple[float, Position]] = {}
         self.next_number = 1
         self._by_handle: dict[str, Instance] = {}
         self._by_user: dict[str, dict[int, Instance]] = {}

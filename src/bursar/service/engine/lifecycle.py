@@ -17,7 +17,6 @@ from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.locations import RecordLocation, RecordLocations
 from bursar.service.engine.recording import ResultRecorder
 from bursar.service.engine.records import (
     CREATED,
@@ -32,7 +31,8 @@ from bursar.service.engine.records import (
 )
 from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import Clock, Entropy, ServiceError, UsageBilling
+from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal, UsageBilling
+from bursar.store import Position
 from bursar.supervisor import TaskSupervisor
 
 _BLOCK = 1024  # numbers of instances that are set aside together
@@ -48,7 +48,7 @@ class InstanceLifecycle:
         self,
         *,
         index: InstanceIndex,
-        locations: RecordLocations,
+        journal: ServiceJournal,
         billing: UsageBilling,
         homes: InstanceHomes,
         limits: EngineLimits,
@@ -61,7 +61,7 @@ class InstanceLifecycle:
         entropy: Entropy,
     ) -> None:
         self._index = index
-        self._locations = locations
+        self._journal = journal
         self._billing = billing
         self._homes = homes
         self._limits = limits
@@ -73,7 +73,7 @@ class InstanceLifecycle:
         self._clock = clock
         self._entropy = entropy
         # The record that sets instance numbers aside, and the first number beyond them.
-        self._numbers: RecordLocation | None = None
+        self._numbers: Position | None = None
         self._numbers_below = 1
         # Tasks that make the instances' folders, by instance number; each leaves when it ends.
         self._making: dict[int, asyncio.Task[None]] = {}
@@ -85,8 +85,8 @@ class InstanceLifecycle:
         self._numbers, self._numbers_below = restoring.numbers, restoring.below
         self._index.next_number = restoring.below
         # By age: sweep() stops at the first key that is young enough.
-        for spent, location in sorted(restoring.spent, key=lambda item: item[0].at):
-            self._index.spent[spent.user, spent.key] = spent.at, location
+        for spent, position in sorted(restoring.spent, key=lambda item: item[0].at):
+            self._index.spent[spent.user, spent.key] = spent.at, position
         for instance in restoring.instances(self._pool_of):
             self._index.add(instance)
             self._give_home(instance)
@@ -96,8 +96,8 @@ class InstanceLifecycle:
         users = {instance.folder: instance.user for instance in self._index}
         dying = [name for name, _ in restoring.homes]
         await run_in_thread(self._homes.restore, users, dying)
-        for name, location in restoring.homes:
-            self._background.start(self._remove_home(name, location))
+        for name, position in restoring.homes:
+            self._background.start(self._remove_home(name, position))
 
     # Making one.
 
@@ -144,9 +144,9 @@ class InstanceLifecycle:
             digest=digest_of_instance(new) if key else b"",
         )
         # Not essential: a full disk refuses new instances while results still find room.
-        location = self._locations.append(CREATED, _encode(created), essential=False)
+        position = self._journal.append(CREATED, _encode(created), essential=False)
         self._index.next_number += 1
-        instance = Instance.of(created, location)
+        instance = Instance.of(created, position)
         instance.pool = pool
         self._give_home(instance)
         self._index.add(instance)
@@ -179,13 +179,13 @@ class InstanceLifecycle:
         # which no record is left, and its number must not be another instance's by then. One
         # record for each number would cost a record for each instance for ever.
         below = self._index.next_number + _BLOCK
-        location = self._locations.append(
+        position = self._journal.append(
             NUMBERS, _encode(NumbersUsed(MACHINE, below)), essential=False
         )
         # The new record is appended first; both changes are in one batch.
         if self._numbers is not None:
-            self._locations.kill(self._numbers)
-        self._numbers, self._numbers_below = location, below
+            self._journal.kill(self._numbers)
+        self._numbers, self._numbers_below = position, below
 
     def _pool_of(self, instance: Instance) -> str:
         pool = self._billing.pool_of(instance.user, instance.agreement)
@@ -225,7 +225,7 @@ class InstanceLifecycle:
         self._dispatching.drop(instance)
         # In one batch with the deaths of all the instance's records: after a crash either the
         # instance is there whole, or the folder is known to be rubbish.
-        dying = self._locations.append(
+        dying = self._journal.append(
             DESTROYED, _encode(InstanceDestroyed(instance.folder)), essential=True
         )
         self._upkeep.destroy(instance)
@@ -237,12 +237,12 @@ class InstanceLifecycle:
     def sweep(self, now: float) -> None:
         """Destroy expired instances, and forget expired keys."""
         old = now - self._limits.keys
-        for key, (at, location) in list(self._index.spent.items()):
+        for key, (at, position) in list(self._index.spent.items()):
             # The oldest come first, so that a sweep costs what it forgets.
             if at >= old:
                 break
             del self._index.spent[key]
-            self._locations.kill(location)
+            self._journal.kill(position)
         for instance in list(self._index):
             expires = instance.expires
             # None while tasks are unfinished: work is never destroyed by time alone.
@@ -261,13 +261,13 @@ class InstanceLifecycle:
         mine = instance.user, instance.key
         if instance.key and self._index.asked.get(mine) is instance:
             now = self._clock()
-            location = self._locations.append(SPENT, _encode(KeySpent(*mine, now)), essential=True)
-            self._index.spent[mine] = now, location
+            position = self._journal.append(SPENT, _encode(KeySpent(*mine, now)), essential=True)
+            self._index.spent[mine] = now, position
 
     async def _remove_home(
         self,
         name: str,
-        dying: RecordLocation,
+        dying: Position,
         instance: Instance | None = None,
         making: "asyncio.Task[None] | None" = None,
     ) -> None:
@@ -289,7 +289,7 @@ class InstanceLifecycle:
                         await self._waiters.wait(instance)
         await run_in_thread(self._homes.remove, name)
         # After the removal: a crash before makes the next life remove the rest.
-        self._locations.kill(dying)
+        self._journal.kill(dying)
 
 
 async def run_in_thread(call: Callable[..., None], *arguments: object) -> None:

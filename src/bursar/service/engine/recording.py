@@ -19,7 +19,6 @@ import msgspec
 
 from bursar.model.task import Outcome
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.records import ENDED, ResultsRecorded, encode_states
 from bursar.service.engine.results import (
     RecentResults,
@@ -94,7 +93,6 @@ class ResultRecorder:
         self,
         *,
         journal: ServiceJournal,
-        locations: RecordLocations,
         billing: UsageBilling,
         clock: Clock,
         recent: RecentResults,
@@ -102,7 +100,6 @@ class ResultRecorder:
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
-        self._locations = locations
         self._billing = billing
         self._clock = clock
         self._recent = recent
@@ -195,7 +192,7 @@ class ResultRecorder:
             return False
         for instance, batch, piece, logs in written:
             if instance.destroyed:  # meanwhile
-                self._locations.kill(batch.location)
+                self._journal.kill(batch.position)
                 continue
             # Only durable results are shown: one that was read and then lost in a crash could come
             # back as another, under the same cursor.
@@ -247,10 +244,10 @@ class ResultRecorder:
         )
         # Result and charge without an await in between: they are in one batch of the journal, so
         # that neither survives a crash without the other and nothing is charged twice.
-        location = self._locations.append(ENDED, _encode(record), essential=True)
+        position = self._journal.append(ENDED, _encode(record), essential=True)
         self._charge(endings)
         size = sum(map(len, lines))
-        batch = RecordedResults(last + 1, len(lines), now, tasks, location, size, lines)
+        batch = RecordedResults(last + 1, len(lines), now, tasks, position, size, lines)
         return instance, batch, endings, logs
 
     def _charge(self, endings: Sequence[TaskEnd]) -> None:

@@ -9,7 +9,6 @@ from bursar.engine.task_states import ABSENT, SUCCEEDED
 from bursar.model.errors import InputError
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, InstanceSubmission
-from bursar.service.engine.locations import RecordLocation, RecordLocations
 from bursar.service.engine.records import (
     InstanceCreated,
     InstanceDestroyed,
@@ -22,6 +21,8 @@ from bursar.service.engine.records import (
     TasksCancelled,
 )
 from bursar.service.engine.results import index_recorded_results
+from bursar.service.interfaces import ServiceJournal
+from bursar.store import Position
 
 _created = msgspec.msgpack.Decoder(InstanceCreated)
 _added = msgspec.msgpack.Decoder(TasksAdded)
@@ -38,15 +39,15 @@ _numbers = msgspec.msgpack.Decoder(NumbersUsed)
 class _InstanceRecords:
     """Records of one instance found so far."""
 
-    created: tuple[InstanceCreated, RecordLocation] | None = None
-    added: list[tuple[TasksAdded, RecordLocation]] = field(default_factory=list)
-    ended: list[tuple[ResultsRecordedIndex, RecordLocation]] = field(default_factory=list)
-    forgot: list[tuple[ResultsForgotten, RecordLocation, int]] = field(default_factory=list)
-    unwanted: list[tuple[TasksCancelled, RecordLocation]] = field(default_factory=list)
-    lost: list[tuple[TaskLost, RecordLocation]] = field(default_factory=list)
+    created: tuple[InstanceCreated, Position] | None = None
+    added: list[tuple[TasksAdded, Position]] = field(default_factory=list)
+    ended: list[tuple[ResultsRecordedIndex, Position]] = field(default_factory=list)
+    forgot: list[tuple[ResultsForgotten, Position, int]] = field(default_factory=list)
+    unwanted: list[tuple[TasksCancelled, Position]] = field(default_factory=list)
+    lost: list[tuple[TaskLost, Position]] = field(default_factory=list)
 
-    def locations(self) -> list[RecordLocation]:
-        """Return the locations of all records but the one of the creation."""
+    def positions(self) -> list[Position]:
+        """Return the positions of all records but the one of the creation."""
         groups = (self.added, self.ended, self.forgot, self.unwanted, self.lost)
         return [item[1] for group in groups for item in group]
 
@@ -60,20 +61,20 @@ class InstanceRestorer:
     below
         Numbers below this one must not be given to new instances.
     numbers
-        Location of the record that says so; None: there is no such record.
+        Position of the record that says so; None: there is no such record.
     homes
         Name and record of each home that is still to be removed.
     spent
-        Keys of destroyed instances, each with the location of the record.
+        Keys of destroyed instances, each with the position of the record.
     """
 
-    def __init__(self, locations: RecordLocations) -> None:
-        self._locations = locations
+    def __init__(self, journal: ServiceJournal) -> None:
+        self._journal = journal
         self._gathered: dict[int, _InstanceRecords] = {}
         self.below = 1
-        self.numbers: RecordLocation | None = None
-        self.homes: list[tuple[str, RecordLocation]] = []
-        self.spent: list[tuple[KeySpent, RecordLocation]] = []
+        self.numbers: Position | None = None
+        self.homes: list[tuple[str, Position]] = []
+        self.spent: list[tuple[KeySpent, Position]] = []
 
     def take(self, kind: int, position: int, payload: bytes) -> None:
         """
@@ -84,31 +85,30 @@ class InstanceRestorer:
         InputError
             When the journal was written on a machine of another byte order or word size.
         """
-        location = self._locations.found(position)
         match kind:
             case records.CREATED:
                 created = _created.decode(payload)
-                self._of(created.number).created = created, location
+                self._of(created.number).created = created, position
             case records.ADDED:
                 added = _added.decode(payload)
-                self._of(added.number).added.append((added, location))
+                self._of(added.number).added.append((added, position))
             case records.ENDED:
                 ended = _ended.decode(payload)
                 # Its lines stay encoded: millions of results are not decoded at a start.
-                self._of(ended.number).ended.append((ended, location))
+                self._of(ended.number).ended.append((ended, position))
             case records.FORGOT:
                 forgot = _forgot.decode(payload)
-                self._of(forgot.number).forgot.append((forgot, location, len(payload)))
+                self._of(forgot.number).forgot.append((forgot, position, len(payload)))
             case records.UNWANTED:
                 unwanted = _unwanted.decode(payload)
-                self._of(unwanted.number).unwanted.append((unwanted, location))
+                self._of(unwanted.number).unwanted.append((unwanted, position))
             case records.LOST:
                 lost = _lost.decode(payload)
-                self._of(lost.number).lost.append((lost, location))
+                self._of(lost.number).lost.append((lost, position))
             case records.DESTROYED:
-                self.homes.append((_destroyed.decode(payload).folder, location))
+                self.homes.append((_destroyed.decode(payload).folder, position))
             case records.SPENT:
-                self.spent.append((_spent.decode(payload), location))
+                self.spent.append((_spent.decode(payload), position))
             case records.NUMBERS:
                 numbers = _numbers.decode(payload)
                 # Columns lie in the journal as in memory: on another kind of machine they would
@@ -119,7 +119,7 @@ class InstanceRestorer:
                         f"is {records.MACHINE})"
                     )
                 self.below = max(self.below, numbers.below)
-                self.numbers = location
+                self.numbers = position
 
     def instances(self, pool_of: Callable[[Instance], str]) -> list[Instance]:
         """Return all instances, the oldest first, and kill stray records of destroyed ones."""
@@ -129,8 +129,8 @@ class InstanceRestorer:
             # Strays: results, for one, that were being written when their instance was destroyed,
             # if the service was killed before it could kill their record.
             if gathered.created is None:
-                for location in gathered.locations():
-                    self._locations.kill(location)
+                for position in gathered.positions():
+                    self._journal.kill(position)
                 continue
             instance = Instance.of(*gathered.created)
             instance.pool = pool_of(instance)
@@ -147,26 +147,26 @@ class InstanceRestorer:
         # The order of the three loops matters: fix() enters final states for absent tasks only,
         # and place() leaves all but absent tasks alone. So a task with a result is not restored as
         # unfinished, though the record of its submission still has it.
-        for forgot, location, size in gathered.forgot:
+        for forgot, position, size in gathered.forgot:
             for first, count, state in records.decode_stated_runs(forgot.runs):
                 tasks.fix(first, count, state)
             # Runs of several records are united, and the greatest cursor counts: any order will
             # do.
             results.forgotten = max(results.forgotten, forgot.through)
             results.at = max(results.at, forgot.at)
-            instance.forgets.append(location)
+            instance.forgets.append(position)
             instance.forgot[1] += size
         results.last = results.forgotten
-        for ended, location in sorted(gathered.ended, key=lambda item: item[0].first):
-            batch = index_recorded_results(ended, location)
+        for ended, position in sorted(gathered.ended, key=lambda item: item[0].first):
+            batch = index_recorded_results(ended, position)
             for task, state in zip(batch.tasks, records.decode_states(ended.states), strict=True):
                 tasks.fix(task, 1, state)
             if batch.last <= results.forgotten:
-                self._locations.kill(location)
+                self._journal.kill(position)
                 continue
             results.add(batch)
             results.logs.update(ended.logs)
-        for added, location in sorted(gathered.added, key=lambda item: item[0].first):
+        for added, position in sorted(gathered.added, key=lambda item: item[0].first):
             left = len(tasks.place(added))
             tasks.grow(added.first + added.count)
             submission = InstanceSubmission(
@@ -174,7 +174,7 @@ class InstanceRestorer:
                 added.count,
                 added.key,
                 added.at,
-                location,
+                position,
                 len(added.bodies),
                 left,
                 added.digest,
@@ -185,16 +185,16 @@ class InstanceRestorer:
         # Numbers of a submission whose record is gone, as all of its tasks ended, are known from
         # results and forgotten runs: none is given out again.
         instance.promised = instance.restored = len(tasks)
-        for unwanted, location in gathered.unwanted:
-            instance.cancels.append(location)
+        for unwanted, position in gathered.unwanted:
+            instance.cancels.append(position)
             for run in records.decode_runs(unwanted.runs):
                 # Without those that ended before the cancellation reached them.
                 instance.doomed.update(
                     task for task in run if ABSENT < tasks.states[task] < SUCCEEDED
                 )
-        for lost, location in gathered.lost:
+        for lost, position in gathered.lost:
             if lost.task < len(tasks) and tasks.states[lost.task] < SUCCEEDED:
-                instance.lost[lost.task] = location
+                instance.lost[lost.task] = position
                 tasks.losses[lost.task] = lost.times
             else:
-                self._locations.kill(location)
+                self._journal.kill(position)

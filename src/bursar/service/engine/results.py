@@ -12,9 +12,9 @@ import msgspec
 from bursar.engine.task_states import CANCELLED, FAILED, SUCCEEDED, TIMED_OUT
 from bursar.model.task import Outcome, Status
 from bursar.remote.messages import Result, as_text
-from bursar.service.engine.locations import RecordLocation
 from bursar.service.engine.records import ResultsRecorded, ResultsRecordedIndex
 from bursar.service.engine.tasks import NAMES
+from bursar.store import Position
 
 _line = msgspec.json.Encoder().encode
 _ended = msgspec.msgpack.Decoder(ResultsRecorded)
@@ -90,8 +90,8 @@ class RecordedResults:
         Time of recording, seconds since the epoch.
     tasks
         Task number of each result.
-    location
-        Location of the record in the journal.
+    position
+        Position of the record in the journal.
     size
         Bytes of the lines.
     lines
@@ -102,7 +102,7 @@ class RecordedResults:
     count: int
     at: float
     tasks: "array[int]"
-    location: RecordLocation
+    position: Position
     size: int
     lines: Sequence[bytes] | None = None
 
@@ -217,11 +217,9 @@ def decode_result_lines(payload: bytes) -> list[bytes]:
     return _ended.decode(payload).lines
 
 
-def index_recorded_results(
-    index: ResultsRecordedIndex, location: RecordLocation
-) -> RecordedResults:
+def index_recorded_results(index: ResultsRecordedIndex, position: Position) -> RecordedResults:
     """Make the index entry of a record of results in the journal."""
     tasks: array[int] = array("I")
     tasks.frombytes(index.tasks)
     size = sum(len(line) for line in index.lines)  # with some bytes of framing each
-    return RecordedResults(index.first, len(index.lines), index.at, tasks, location, size)
+    return RecordedResults(index.first, len(index.lines), index.at, tasks, position, size)

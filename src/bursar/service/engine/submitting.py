@@ -14,7 +14,6 @@ from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
 from bursar.service.engine.tasks import columns_of
@@ -44,7 +43,6 @@ class SubmissionRecorder:
         *,
         index: InstanceIndex,
         journal: ServiceJournal,
-        locations: RecordLocations,
         dispatching: TaskDispatcher,
         waiters: InstanceWaiters,
         background: TaskSupervisor,
@@ -55,7 +53,6 @@ class SubmissionRecorder:
     ) -> None:
         self._index = index
         self._journal = journal
-        self._locations = locations
         self._dispatching = dispatching
         self._waiters = waiters
         self._background = background
@@ -144,10 +141,10 @@ class SubmissionRecorder:
         first, now = instance.promised, self._clock()
         added = columns_of(instance.number, first, key, now, specs, bodies, digest)
         # The only step that can fail, with 507, comes before anything is changed in memory.
-        location = self._locations.append(ADDED, _encode(added), essential=False)
+        position = self._journal.append(ADDED, _encode(added), essential=False)
         instance.promised += len(specs)
         count = len(specs)
-        submission = InstanceSubmission(first, count, key, now, location, count, count, digest)
+        submission = InstanceSubmission(first, count, key, now, position, count, count, digest)
         instance.submissions.append(submission)
         # Known before it is durable: the same request, repeated meanwhile, waits for this one and
         # does not add the tasks again.

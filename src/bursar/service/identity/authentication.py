@@ -29,11 +29,11 @@ from bursar.service.interfaces import (
     TOKEN_KINDS,
     Clock,
     Entropy,
-    Position,
     Principal,
     ServiceError,
     ServiceJournal,
 )
+from bursar.store import Position
 
 # Tokens: secrets by which users authenticate.
 
@@ -180,7 +180,7 @@ class JournalTokenStore:
         del self._tokens[token]
         self._bury()
 
-    # As a participant of the journal.
+    # As an owner of records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of a token."""
@@ -188,17 +188,6 @@ class JournalTokenStore:
         token = msgspec.msgpack.decode(payload, type=_TokenRecord)
         self._tokens[token.id] = token
         self._places[position] = token.id
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Keep the record of a token until the token has expired."""
-        del kind
-        # Expired tokens are swept when somebody makes or lists tokens; else compaction drops them.
-        token = self._tokens.get(self._places.get(position, ""))
-        return payload if token is not None and token.expires > self._clock() else None
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of a token's record."""
-        self._places[new] = self._places.pop(old)
 
     # Inside.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bursar.model.allocation import Allocation
-from bursar.service.interfaces import Position, is_shared
+from bursar.service.interfaces import is_shared
 from bursar.service.provisioner.provisioning_view import OpenLease
 from bursar.sites.protocol import HeldProcessors
+from bursar.store import Position
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,7 +15,6 @@ from bursar.service.interfaces import (
     SHARED,
     Clock,
     Entropy,
-    Position,
     ServiceError,
     ServiceJournal,
     is_shared,
@@ -36,6 +35,7 @@ from bursar.service.provisioner.provisioning_view import (
     ProvisioningView,
 )
 from bursar.sites.protocol import HeldProcessors, Site
+from bursar.store import Position
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -137,24 +137,11 @@ class WorkerProvisioner:
         self._tasks = TaskSupervisor(self._on_failure)  # one for each lease
         journal.register(PROVISIONER_KINDS, self)
 
-    # As a participant of the journal; see JournalParticipant.
+    # As an owner of records; see bursar.store.RecordOwner.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of a lease from before the restart."""
         self._before[position] = msgspec.msgpack.decode(payload, type=LeaseRecord)
-
-    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Keep a living record unchanged."""
-        return payload
-
-    def moved(self, old: Position, new: Position) -> None:
-        """Note the new position of a lease's record."""
-        # Compaction may move records while the site is still being asked what is left of them.
-        if old in self._before:
-            self._before[new] = self._before.pop(old)
-        for lease in self._leases.values():
-            if lease.position == old:
-                lease.position = new
 
     # Its life.
 
@@ -165,7 +152,6 @@ class WorkerProvisioner:
             by_account.setdefault(record.account, []).append(record)
         for account, records in by_account.items():
             held = await self._adopted(account, records)
-            # Only now: the journal may have moved them meanwhile.
             positions = {record.name: position for position, record in self._before.items()}
             for record in records:
                 position = positions[record.name]

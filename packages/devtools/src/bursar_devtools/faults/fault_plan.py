@@ -25,12 +25,12 @@ def seeded_random(seed: int, concern: str) -> random.Random:
 
 
 FaultTarget = Literal[
-    "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "segment", "job"
+    "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "merge", "job"
 ]
 """
 Event at which a targeted fault may strike: a request that arrived or was acknowledged, by its
-subject; a journal segment begun, cut or removed; a job submitted to a batch scheduler, or cancelled
-there.
+subject; the store's write-ahead log merged into the database; a job submitted to a batch
+scheduler, or cancelled there.
 """
 
 UNIT_PRICE = 0.001
@@ -51,7 +51,7 @@ class FaultPlan:
     server_life
         Mean number of steps after which the service is killed; 0 for never.
     deadly_syncs
-        Probability that the service is killed while it syncs a file.
+        Probability that the service is killed in the midst of work on its disk, or just after it.
     power_cuts
         Probability that the service's end comes with a power cut, which loses unsynced bytes.
     drains
@@ -98,8 +98,8 @@ class FaultPlan:
     expires
         Whether some tokens and instances are short-lived, and credentials of ended leases are tried
         again.
-    segment
-        Bytes of a segment of the service's journal.
+    log
+        Bytes of the service's write-ahead log after which it is merged into the database.
     batch
         Whether the site is a cluster with a batch scheduler.
     controller, others, nodes
@@ -153,7 +153,7 @@ class FaultPlan:
     strangers: float = 0.0
     certificate: float = 0.0
     expires: bool = False
-    segment: int = 16 * 1024
+    log: int = 64 * 1024
     bursts: float = 0.0
     batch: bool = False
     controller: float = 0.0
@@ -222,7 +222,7 @@ def fault_plan_of(seed: int) -> FaultPlan:
 
 
 def _with_connections_and_ends(plan: FaultPlan, chance: random.Random) -> FaultPlan:
-    """Add what goes wrong below TLS, what expires, and how large the journal's segments are."""
+    """Add what goes wrong below TLS, what expires, and how large the store's log becomes."""
 
     def some(share: float, low: float, high: float) -> float:
         return float(low * (high / low) ** chance.random()) if chance.random() < share else 0.0
@@ -250,7 +250,7 @@ def _with_connections_and_ends(plan: FaultPlan, chance: random.Random) -> FaultP
         repeats_returns=chance.random() < 0.5,
         price_shared=plan.price_shared or chance.random() < 0.5,
         destroys=max(plan.destroys, chance.choice((0.0, 0.0, 0.6))),
-        segment=chance.choice((2, 4, 16)) * 1024,
+        log=chance.choice((8, 32, 128)) * 1024,
     )
     if chance.random() < (0.8 if superseded else 0.3):
         plan = replace(

@@ -102,7 +102,7 @@ class FaultSimulation:
             workers=lambda: [worker.post.name for worker in self._living()],
         )
         self._door = FaultyListener(self._network)
-        self._storage.on_segment = lambda: self._targeting.at("segment")
+        self._storage.on_merge = lambda: self._targeting.at("merge")
         facts = site_facts_of(plan, OWNER)
         self._folder = TemporaryDirectory(prefix="bursar-dst-") if plan.batch else None
         self._cluster: FaultyCluster | None = None

@@ -7,11 +7,11 @@ from functools import cache
 
 from bursar.model.site import SiteFacts
 from bursar.service.config import MarketSettings, ServiceConfig, TaskSettings
-from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.execution_service import ExecutionService
 from bursar.service.identity_file import load_identity
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.sites.protocol import Site
+from bursar.store import DiskBroken, DiskFull
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.fault_plan import FaultPlan, seeded_random
 from bursar_devtools.faults.faulty_cluster import FaultyCluster
@@ -161,7 +161,7 @@ class RestartingService:
                 entropy=random_bytes.randbytes,
                 sites=lambda account: site(),
                 address=_ADDRESS,
-                segment_size=self._plan.segment,
+                log_size=self._plan.log,
                 homes=self._homes,
             )
             await service.open()

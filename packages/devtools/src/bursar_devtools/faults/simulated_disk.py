@@ -1,8 +1,10 @@
 """
-Simulates a disk in memory that loses unsynced bytes in power cuts.
+Simulates a disk in memory, below SQLite, that loses and tears unsynced writes in power cuts.
 
-Synced bytes are durable. Unsynced bytes outlive the process, as the operating system has them, but
-a power cut may leave any beginning of them, whose last sectors may be zeros or garbage [1]_.
+SQLite reaches the disk by a virtual file system (VFS). Synced bytes are durable. Unsynced bytes
+outlive the process, as the operating system has them, but a power cut keeps any subset of the
+sectors that were written since the last sync, in any order, and may leave garbage in the others
+[1]_. Names that were given or removed since the last sync may be undone.
 
 References
 ----------
@@ -11,13 +13,19 @@ References
 """
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from bursar.service.disk import DiskBroken, DiskFull
+import apsw
+
+from bursar.store import DiskFull
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.simulated_process import ProcessKilled, SimulatedProcess
+
+T = TypeVar("T")
 
 SECTOR = 512
 """Bytes that the disk writes atomically."""
@@ -27,15 +35,30 @@ _SYNC = 2e-3  # seconds for the flush of a plain disk
 _SLOWER = 200.0  # factor on all times of a slow disk
 _ROOM = 1 << 40
 
+_DATABASE, _HEAD = "/store.sqlite", "head"
+
+_FURTHEST = 40.0
+"""Most operations on files before the process is killed; the number drawn is mostly smaller."""
+
+_NUMBERS = itertools.count()
+"""Numbers in the names of virtual file systems, which SQLite keeps for the whole process."""
+
 
 @dataclass(slots=True)
-class StoredBytes:
+class StoredFile:
     """
-    Holds a file's bytes in the operating system's cache, and the number of durable ones.
+    Holds a file's bytes in the operating system's cache, and the durable ones.
+
+    Parameters
+    ----------
+    data
+        Bytes that processes read.
+    durable
+        Bytes on the disk itself; None: the name of a new file is not there either.
     """
 
     data: bytearray
-    synced: int = 0
+    durable: bytes | None = None
 
 
 class SimulatedStorage:
@@ -53,14 +76,14 @@ class SimulatedStorage:
     def __init__(self, chance: random.Random, trace: EventTrace) -> None:
         self.chance = chance
         self.trace = trace
-        self.files: dict[str, StoredBytes] = {}
-        self._before: dict[str, StoredBytes | None] = {}
+        self.files: dict[str, StoredFile] = {}
+        self._removed: dict[str, bytes] = {}  # durable bytes of files whose names are gone
         self.reserved = 0
         self.capacity = _ROOM
         self.is_slow = False
         self.fails_next_sync = False
-        self.deadly = 0.0  # probability that a process is killed during a sync
-        self.on_segment: Callable[[], object] = lambda: None  # for every change of one
+        self.deadly = 0.0  # probability that a process is killed during work on the disk
+        self.on_merge: Callable[[], object] = lambda: None  # when the log is merged
 
     @property
     def used(self) -> int:
@@ -81,220 +104,295 @@ class SimulatedStorage:
         self.is_slow = self.fails_next_sync = False
         self.deadly = 0.0
 
-    def begin_change(self, name: str, before: StoredBytes | None) -> None:
-        """Record a change of a file's name that a power cut may undo until :meth:`settle`."""
-        self.on_segment()
-        self._before[name] = before
+    def write(self, name: str, file: StoredFile, data: bytes, offset: int) -> bool:
+        """Write as much as there is room for; return whether that was all."""
+        stored = file.data
+        room = len(stored) + max(0, self.capacity - self.used) - offset
+        if offset > len(stored) and room > 0:
+            stored.extend(bytes(offset - len(stored)))
+        part = data[: max(0, room)]
+        stored[offset : offset + len(part)] = part
+        if len(part) < len(data):
+            self.trace.fault("disk full", "disk", f"{name}: {len(data)} bytes")
+            return False
+        return True
 
-    def settle(self, name: str) -> None:
-        """Make the last change of a name durable."""
-        self._before.pop(name, None)
+    def sync(self, name: str, file: StoredFile) -> None:
+        """Make a file's bytes and name durable."""
+        # SQLite syncs the folder when it syncs a new log or journal for the first time, and with
+        # it the names that were removed before.
+        if file.durable is None:
+            self._removed.clear()
+        file.durable = bytes(file.data)
 
-    def settle_all(self) -> None:
-        """Make the present state of all names durable."""
-        self._before.clear()
+    def remove(self, name: str, *, durably: bool) -> None:
+        """Remove a file's name, which a power cut may bring back unless it is gone durably."""
+        gone = self.files.pop(name, None)
+        if gone is not None and gone.durable is not None and not durably:
+            self._removed[name] = gone.durable
 
     def cut_power(self) -> None:
-        """
-        Keep a random beginning of each file's unsynced bytes, whose end may be torn.
-
-        Changes of names that were not durable, and cuts of files, are undone at random.
-        """
-        for name, before in self._before.items():
-            if self.chance.random() < 0.5:
+        """Keep what was synced, and of everything else what chance leaves."""
+        removed, self._removed = self._removed, {}
+        for name, content in sorted(removed.items()):
+            stored = self.files.get(name)
+            if (stored is None or stored.durable is None) and self.chance.random() < 0.5:
                 self.trace.fault("change undone", "disk", name)
-                self.files.pop(name, None)
-                if before is not None:
-                    self.files[name] = before
-        self._before.clear()
+                self.files[name] = StoredFile(bytearray(content), content)
         # Sorted, so that equal seeds draw equal numbers, whatever order files were made in.
         for name in sorted(self.files):
             stored = self.files[name]
-            loose = len(stored.data) - stored.synced
-            if not loose:
+            if stored.durable is None and self.chance.random() < 0.5:
+                self.trace.fault("change undone", "disk", name)
+                del self.files[name]
                 continue
-            # Nothing, all, or any length: the extremes are drawn often.
-            kept = self.chance.choice((0, self.chance.randint(0, loose), loose))
-            del stored.data[stored.synced + kept :]
-            torn = self._tear(stored)
-            stored.synced = len(stored.data)
-            self.trace.fault("torn write", "disk", f"{name}: {kept} of {loose} bytes kept{torn}")
+            before = stored.durable or b""
+            if before != stored.data:
+                left, told = self._tear(before, bytes(stored.data))
+                self.trace.fault("torn write", "disk", f"{name}: {told}")
+                stored.data[:] = left
+            stored.durable = bytes(stored.data)
 
-    def _tear(self, stored: StoredBytes) -> str:
-        """Fill the last unsynced sector with zeros or garbage, or leave the bytes."""
-        size = len(stored.data)
-        # A sector is written as a whole, but durable bytes in it were there before and stay.
-        begin = max(stored.synced, (size - 1) // SECTOR * SECTOR)
-        if begin >= size or self.chance.random() < 0.25:
-            return ""
-        if self.chance.random() < 0.5:
-            stored.data[begin:] = bytes(size - begin)
-            return f", the last {size - begin} blank"
-        stored.data[begin:] = self.chance.randbytes(size - begin)
-        return f", the last {size - begin} garbage"
+    def _tear(self, before: bytes, after: bytes) -> tuple[bytes, str]:
+        """Return what is left of unsynced writes, and a description."""
+        chance = self.chance
+        # Nothing, all, or any sectors: the extremes are drawn often.
+        match chance.randrange(3):
+            case 0:
+                return before, "nothing kept"
+            case 1:
+                return after, "all kept"
+        low, high = sorted((len(before), len(after)))
+        size = chance.choice((len(before), len(after), chance.randint(low, high)))
+        left = bytearray(before[:size].ljust(size, b"\0"))
+        count = kept = 0
+        for at in range(0, size, SECTOR):
+            new = after[at : at + SECTOR][: size - at]
+            old = left[at : at + len(new)]
+            if new == old:
+                continue
+            count += 1
+            match chance.randrange(4):
+                case 0:
+                    # Durable bytes in the sector were not written, and stay.
+                    noise = chance.randbytes(len(new))
+                    pairs = zip(new, old, noise, strict=True)
+                    new = bytes(n if n == o else r for n, o, r in pairs)
+                case 1:
+                    continue
+                case _:
+                    kept += 1
+            left[at : at + len(new)] = new
+        return bytes(left), f"{kept} of {count} sectors kept"
 
 
 class SimulatedDisk:
     """
-    Gives one process access to the storage; see :class:`bursar.service.disk.Disk`.
+    Gives one process access to the storage; see :class:`bursar.store.Disk`.
 
     Parameters
     ----------
     storage
         Content of the disk.
     process
-        Process that uses the disk; after its end, every operation raises ``ProcessKilled``.
+        Process that uses the disk; after its end, :meth:`run` raises ``ProcessKilled``, and
+        nothing is written.
     """
 
     def __init__(self, storage: SimulatedStorage, process: SimulatedProcess) -> None:
         self.storage = storage
         self.process = process
-        storage.settle_all()  # a process that takes a folder over syncs its names first
+        self._left = 0  # operations until the process is killed; 0: it is not
+        self._vfs = _SimulatedVfs(self, f"bursar-simulated-{next(_NUMBERS)}")
 
-    async def names(self) -> list[str]:
+    @property
+    def database(self) -> str:
+        """Path of the database."""
+        return _DATABASE
+
+    @property
+    def vfs(self) -> str:
+        """Name of the virtual file system."""
+        return self._vfs.name
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """Do some work at once, between two delays; the process may be killed in its midst."""
+        await self._pause(_WRITE)
+        chance, deadly = self.storage.chance, self.storage.deadly
+        if deadly and chance.random() < deadly:
+            self._left = int(_FURTHEST ** chance.random())
+        try:
+            result = work(*arguments)
+        except Exception:
+            if self.process.is_alive:
+                raise
+        if not self.process.is_alive:
+            # The dead take no further step, not even to handle an error.
+            await asyncio.get_running_loop().create_future()
+        if self._left:
+            # The kill takes the place of the next step: all is durable, and nobody was told.
+            self._left = 0
+            self.process.end_after(1)
+        await self._pause(_SYNC)
+        return result
+
+    def prepare(self) -> None:
+        """Make the database's file durably, unless it is there."""
+        if self.operates():
+            self.storage.files.setdefault(_DATABASE, StoredFile(bytearray(), b""))
+
+    def names(self) -> list[str]:
         """Return the names of all files, sorted."""
-        await self.work(_WRITE)
-        return sorted(self.storage.files)
+        return sorted(name.removeprefix("/") for name in self.storage.files)
 
-    async def open(self, name: str, *, create: bool = False) -> "SimulatedFile":
-        """
-        Open a file; with ``create``, a new, empty one.
-
-        Raises
-        ------
-        FileNotFoundError
-            When the file does not exist and ``create`` is false.
-        DiskFull
-        """
-        files = self.storage.files
-        if create:
-            await self.work(_WRITE)
-            if self.storage.used >= self.storage.capacity:
-                raise DiskFull("no room for another file")
-            stored = StoredBytes(bytearray())
-            self.storage.begin_change(name, files.get(name))
-            files[name] = stored
-            await self.work(_SYNC)
-            self.storage.settle(name)
-            return SimulatedFile(self, name, stored)
-        await self.work(_WRITE)
-        if name not in files:
-            raise FileNotFoundError(name)
-        return SimulatedFile(self, name, files[name])
-
-    async def remove(self, name: str) -> None:
-        """Remove a file durably; a missing one is no error."""
-        await self.work(_WRITE)
-        self.storage.begin_change(name, self.storage.files.pop(name, None))
-        await self.work(_SYNC)
-        self.storage.settle(name)
-        self.storage.on_segment()  # durably gone: a crash now shows code that still needs the file
-
-    async def replace(self, name: str, data: bytes) -> None:
-        """Replace a small file's content atomically."""
-        await self.work(_SYNC)
-        if self.storage.used + len(data) > self.storage.capacity:
-            raise DiskFull(f"no room for {len(data)} bytes")
-        self.storage.begin_change(name, self.storage.files.get(name))
-        self.storage.files[name] = StoredBytes(bytearray(data), len(data))
-        await self.work(_SYNC)
-        self.storage.settle(name)
-
-    async def load(self, name: str) -> bytes | None:
+    def load(self, name: str) -> bytes | None:
         """Return a small file's content; None for a missing file."""
-        await self.work(_WRITE)
         stored = self.storage.files.get(name)
         return None if stored is None else bytes(stored.data)
 
-    async def free(self) -> int:
+    def replace(self, name: str, data: bytes) -> None:
+        """Replace a small file's content atomically and durably."""
+        if self.operates():
+            if self.storage.used + len(data) > self.storage.capacity:
+                raise DiskFull(f"no room for {len(data)} bytes")
+            self.storage.files[name] = StoredFile(bytearray(data), data)
+
+    def note(self, data: bytes) -> None:
+        """Write some bytes over those noted before; a power cut may undo that."""
+        if self.operates():
+            stored = self.storage.files.setdefault(_HEAD, StoredFile(bytearray()))
+            stored.data[:] = data
+
+    def noted(self) -> bytes:
+        """Return the bytes noted last; none at first."""
+        return self.load(_HEAD) or b""
+
+    def free(self) -> int:
         """Return the number of bytes that may still be written."""
-        await self.work(_WRITE)
         return max(0, self.storage.capacity - self.storage.used)
 
-    async def reserve(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Replace the reservation by another size; False when there is no room."""
-        await self.work(_WRITE)
         storage = self.storage
-        if storage.used - storage.reserved + size > storage.capacity:
+        if not self.operates() or storage.used - storage.reserved + size > storage.capacity:
             return False
         storage.reserved = size
         return True
 
-    async def work(self, seconds: float) -> None:
+    def operates(self) -> bool:
         """
-        Sleep for about the given seconds; raises ``ProcessKilled`` once the process has ended.
+        Count an operation; return whether it has an effect, which those of a dead process have not.
+
+        Raises
+        ------
+        ProcessKilled
+            When the process is killed just before.
         """
         if not self.process.is_alive:
+            return False
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self.storage.trace.fault("killed at the disk", self.process.party, "in its midst")
+                self.process.kill()
+                raise ProcessKilled
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        if not self.process.is_alive:
             raise ProcessKilled
-        storage = self.storage
-        slower = _SLOWER if storage.is_slow else 1.0
-        await asyncio.sleep(seconds * slower * (0.5 + storage.chance.random()))
+        slower = _SLOWER if self.storage.is_slow else 1.0
+        await asyncio.sleep(seconds * slower * (0.5 + self.storage.chance.random()))
         if not self.process.is_alive:
             raise ProcessKilled
 
 
-class SimulatedFile:
-    """Gives access to an open file; see :class:`bursar.service.disk.DiskFile`."""
+class _SimulatedVfs(apsw.VFS):
+    """
+    SQLite's way to the files of one simulated process.
 
-    def __init__(self, disk: SimulatedDisk, name: str, stored: StoredBytes) -> None:
+    Operations of a dead process change nothing and raise nothing, since SQLite goes on with them
+    when it closes a connection that nobody needs any more.
+    """
+
+    def __init__(self, disk: SimulatedDisk, name: str) -> None:
+        super().__init__(name, "")
+        self.name = name
         self._disk = disk
-        self._name = name
-        self._stored = stored
 
-    async def append(self, data: bytes) -> None:
-        """Append bytes in two writes, between which a crash may come."""
-        storage = self._disk.storage
-        await self._disk.work(_WRITE)
-        half = storage.chance.randint(0, len(data))
-        for part in (data[:half], data[half:]):
-            room = max(0, storage.capacity - storage.used)
-            self._stored.data += part[:room]
-            if len(part) > room:
-                storage.trace.fault("disk full", "disk", f"{self._name}: {len(data)} bytes")
-                raise DiskFull(f"{self._name}: no room for {len(data)} bytes")
-            await self._disk.work(_WRITE)
+    def xOpen(self, name: Any, flags: list[int]) -> Any:  # noqa: N802
+        path = name if isinstance(name, str) else name.filename()
+        files = self._disk.storage.files
+        if path not in files:
+            if self._disk.storage.used >= self._disk.storage.capacity:
+                raise apsw.FullError("no room for another file")
+            if self._disk.operates():
+                files[path] = StoredFile(bytearray())
+        return _SimulatedVfsFile(self._disk, path)
 
-    async def sync(self) -> None:
-        """Make the bytes that were appended before the call durable."""
-        size = len(self._stored.data)
+    def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802
+        if self._disk.operates():
+            self._disk.storage.remove(name, durably=sync)
+
+    def xAccess(self, name: str, flags: int) -> bool:  # noqa: N802
+        return name in self._disk.storage.files
+
+    def xFullPathname(self, name: str) -> str:  # noqa: N802
+        return name
+
+
+class _SimulatedVfsFile:
+    """SQLite's way to one file; locks are not needed, as one process lives at a time."""
+
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._stored = disk.storage.files.get(path, StoredFile(bytearray()))
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        return bytes(self._stored.data[offset : offset + amount])
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         storage = self._disk.storage
-        if storage.deadly and storage.chance.random() < storage.deadly:
-            # The kill takes the place of the next step: the bytes may or may not be durable, and
-            # nobody was told.
-            self._disk.process.end_after(1)
-        await self._disk.work(_SYNC)
+        if self._disk.operates() and not storage.write(self._path, self._stored, data, offset):
+            raise apsw.FullError("no room")
+
+    def xTruncate(self, size: int) -> None:  # noqa: N802
+        if self._disk.operates():
+            del self._stored.data[size:]
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        if not self._disk.operates():
+            return
+        storage = self._disk.storage
         if storage.fails_next_sync:
             storage.fails_next_sync = False
-            storage.trace.fault("sync failed", "disk", self._name)
+            storage.trace.fault("sync failed", "disk", self._path)
             # The bytes stay unsynced: after a failed fsync the kernel may have dropped them, so a
             # second try must not be believed.
-            raise DiskBroken(f"{self._name}: input/output error")
-        # Only what was there when the call began: bytes appended meanwhile are not covered by this
-        # fsync. A truncation meanwhile may have cut them.
-        self._stored.synced = max(self._stored.synced, min(size, len(self._stored.data)))
+            raise apsw.IOError("input/output error")
+        storage.sync(self._path, self._stored)
+        if self._path == _DATABASE:
+            storage.on_merge()
 
-    async def read(self, offset: int, size: int) -> bytes:
-        """Read bytes from an offset; fewer than ``size`` at the end of the file."""
-        await self._disk.work(_WRITE)
-        return bytes(self._stored.data[offset : offset + size])
-
-    async def truncate(self, size: int) -> None:
-        """Cut the file to a size, durably."""
-        await self._disk.work(_WRITE)
-        stored = self._stored
-        self._disk.storage.begin_change(
-            self._name, StoredBytes(bytearray(stored.data), stored.synced)
-        )
-        del stored.data[size:]
-        stored.synced = min(stored.synced, size)
-        await self._disk.work(_SYNC)
-        stored.synced = len(stored.data)
-        self._disk.storage.settle(self._name)
-
-    async def close(self) -> None:
-        """Do nothing: no operating system resource is held."""
-
-    @property
-    def size(self) -> int:
-        """Size in bytes, unsynced ones included."""
+    def xFileSize(self) -> int:  # noqa: N802
         return len(self._stored.data)
+
+    def xLock(self, level: int) -> None: ...  # noqa: N802
+
+    def xUnlock(self, level: int) -> None: ...  # noqa: N802
+
+    def xCheckReservedLock(self) -> bool:  # noqa: N802
+        return False
+
+    def xFileControl(self, operation: int, pointer: int) -> bool:  # noqa: N802
+        return False
+
+    def xSectorSize(self) -> int:  # noqa: N802
+        return 4096
+
+    def xDeviceCharacteristics(self) -> int:  # noqa: N802
+        # As SQLite presumes of real files: a write leaves the bytes beside it alone.
+        return apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+
+    def xClose(self) -> None: ...  # noqa: N802
