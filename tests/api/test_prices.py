@@ -13,7 +13,7 @@ from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.runs.pilot_provisioner import leases_of
+from bursar.runs.allocation_provisioner import leases_of
 from bursar.simulation.execution_model import ExecutionUncertainty
 
 HOUR = 3600.0

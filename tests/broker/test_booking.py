@@ -24,7 +24,7 @@ from bursar.model.pricing import Advance, Calendar, Pricing
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.runs.pilot_provisioner import leases_of
+from bursar.runs.allocation_provisioner import leases_of
 from bursar.simulation.execution_model import ExecutionUncertainty
 
 HOUR = 3600.0

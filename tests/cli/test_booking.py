@@ -12,8 +12,8 @@ from tests.cli.test_run import check_money
 
 from bursar.broker.booking import BOOKING
 from bursar.dispatch.journal import read_journal
+from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.incarnations import BEGIN
-from bursar.runs.pilot_provisioner import leases_of
 
 JOBS = 4
 SWEEP = f"""\

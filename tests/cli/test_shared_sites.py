@@ -12,7 +12,7 @@ from tests.cli.conftest import Folder
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
 from bursar.formats.sites_toml import read_sites
-from bursar.runs.pilot_provisioner import leases_of
+from bursar.runs.allocation_provisioner import leases_of
 from bursar.sites.owners import OwnersBook
 
 SITES = """\

@@ -27,9 +27,9 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Outcome, Status, Task
 from bursar.model.workflow import Workflow
+from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.folder import RunFolder
-from bursar.runs.pilot_provisioner import leases_of
 from bursar.runs.plan_file import write_plan
 from bursar.runs.run_record import read_run
 from bursar.simulation.execution_model import ExecutionUncertainty

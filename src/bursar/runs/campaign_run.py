@@ -380,8 +380,7 @@ def _snapshot(
     counts = execution.counts
     now = execution.dispatcher.now()
     busy, running = execution.dispatcher.figures.busy(), execution.dispatcher.figures.running()
-    held = execution.provision.processors()
-    asked = execution.provision.asked()
+    there = execution.provision.by_site()
     return ProgressSnapshot(
         campaign=campaign.name,
         elapsed=execution.elapsed,
@@ -396,18 +395,18 @@ def _snapshot(
         budget=execution.goal.budget,
         currency=plan.currency,
         predicted_finish=plan.makespan,
-        current_finish=forecast.finish(execution.elapsed, sum(held.values())),
+        current_finish=forecast.finish(execution.elapsed, sum(held for held, _ in there.values())),
         deadline=execution.goal.deadline,
         sites=tuple(
             SiteProgress(
                 name=site,
-                processors=processors,
+                processors=held,
                 busy=busy.get(site, 0),
                 running=running.get(site, 0),
-                asked=asked.get(site, 0),
+                asked=asked,
                 spent=from_micros(execution.guard.spent_at(site, now)),
             )
-            for site, processors in held.items()
+            for site, (held, asked) in there.items()
         ),
     )
 

@@ -37,11 +37,10 @@ from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status, Task
+from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms, leases_of
 from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import BEGIN, END, incarnations_of
-from bursar.runs.pilot_lifecycle import LeaseTerms
-from bursar.runs.pilot_provisioner import PilotProvisioner, leases_of
 from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
@@ -567,7 +566,7 @@ class RunExecution:
         self._pilots = max((int(name.rpartition("-")[2]) for name in named), default=0)
         if self._pool is not None:
             self.pooling = self._pooling_of(self._pool, past.events)
-        self.provision = PilotProvisioner(
+        self.provision = AllocationProvisioner(
             sites=self._sites,
             guard=self.guard,
             dispatcher=self.dispatcher,
@@ -598,7 +597,7 @@ class RunExecution:
     def _give_back_bookings(self, leases: Mapping[str, Lease]) -> None:
         """Give back an earlier incarnation's bookings that are not used and not begun."""
         for name in self._bookings:
-            if name in leases and not self.provision.has_pilot(name):
+            if name in leases and self.provision.find(name) is None:
                 # Closed just before the paid time began, so that nothing is owed.
                 before = math.nextafter(leases[name].start, -math.inf)
                 ended = self.guard.charges.close_lost(leases[name], before)
@@ -725,8 +724,9 @@ class RunExecution:
         for pilot in pilots:
             # Between the decision and now a pilot may have begun to leave: its tasks need another
             # one.
-            there = self.provision.has_pilot(pilot.name)
-            if not there and self.provision.is_leaving(pilot.name):
+            found = self.provision.find(pilot.name)
+            there = found is not None
+            if found is not None and found.leaving:
                 self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
                 continue
             wide = [task for task in pilot.tasks if self._tasks[task].processors > 1]

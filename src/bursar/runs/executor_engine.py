@@ -22,9 +22,9 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.report.bill import make_bill
+from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.execution import TICK, RunExecution
 from bursar.runs.folder import RunFolder
-from bursar.runs.pilot_provisioner import leases_of
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor

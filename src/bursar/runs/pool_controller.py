@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -17,8 +17,7 @@ from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
-from bursar.runs.pilot_lifecycle import PilotObserver
-from bursar.runs.pilot_provisioner import PilotProvisioner
+from bursar.runs.allocation_provisioner import AllocationObserver, AllocationProvisioner
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor
 
@@ -81,19 +80,7 @@ def last_number(events: Sequence[RunEvent]) -> int:
     return max((int(name.rpartition("-")[2]) for name in names), default=0)
 
 
-@dataclass(slots=True)
-class _PendingAllocation:
-    """An allocation between request and end."""
-
-    ask: AllocationRequest
-    pilot: Allocation
-    at: float
-    began: float | None = None
-    until: float = math.inf
-    leaving: bool = False
-
-
-class PoolController(PilotObserver):
+class PoolController(AllocationObserver):
     """
     Carries a pool's decisions out at the sites, round after round, until the run stops.
 
@@ -112,7 +99,7 @@ class PoolController(PilotObserver):
     elapsed
         Seconds since the run's first incarnation began.
     pilots
-        Highest number of an earlier pilot; names go on from there.
+        Highest number of an earlier allocation; names go on from there.
     note
         Journals an event, by kind and text.
     stop
@@ -145,12 +132,11 @@ class PoolController(PilotObserver):
         self._note = note
         self._stop = stop
         self._on_error = on_error
-        self._asked: dict[str, _PendingAllocation] = {}
         self._tasks = TaskSupervisor(self._on_failure)
         self._changed = asyncio.Event()
         self._has_begun = False
 
-    def begin(self, provision: PilotProvisioner) -> None:
+    def begin(self, provision: AllocationProvisioner) -> None:
         """Begin to decide."""
         self._provision = provision
         self._tasks.start(self._run())
@@ -170,36 +156,18 @@ class PoolController(PilotObserver):
             if figures:
                 self._note(BOUNDS, msgspec.json.encode(figures).decode())
 
-    def waiting(self) -> dict[str, int]:
-        """Return the processors that each site was asked for and has not granted."""
-        found = dict.fromkeys(self._sites, 0)
-        for entry in self._asked.values():
-            if entry.began is None:
-                found[entry.pilot.site] += entry.pilot.processors
-        return found
+    # Called by the provisioner.
 
-    # Called by the pilot provisioner.
-
-    def began(self, pilot: Allocation, since: float) -> None:
-        """Note that a site has granted the processors of a pilot."""
-        entry = self._asked.get(pilot.name)
-        if entry is None:
-            return
-        now = self._dispatcher.now()
-        entry.pilot = pilot
-        entry.began = since
-        entry.until = since + pilot.duration
-        self._pool.began(pilot.name, now)
-        self._write(entry, "began")
+    def began(self, allocation: Allocation) -> None:
+        """Note that a site has granted the processors of an allocation."""
+        self._pool.began(allocation.name, self._dispatcher.now())
+        self._write(allocation, "began")
         self._changed.set()
 
-    def pilot_ended(self, pilot: Allocation, loss: AllocationLoss, reason: str) -> None:
-        """Note that a pilot has ended or was never granted."""
-        entry = self._asked.pop(pilot.name, None)
-        if entry is None:
-            return
-        self._pool.ended(pilot.name, self._dispatcher.now(), loss, reason)
-        self._write(entry, loss, reason)
+    def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
+        """Note that an allocation is over or was never granted."""
+        self._pool.ended(allocation.name, self._dispatcher.now(), loss, reason)
+        self._write(allocation, loss, reason)
         self._changed.set()
 
     # Deciding.
@@ -237,16 +205,15 @@ class PoolController(PilotObserver):
                 )
 
     def _request(self, asks: Sequence[AllocationRequest], now: float) -> None:
-        """Submit pilots for requests; pilots of one bundle know of each other."""
+        """Request allocations; those of one bundle know of each other."""
         copies = Counter(ask.bundle for ask in asks)
         for ask in asks:
             self._count += 1
             facts = self._sites[ask.site].facts
-            pilot = Allocation(
+            allocation = Allocation(
                 name=f"lease-{self._count}",
                 site=ask.site,
                 processors=ask.processors,
-                start=None,
                 duration=ask.duration,
                 unit_price=facts.unit_price,
                 fixed_price=facts.fixed_price,
@@ -254,20 +221,19 @@ class PoolController(PilotObserver):
                 least_duration=ask.least_duration,
                 bundle=ask.bundle,
                 copies=copies[ask.bundle] if ask.bundle else 1,
+                race=ask.race,
             )
-            # Journalled before it is requested, so that after a kill no later pilot gets the same
-            # name.
-            entry = self._asked[pilot.name] = _PendingAllocation(ask, pilot, now)
-            self._pool.asked(pilot.name, ask, now)
-            self._write(entry, "asked")
-            self._provision.request(pilot)
+            # Journalled before it is requested, so that after a kill no later allocation gets the
+            # same name.
+            self._pool.asked(allocation.name, ask, now)
+            self._write(allocation, "asked")
+            self._provision.request(allocation)
 
     def _give_back(self, decision: AllocationRelease) -> None:
-        entry = self._asked.get(decision.name)
         # The pool may say so again while the processors are on their way back.
-        if entry is not None and not entry.leaving:
-            entry.leaving = True
-            self._write(entry, "given back", decision.reason)
+        found = self._provision.find(decision.name)
+        if found is not None and not found.leaving:
+            self._write(found, "given back", decision.reason)
             self._provision.give_up(decision.name)
 
     def _view(self) -> PoolSnapshot:
@@ -282,7 +248,9 @@ class PoolController(PilotObserver):
         return PoolSnapshot(
             now=now,
             demand=self._dispatcher.figures.demand(),
-            allocations=tuple(self._allocation(name, e, loads) for name, e in self._asked.items()),
+            allocations=tuple(
+                _observed(a, loads.get(a.name)) for a in self._provision.allocations()
+            ),
             sites={name: self._seen(site, goal) for name, site in self._sites.items()},
             until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
             # A little less than is free: amounts are rounded up when they are set aside.
@@ -300,34 +268,25 @@ class PoolController(PilotObserver):
         view = site.view()
         return view if goal.budget is None else replace(view, batch=True)
 
-    def _allocation(
-        self, name: str, entry: _PendingAllocation, loads: Mapping[str, AllocationLoad]
-    ) -> Allocation:
-        load = loads.get(name)
-        if load is None:
-            load = AllocationLoad(idle_since=entry.began)
-        elif entry.began is None:
-            load = replace(load, idle_since=None)
-        return replace(
-            entry.pilot,
-            asked=entry.at,
-            granted=entry.began,
-            until=entry.until,
-            load=load,
-            leaving=entry.leaving,
-            race=entry.ask.race,
-        )
-
-    def _write(self, entry: _PendingAllocation, step: str, reason: str = "") -> None:
-        pilot = entry.pilot
+    def _write(self, allocation: Allocation, step: str, reason: str = "") -> None:
+        seconds = allocation.duration
         record = AllocationStep(
-            name=pilot.name,
-            site=pilot.site,
+            name=allocation.name,
+            site=allocation.site,
             step=step,
-            processors=pilot.processors,
-            seconds=None if math.isinf(pilot.duration) else pilot.duration,
+            processors=allocation.processors,
+            seconds=None if math.isinf(seconds) else seconds,
             reason=reason,
-            bundle=entry.ask.bundle,
-            race=entry.ask.race,
+            bundle=allocation.bundle,
+            race=allocation.race,
         )
         self._note(ASKED, msgspec.json.encode(record).decode())
+
+
+def _observed(allocation: Allocation, load: AllocationLoad | None) -> Allocation:
+    """Return an allocation with the load of its workers; without any it is idle from the grant."""
+    if load is None:
+        load = AllocationLoad(idle_since=allocation.granted)
+    elif allocation.granted is None:
+        load = replace(load, idle_since=None)
+    return replace(allocation, load=load)
