@@ -2,7 +2,7 @@
 Bursar plans, buys and runs computing campaigns by deadline and budget.
 
 >>> import bursar
->>> proposal = bursar.plan("campaign.toml")          # doctest: +SKIP
+>>> quote = bursar.plan("campaign.toml")          # doctest: +SKIP
 >>> result = bursar.run("campaign.toml")             # doctest: +SKIP
 >>> with bursar.Executor() as executor:              # doctest: +SKIP
 ...     squares = list(executor.map(square, range(100)))
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from bursar.api.executor import Executor, TaskFailed
     from bursar.api.matching import match
     from bursar.api.planning import plan
-    from bursar.api.proposal import Proposal
+    from bursar.api.quote import GoalOutOfReach, Quote
     from bursar.api.result import RunResult
-    from bursar.api.running import GoalOutOfReach, resume, run
+    from bursar.api.running import resume, run
     from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
@@ -51,11 +51,11 @@ _HOMES = {
     "Executor": "api.executor",
     "File": "model.task",
     "Goal": "model.campaign",
-    "GoalOutOfReach": "api.running",
+    "GoalOutOfReach": "api.quote",
     "Infeasible": "model.errors",
     "InputError": "model.errors",
     "Matching": "model.matching",
-    "Proposal": "api.proposal",
+    "Quote": "api.quote",
     "Retry": "model.campaign",
     "RunResult": "api.result",
     "Shell": "model.task",
@@ -88,7 +88,7 @@ __all__ = [
     "Infeasible",
     "InputError",
     "Matching",
-    "Proposal",
+    "Quote",
     "Retry",
     "RunResult",
     "Shell",

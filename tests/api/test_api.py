@@ -18,7 +18,7 @@ import pytest
 
 import bursar
 from bursar import Campaign, File, Goal, Shell, Task, Workflow
-from bursar.api.running import GoalOutOfReach
+from bursar.api.quote import GoalOutOfReach
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "python.md"
 
@@ -174,7 +174,7 @@ def test_a_goal_out_of_reach_has_counter_offers_and_starts_nothing(tmp_path: Pat
     with pytest.raises(bursar.Infeasible) as caught:
         bursar.run(campaign, runs=tmp_path / "runs")
     assert isinstance(caught.value, GoalOutOfReach)
-    assert caught.value.proposal.counter_offers == proposal.counter_offers
+    assert caught.value.quote.counter_offers == proposal.counter_offers
     assert not (tmp_path / "runs").exists()
 
 

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 import bursar
 from bursar.api.factors import with_factors
 from bursar.api.simulating import simulate
-from bursar.api.strategy_forecast import prospect
+from bursar.api.strategy_forecast import quote_strategy
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar_papers.nimrodg import queues
+
+ADAPTIVE = SupplyPolicy(kind="economy", strategy="adaptive")
 
 
 def bag(*runtimes: float | None, goal: Goal | None = None) -> Campaign:
@@ -91,7 +94,7 @@ def test_the_least_is_feasible_and_less_is_not(
 
     for money in (0.0, 0.5, 1.0):
         wanted = with_factors(work, sites, deadline_factor=time, budget_factor=money)
-        assert prospect(wanted, sites, "adaptive").feasible
+        assert quote_strategy(wanted, sites, ADAPTIVE).feasible
 
     least_time, least_money = limits(work, sites, time, 0.0)
     most_time, most_money = limits(work, sites, time, 1.0)
@@ -102,7 +105,7 @@ def test_the_least_is_feasible_and_less_is_not(
         Goal(deadline=soonest - 0.05),
         Goal(deadline=least_time, budget=max(0.0, least_money - 1e-3)),
     ):
-        feasible = prospect(replace(work, goal=goal), sites, "adaptive").feasible
+        feasible = quote_strategy(replace(work, goal=goal), sites, ADAPTIVE).feasible
         assert not feasible or (goal.budget == 0.0 == least_money)
 
 

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan
-from bursar.api.proposal import Proposal
+from bursar.api.quote import Quote
 from bursar.api.simulating import simulate
 from bursar.api.simulator import Simulator
-from bursar.api.strategy_forecast import prospect
+from bursar.api.strategy_forecast import quote_strategy
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.formats.units import parse_amount, parse_duration
 from bursar.model.campaign import Campaign, Goal
@@ -85,7 +86,9 @@ def check_strategy(
         deadline=hurry * work / sum(s.processors * s.speed for s in sites),
         budget=hurry * work * min((s.unit_price or 0.0) / s.speed for s in sites),
     )
-    offers = prospect(bag(jobs, seconds, goal), sites, strategy).counter_offers
+    offers = quote_strategy(
+        bag(jobs, seconds, goal), sites, SupplyPolicy(kind="economy", strategy=strategy)
+    ).counter_offers
     for offer in offers:
         if offer.kind == "share":
             told = simulate(bag(jobs, seconds, goal), sites, strategy=strategy, anyway=True)
@@ -171,7 +174,7 @@ def check_plan(
             continue
         assert chosen is not None
         simulator = Simulator(campaign, SimulatedGrid(sites), ExecutionUncertainty())
-        summary = run_outside_loop(lambda c=chosen, s=simulator: s.carry_out(c, {}))
+        summary = run_outside_loop(lambda c=chosen, s=simulator: s.carry_out(SupplyPolicy(), c, {}))
         assert summary["succeeded"] == offer.tasks
         assert summary["deadline_met"]
         assert summary["cost"] <= taken.budget
@@ -272,7 +275,7 @@ def test_offers_on_a_batch_site_hold_what_pilots_may_charge_while_nobody_watches
     )
     tasks = (Task(id="a", runtime=2.0),)
 
-    def proposed(budget: float) -> Proposal:
+    def proposed(budget: float) -> Quote:
         goal = Goal(budget=budget)
         return plan(Campaign(name="c", workflow=Workflow(tasks), goal=goal), [site])
 

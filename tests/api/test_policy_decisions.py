@@ -1,24 +1,25 @@
-"""What decides where jobs run, for every kind of campaign, sites and options, in run and simulate."""
+"""Run, simulate, replay and tune decide alike which policy brings processors to tasks."""
 
 import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.recording import assert_recorded
 
-from bursar.api import running, simulating
-from bursar.model.brokering import Brokering
-from bursar.model.campaign import Campaign
-from bursar.model.errors import Infeasible, InputError
-from bursar.model.goal import Goal
-from bursar.model.matching import Matching
-from bursar.model.plan import Plan
+from bursar.api import replaying, running, simulating, tuning
+from bursar.api.simulator import Simulator
+from bursar.broker.policy_choice import PolicyRequest, SupplyPolicy, choose_policy
+from bursar.model.campaign import Campaign, Goal
+from bursar.model.errors import InputError
+from bursar.model.matching import Brokering, Matching
 from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.step import Exec
-from bursar.model.task import Task
+from bursar.model.task import Exec, Task
 from bursar.model.workflow import Workflow
 
 LINUX = Matching(requirements='other.OpSys == "LINUX"')
@@ -95,81 +96,104 @@ class Decided(Exception):
     """Ends a command when its decision is known."""
 
 
-def described(strategy: Any, brokering: Any, dynamic: bool, plan: Plan | None) -> str:
-    if brokering is not None:
-        return f"matched, {brokering.choice}"
-    if dynamic:
-        return "pool"
-    if strategy is not None:
-        return f"economy, {strategy}"
-    if plan is None:
-        return "best effort"
-    names = sorted({purchase.slot.site for purchase in plan.purchases})
-    return f"planned on {','.join(names)}"
-
-
-def answer(command: Any, which: str, where: str, how: str) -> str:
+def answer(command: Callable[..., Any], *given: Any, **how: Any) -> str:
+    """Return the policy that a command quotes, with its sites and goal, or the error line."""
     try:
-        command(CAMPAIGNS[which], SITES[where], **OPTIONS[how])
+        command(*given, **how)
     except Decided as decided:
         return str(decided)
     except InputError as error:
-        return f"error: {error}"
-    except Infeasible as error:
-        return f"refused: {error}"
+        return f"error: {error}".partition("\n")[0]
     raise AssertionError("nothing was decided")
 
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End run and simulate when they have decided."""
+    """End each command when it asks for the quote of the policy that it has decided on."""
 
-    def create(*_: Any, **how: Any) -> None:
-        made["how"] = how
-        raise Decided(described(how["strategy"], how["brokering"], how["dynamic"], made["plan"]))
+    def quote_policy(
+        policy: SupplyPolicy, work: Campaign, sites: Sequence[SiteFacts], *_: Any, **__: Any
+    ) -> None:
+        names = ", ".join(site.name for site in sites)
+        raise Decided(f"{policy.kind} ({policy}) on {names}, trade-off {work.goal.trade_off}")
 
-    made: dict[str, Any] = {"plan": None}
-    plan_of = running.make_plan
-
-    def make_plan(*given: Any, **how: Any) -> Any:
-        how["method"] = "heft"
-        proposal = plan_of(*given, **how)
-        made["plan"] = proposal.chosen
-        return proposal
-
-    class Simulator:
-        def __init__(self, *_: Any, **how: Any) -> None:
-            self.how = how
-            self.copies = how["copies"]
-
-        def queued(self) -> Plan:
-            raise Decided("queued")
-
-        def expected(self) -> tuple[float, float]:
-            raise Decided("either")
-
-        def carry_out(self, plan: Plan | None, *_: Any, **__: Any) -> None:
-            how = self.how
-            raise Decided(described(how["strategy"], how["brokering"], how["dynamic"], plan))
-
-    def look_for_matches(_: Any, __: Any, brokering: Brokering, ___: Any) -> None:
-        raise Decided(f"matched, {brokering.choice}")
-
-    monkeypatch.setattr(running.RunFolder, "create", create)
-    monkeypatch.setattr(running, "look_for_matches", look_for_matches)
-    monkeypatch.setattr(simulating, "look_for_matches", look_for_matches)
-    monkeypatch.setattr(running, "make_plan", make_plan)
-    monkeypatch.setattr(simulating, "make_plan", make_plan)
-    monkeypatch.setattr(simulating, "Simulator", Simulator)
+    for module in (running, simulating):
+        monkeypatch.setattr(module, "quote_policy", quote_policy)
 
 
-def test_run_and_simulate_decide_as_recorded(stopped: None) -> None:
+COMBINATIONS = list(product(CAMPAIGNS, SITES, OPTIONS))
+
+
+def test_run_and_simulate_give_the_same_answer_to_every_question(stopped: None) -> None:
+    """The whole product of campaigns, sites and options; what was decided is recorded."""
     lines = []
-    for which in CAMPAIGNS:
-        for where in SITES:
-            for how in OPTIONS:
-                ran = answer(running.run, which, where, how)
-                simulated = answer(simulating.simulate, which, where, how)
-                mark = "same" if ran == simulated else "DIFFER"
-                lines.append(json.dumps([which, where, how, mark, ran, simulated]))
+    for which, where, how in COMBINATIONS:
+        asked = (CAMPAIGNS[which], SITES[where])
+        simulated = answer(simulating.simulate, *asked, **OPTIONS[how])
+        ran = answer(running.run, *asked, **OPTIONS[how])
+        if simulated.startswith(("best-effort", "queued", "either")):
+            kind = simulated.partition(" ")[0]
+            assert ran == (
+                f'error: provisioning: "{kind}" depends on what queues will do, '
+                "which only a simulation knows"
+            )
+        else:
+            assert ran == simulated, (which, where, how)
+        lines.append(json.dumps([which, where, how, simulated]))
     assert_recorded(Path(__file__).parent / "policy_decisions.jsonl", lines)
+
+
+@pytest.mark.parametrize("which", [which for which in CAMPAIGNS if which != "ranked"])
+def test_replay_decides_as_run_does(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that run would refuse for a campaign leaves no row."""
+    work, sites = CAMPAIGNS[which], SITES["two"]
+    simulating.simulate(work, sites, name="r", runs=tmp_path, anyway=True)
+    carried: list[SupplyPolicy] = []
+    carry_out = Simulator.carry_out
+
+    def noted(self: Simulator, policy: SupplyPolicy, *given: Any, **how: Any) -> dict[str, Any]:
+        carried.append(policy)
+        return carry_out(self, policy, *given, **how)
+
+    monkeypatch.setattr(Simulator, "carry_out", noted)
+    rows = replaying.replay("r", ("planned", "cost"), runs=tmp_path).rows[2:]
+
+    expected = []
+    for stated in ({"provisioning": "planned"}, {"strategy": "cost"}):
+        with suppress(InputError):
+            expected.append(choose_policy(work, sites, PolicyRequest(**stated)).policy)
+    assert len(rows) == len(expected)
+    assert set(carried[1:]) <= set(expected)
+    assert {str(policy) for policy in carried} >= {str(policy) for policy in expected}
+
+
+@pytest.mark.parametrize("which", CAMPAIGNS)
+def test_tune_matches_as_run_does(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning the rank is about matching, by the settings that a run would match with."""
+
+    def locate_replicas(brokering: Brokering | None, _: Campaign) -> None:
+        raise Decided(str(brokering))
+
+    monkeypatch.setattr(tuning, "locate_replicas", locate_replicas)
+    work, sites = CAMPAIGNS[which], SITES["two"]
+    wanted = PolicyRequest(brokering=Brokering(choice="best"))
+
+    found = answer(tuning.tune_rank, sites, 60.0, campaign=work, choice="best")
+
+    assert found == str(choose_policy(work, sites, wanted).policy.brokering)
+
+
+def test_logical_files_without_a_catalogue_are_refused_in_the_same_words(stopped: None) -> None:
+    work, sites = campaign(task("a", data=("f",))), SITES["two"]
+
+    said = {
+        answer(running.run, work, sites),
+        answer(simulating.simulate, work, sites),
+        answer(tuning.tune_rank, sites, 60.0, campaign=work),
+    }
+
+    assert said == {
+        'error: catalogue: task "a" has logical files, and there is no replica catalogue'
+    }

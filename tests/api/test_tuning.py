@@ -1,5 +1,7 @@
 """Weights for somebody's own sites."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
+from bursar.replicas.catalogue import Catalogue
 
 
 def site(name: str, other: str, rate: float) -> SiteFacts:
@@ -27,28 +30,28 @@ def site(name: str, other: str, rate: float) -> SiteFacts:
 SITES = (site("near", "far", 1e8), site("far", "near", 1e8))
 
 
-def reading(size: int) -> tuple[Campaign, list[Replica]]:
-    """Jobs of 10 s that read a file of which there is a copy at one of two sites."""
+def reading(folder: Path, size: int, where: str = "near") -> tuple[Campaign, Path]:
+    """Jobs of 10 s that read a file of which there is a copy at one site."""
     task = Task(id="job", runtime=10.0, data=("x",))
-    return (
-        Campaign(name="reads", workflow=Workflow((task,))),
-        [Replica(name="x", site="near", url="/near/x", size=size)],
-    )
+    file = folder / f"{where}.sqlite"
+    with Catalogue(file) as catalogue:
+        catalogue.register(Replica(name="x", site=where, url=f"/{where}/x", size=size))
+    return Campaign(name="reads", workflow=Workflow((task,))), file
 
 
-def test_where_bringing_a_file_takes_long_its_weight_is_found() -> None:
+def test_where_bringing_a_file_takes_long_its_weight_is_found(tmp_path: Path) -> None:
     """
     A gigabyte over 1 MB/s takes 1,000 s, which no queue of jobs of 10 s is worth: whoever looks
     at files is better than the current policy (alpha 1), and equal seeds find the same.
     """
-    campaign, replicas = reading(10**9)
+    campaign, file = reading(tmp_path, 10**9)
 
-    found = tune_rank(SITES, 20.0, campaign=campaign, replicas=replicas, jobs=20, seed=1)
+    found = tune_rank(SITES, 20.0, campaign=campaign, catalogue=file, jobs=20, seed=1)
 
     lifetimes = {(w.alpha, w.beta): mean for w, mean, _ in found.found.tried}
     assert found.weights.alpha < 1
     assert found.found.best_lifetime.mean < 0.5 * lifetimes[1.0, 0.0]
-    again = tune_rank(SITES, 20.0, campaign=campaign, replicas=replicas, jobs=20, seed=1)
+    again = tune_rank(SITES, 20.0, campaign=campaign, catalogue=file, jobs=20, seed=1)
     assert again.to_dict() == found.to_dict()
 
 
@@ -59,13 +62,13 @@ def test_how_far_it_is_is_told() -> None:
     assert told[-1][0] == told[-1][1]
 
 
-def test_a_file_that_is_nowhere_is_said() -> None:
-    campaign, replicas = reading(10**6)
-    elsewhere = [Replica(name="x", site="elsewhere", url="/x", size=10**6)]
+def test_a_file_that_is_nowhere_is_said(tmp_path: Path) -> None:
+    campaign, file = reading(tmp_path, 10**6)
+    _, elsewhere = reading(tmp_path, 10**6, "elsewhere")
     with pytest.raises(InputError, match="no copy at any of the sites"):
-        tune_rank(SITES, 20.0, campaign=campaign, replicas=elsewhere)
+        tune_rank(SITES, 20.0, campaign=campaign, catalogue=elsewhere)
     with pytest.raises(InputError, match="a single site"):
-        tune_rank(SITES[0], 20.0, campaign=campaign, replicas=replicas)
+        tune_rank(SITES[0], 20.0, campaign=campaign, catalogue=file)
 
 
 def test_jobs_that_fit_nowhere_are_said() -> None:

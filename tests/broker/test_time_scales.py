@@ -6,6 +6,7 @@ import pytest
 
 from bursar.api.loops import run_outside_loop
 from bursar.api.simulator import RecordedConditions, Simulator
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Strategy
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.site import SiteFacts
@@ -46,14 +47,14 @@ def share_done(strategy: Strategy, seconds: float, deadline: float, budget: floa
         workflow=Workflow(tasks),
         goal=Goal(deadline=deadline * seconds, budget=budget * seconds),
     )
+    policy = SupplyPolicy(kind="economy", strategy=strategy)
     simulator = Simulator(
         campaign,
         SimulatedGrid(sites),
         ExecutionUncertainty(),
-        strategy=strategy,
         recorded=RecordedConditions(work=dict.fromkeys(range(JOBS), seconds)),
     )
-    summary = run_outside_loop(lambda: simulator.carry_out(None, {}))
+    summary = run_outside_loop(lambda: simulator.carry_out(policy, None, {}))
     return float(summary["succeeded"] / JOBS)
 
 

@@ -72,7 +72,7 @@ def test_jobs_may_be_like_those_of_a_campaign(folder: Any) -> None:
         (("--load", "60s", "--jobs", "3"), "at least 10"),
         (("--load", "60s", "--runtime", "5m"), "--campaign"),
         (("--load", "60s", "--campaign", "open.toml"), "tasks.job"),
-        (("--load", "60s", "--campaign", "reads.toml"), "--catalogue"),
+        (("--load", "60s", "--campaign", "reads.toml"), 'catalogue: task "job" has logical files'),
         (("--load", "60s", "--topology", "other.toml"), 'no node "near"'),
     ],
 )

@@ -19,7 +19,7 @@ TERMS = Terms(processors=4, start=5_000.0, seconds=100.0, unit_price=0.25, fixed
 AGREEMENT = Agreement(id="uni-1", owner="uni", customer="ann", terms=TERMS, signed_at=7.5)
 EACH = [
     m.RequestQuote(**HEAD, template=WANTED),
-    m.Quote(**HEAD, terms=TERMS, expires=60.0),
+    m.PriceQuote(**HEAD, terms=TERMS, expires=60.0),
     m.Offer(**HEAD, amount=5, currency="SU", template=WANTED),
     m.CounterOffer(**HEAD, amount=5, currency="SU"),
     m.FinalOffer(**HEAD, amount=5, currency="SU"),
@@ -108,7 +108,7 @@ def test_prices_and_times_that_are_no_numbers_or_negative_are_refused(wrong: flo
         with pytest.raises(ValueError, match=field):
             Terms(**lot | {field: wrong})
     with pytest.raises(ValueError, match="expires"):
-        m.Quote(**HEAD, terms=TERMS, expires=wrong)
+        m.PriceQuote(**HEAD, terms=TERMS, expires=wrong)
     with pytest.raises(ValueError, match="amount"):
         m.CounterOffer(**HEAD, amount=wrong, currency="SU")
 

@@ -16,7 +16,7 @@ from bursar.market.trade_messages import (
     Accept,
     Confirm,
     Offer,
-    Quote,
+    PriceQuote,
     Reject,
     RequestQuote,
     TradeMessage,
@@ -34,7 +34,7 @@ def bought(exchange: MessageExchange, ann: TradeManager, now: float = NOW) -> Ag
     return only(ann.agreements)
 
 
-def quote(owner: TradeServer, template: DealTemplate = WANTED, **fields) -> Quote:
+def quote(owner: TradeServer, template: DealTemplate = WANTED, **fields) -> PriceQuote:
     head = {"deal": "d", "sender": "ann", "to": "uni", "number": 1, **fields}
     return only(owner.deliver(RequestQuote(**head, template=template), NOW))
 
@@ -139,13 +139,13 @@ def test_what_it_cannot_sell_is_rejected_with_a_reason(template: DealTemplate) -
     owner = server(base=100.0)
 
     assert quote(owner, template).reason
-    assert isinstance(quote(owner, deal="e"), Quote)
+    assert isinstance(quote(owner, deal="e"), PriceQuote)
 
 
 def test_a_stranger_is_refused_where_customers_are_known() -> None:
     owner = server(customers={"ann"})
 
-    assert isinstance(quote(owner), Quote)
+    assert isinstance(quote(owner), PriceQuote)
     assert isinstance(quote(owner, sender="eve"), Reject)
 
 

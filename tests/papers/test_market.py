@@ -8,7 +8,7 @@ from tests.papers.checking import check_findings
 
 from bursar.market.accounts import Accounts
 from bursar.market.trade_messages import Accept as Accepted
-from bursar.market.trade_messages import Bid, Confirm, Quote
+from bursar.market.trade_messages import Bid, Confirm, PriceQuote
 from bursar_papers.catalogue import find
 from bursar_papers.experiment import Experiment
 from bursar_papers.market.customer import HIGHEST, LOWEST, MarketCustomer, draw_values
@@ -78,7 +78,7 @@ def test_a_quoted_price_holds(policy: str) -> None:
     quotes = {
         (m.deal, m.sender, m.number): m.terms
         for m in place.exchange.delivered
-        if isinstance(m, Quote)
+        if isinstance(m, PriceQuote)
     }
     accepted = [
         quotes[m.deal, m.to, m.of] for m in place.exchange.delivered if isinstance(m, Accepted)

@@ -20,7 +20,7 @@ from bursar.report.formatting import amount, span
 from bursar.report.plan_table import ROWS, describe, plan_to_dict, print_plan
 
 
-def proposal(**how: object) -> bursar.Proposal:
+def proposal(**how: object) -> bursar.Quote:
     """Of a bag of forty tasks of one to seven times ten seconds on sixty-four processors."""
     goal = bursar.Goal(**how.pop("goal", {}))  # type: ignore[arg-type]
     runtime: Any = how.pop("runtime", 10.0)
@@ -32,7 +32,7 @@ def proposal(**how: object) -> bursar.Proposal:
     return bursar.plan(campaign, site)
 
 
-def printed(shown: bursar.Proposal, width: int = 80) -> str:
+def printed(shown: bursar.Quote, width: int = 80) -> str:
     """The table in a terminal of so many columns."""
     text = io.StringIO()
     print_plan(shown.campaign, shown.front, shown.choice, Console(file=text, width=width))
@@ -161,7 +161,7 @@ def test_the_plan_as_json_is_the_curve() -> None:
     assert blind["front"][0]["slots"][0]["duration_s"] is None
 
 
-def plan_to_dict_of(shown: bursar.Proposal) -> dict[str, Any]:
+def plan_to_dict_of(shown: bursar.Quote) -> dict[str, Any]:
     """As JSON, there and back: with nothing in it that JSON lacks."""
     told = plan_to_dict(shown.campaign, shown.front, shown.choice)
     back: dict[str, Any] = json.loads(json.dumps(told, allow_nan=False))

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from bursar.api.strategy_forecast import dynamic_plan
 from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.dispatch.journal import read_journal
 from bursar.model.allocation import AllocationLoss
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.matching import Brokering, Matching
 from bursar.model.money import Refusal
+from bursar.model.plan import Plan
 from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.status import SiteStatus
@@ -207,9 +208,15 @@ def carried_out(
     wanted = campaign(*tasks, backoff=backoff)
     settings = Brokering(refresh=0.2, **how)
     all_facts = tuple(site.facts for site in sites.values())
-    plan = dynamic_plan(all_facts, "broker")
+    plan = Plan.on_the_way("SU", "broker")
+    policy = SupplyPolicy(kind="matched", brokering=settings)
     with RunFolder.create(
-        tmp_path, wanted, all_facts, argv=[], name="r", brokering=settings
+        tmp_path,
+        wanted,
+        all_facts,
+        argv=[],
+        name="r",
+        policy=policy,
     ) as folder:
         write_plan(folder, {}, plan)
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bursar.api.quote import Quote
 from bursar.api.running import RUNS
-from bursar.api.strategy_forecast import StrategyForecast, prospect
+from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.forecast import Forecast
 from bursar.market.lease import Lease
@@ -32,8 +33,8 @@ class AmendmentForecast:
         The goal after the amendment.
     elapsed, spent
         Seconds and currency units so far.
-    prospect
-        Forecast of the run's strategy; None for a run by a plan.
+    quote
+        Quote of the run's strategy; None for a run by a plan.
     finish, cost
         Expected end, seconds from the run's begin, and cost of the whole run, currency units;
         None when unknown.
@@ -47,23 +48,23 @@ class AmendmentForecast:
     elapsed: float
     spent: float
     currency: str
-    prospect: StrategyForecast | None = None
+    quote: Quote | None = None
     finish: float | None = None
     cost: float | None = None
 
     @property
     def feasible(self) -> bool:
         """Whether the goal should be met."""
-        if self.prospect is not None:
-            return self.prospect.feasible
+        if self.quote is not None:
+            return self.quote.feasible
         late = _over(self.finish, self.goal.deadline)
         return not late and not _over(self.cost, self.goal.budget)
 
     @property
     def reason(self) -> str:
         """The reason in one line."""
-        if self.prospect is not None:
-            return self.prospect.reason
+        if self.quote is not None:
+            return self.quote.reason
         parts = []
         if self.finish is not None:
             parts.append(f"should end {self.finish:.4g} s from its begin")
@@ -74,7 +75,7 @@ class AmendmentForecast:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``bursar amend --json`` prints; the keys are in the documentation."""
-        offers = [] if self.prospect is None else self.prospect.to_dict()["counter_offers"]
+        offers = [] if self.quote is None else self.quote.to_dict()["counter_offers"]
         return {
             "run": self.run,
             "deadline_s": self.goal.deadline,
@@ -93,8 +94,8 @@ class AmendmentForecast:
         """Print the reason and the counter-offers."""
         from bursar.report.plan_table import print_choice
 
-        offers = () if self.prospect is None else self.prospect.counter_offers
-        note = "" if self.prospect is None else self.prospect.expectation
+        offers = () if self.quote is None else self.quote.counter_offers
+        note = "" if self.quote is None else self.quote.note
         print_choice(self.feasible, self.reason, offers, self.currency, note=note)
 
 
@@ -195,7 +196,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             spent=lambda: spent,
             epoch=record.incarnations[0][0] if record.incarnations else time.time(),
         )
-        prospects = prospect(campaign, record.info.sites, record.info.strategy, past=past)
+        quote = quote_strategy(campaign, record.info.sites, record.info.policy, past=past)
         return AmendmentForecast(
             run=name,
             folder=record.folder.path,
@@ -203,9 +204,9 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             elapsed=elapsed,
             spent=spent,
             currency=plan.currency,
-            prospect=prospects,
-            finish=prospects.makespan,
-            cost=prospects.cost,
+            quote=quote,
+            finish=quote.makespan,
+            cost=quote.cost,
         )
     forecast = Forecast(campaign.workflow, plan)
     for outcome in record.outcomes:

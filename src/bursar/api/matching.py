@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bursar.api.planning import resolve_campaign
-from bursar.api.replica_lookup import locate_replicas
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.matchmaking.broker import ResourceBroker
@@ -139,6 +138,29 @@ def match(
         for tasks in group_alike_tasks(_asked_for(campaign, task))
     )
     return Matches(campaign=campaign.name, kinds=kinds)
+
+
+def locate_replicas(
+    brokering: Brokering | None, campaign: Campaign
+) -> Mapping[str, Sequence[Replica]]:
+    """
+    Return the replicas of all logical files that a campaign's tasks read, by name.
+
+    Raises
+    ------
+    InputError
+        When the catalogue cannot be read.
+    """
+    if brokering is None or brokering.catalogue is None:
+        return {}
+    names = {name for task in campaign.workflow.tasks for name in task.data}
+    if not names:
+        return {}
+    from bursar.replicas.catalogue import Catalogue
+
+    # One question for all names; a catalogue that is only read must be there.
+    with Catalogue(brokering.catalogue, make=False) as catalogue:
+        return catalogue.locate_all(names)
 
 
 def broker_now(

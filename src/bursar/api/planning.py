@@ -1,13 +1,13 @@
-"""Planning of a campaign on given sites, which ends in a proposal."""
+"""Planning of a campaign on given sites, which ends in a quote."""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bursar.api.brokering import suitable
-from bursar.api.proposal import Proposal
+from bursar.api.quote import Quote
 from bursar.api.site_resolution import Sites, on_offer, resolve_sites
+from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
 from bursar.broker.trading import advance_start_options, price_sites
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
@@ -28,7 +28,7 @@ def plan(
     limits: SearchLimits | None = None,
     on_progress: OnProgress | None = None,
     moment: float | None = None,
-) -> Proposal:
+) -> Quote:
     """
     Plan a campaign: time against cost, before anything starts.
 
@@ -55,7 +55,7 @@ def plan(
 
     Returns
     -------
-    Proposal
+    Quote
         The trade-off curve, its lower bounds, and the plan the goal picks.
         In a notebook it shows itself as a chart.
 
@@ -69,11 +69,11 @@ def plan(
     from bursar.planning.trade_off_solver import trade_off
 
     campaign = resolve_campaign(campaign)
-    facts = suitable(campaign, on_offer(resolve_sites(sites)))
+    facts = suitable_sites(campaign, on_offer(resolve_sites(sites)))
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
-    proposals: list[Proposal] = []
+    quotes: list[Quote] = []
     # Prices depend on when processors are bought: each way to book is planned by itself, and the
     # best kept.
     for offered in _offered(facts, moment):
@@ -91,12 +91,12 @@ def plan(
                 on_progress=on_progress,
             )
         except InputError:
-            if not proposals:
+            if not quotes:
                 raise
             continue  # what begins later need not hold every task
         choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
-        proposals.append(Proposal(campaign=campaign, front=front, choice=choice))
-    return min(proposals, key=_badness(proposals, campaign.goal))
+        quotes.append(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+    return min(quotes, key=_badness(quotes, campaign.goal))
 
 
 def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tuple[SiteFacts, ...]]:
@@ -111,21 +111,19 @@ def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tup
             yield price_sites(facts, moment or 0.0, ahead=ahead)
 
 
-def _badness(
-    proposals: Sequence[Proposal], goal: Goal
-) -> Callable[[Proposal], tuple[bool, float, float]]:
-    """Return a sort key that orders proposals by the goal; proposals without a plan come last."""
-    if len(proposals) == 1:
-        return lambda proposal: (False, 0.0, 0.0)
-    plans = [proposal.chosen for proposal in proposals if proposal.chosen is not None]
+def _badness(quotes: Sequence[Quote], goal: Goal) -> Callable[[Quote], tuple[bool, float, float]]:
+    """Return a sort key that orders quotes by the goal; quotes without a plan come last."""
+    if len(quotes) == 1:
+        return lambda quote: (False, 0.0, 0.0)
+    plans = [quote.chosen for quote in quotes if quote.chosen is not None]
     dearest = max((plan.cost or 0.0 for plan in plans), default=0.0) or 1.0
     longest = max((plan.makespan or 0.0 for plan in plans), default=0.0) or 1.0
     weight = goal.trade_off
     if weight is None:
         weight = 0.0 if goal.deadline is None else 1.0
 
-    def order(proposal: Proposal) -> tuple[bool, float, float]:
-        plan = proposal.chosen
+    def order(quote: Quote) -> tuple[bool, float, float]:
+        plan = quote.chosen
         if plan is None or plan.cost is None or plan.makespan is None:
             return plan is None, math.inf, math.inf
         cost, time = plan.cost / dearest, plan.makespan / longest

@@ -18,8 +18,8 @@ from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan as make_plan
 from bursar.api.running import RUNS
 from bursar.api.simulator import RecordedConditions, Simulator
-from bursar.api.strategy_forecast import choose_strategy
-from bursar.broker.strategies import POLICIES, Named, Policy
+from bursar.broker.policy_choice import PolicyRequest, choose_policy
+from bursar.broker.strategies import POLICIES, Policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.pricing import Calendar
@@ -217,38 +217,37 @@ class _ReplaySimulator:
 
     def as_it_was(self) -> tuple[Policy | None, dict[str, Any]]:
         """Return the run's policy, None if that has no name, and the simulated figures."""
-        info = self._record.info
-        if info.strategy is not None:
-            return info.strategy, self._simulator(info.strategy).carry_out(None, {})
-        if info.dynamic or info.brokering is not None:
-            return None, self._simulator(None).carry_out(None, {})
+        policy = self._record.info.policy
+        if policy.kind != "planned":
+            return policy.strategy, self._simulator(self._campaign).carry_out(policy, None, {})
         proposal, plan = self._record.planned
-        return "planned", self._simulator(None).carry_out(plan, proposal)
+        return "planned", self._simulator(self._campaign).carry_out(policy, plan, proposal)
 
     def under(self, policy: Policy) -> dict[str, Any] | None:
-        """Return a policy's outcome; None where the policy cannot be simulated."""
-        strategy: Named | None = None
-        campaign = self._campaign
-        if policy != "planned":
-            strategy, campaign = choose_strategy(campaign, self._grid.sites, policy)
-        if strategy is not None:
-            return self._simulator(strategy).carry_out(None, {})
+        """Return a policy's outcome; None where the campaign cannot be run under the policy."""
+        wanted = PolicyRequest(
+            strategy=None if policy == "planned" else policy,
+            provisioning="planned" if policy == "planned" else None,
+            out_of_reach=self._record.info.out_of_reach,
+        )
+        try:
+            decision = choose_policy(self._campaign, self._grid.sites, wanted)
+        except InputError:
+            return None  # its jobs ask for what the broker alone can give
+        campaign, chosen = decision.campaign, decision.policy
+        if chosen.kind == "economy":
+            return self._simulator(campaign).carry_out(chosen, None, {})
         if any(task.runtime is None for task in campaign.workflow.tasks):
             return None
-        proposal = make_plan(campaign, self._grid.sites, moment=self._epoch)
-        plan = proposal.chosen or proposal.nearest()
-        return self._simulator(None, campaign).carry_out(plan, proposal.to_dict())
+        quote = make_plan(campaign, self._grid.sites, moment=self._epoch)
+        followed = quote.plan_to_follow()
+        return self._simulator(campaign).carry_out(chosen, followed, quote.to_dict())
 
-    def _simulator(self, strategy: Named | None, campaign: Campaign | None = None) -> Simulator:
-        info = self._record.info
+    def _simulator(self, campaign: Campaign) -> Simulator:
         return Simulator(
-            campaign or self._campaign,
+            campaign,
             self._grid,
             ExecutionUncertainty(),
-            strategy=strategy,
-            out_of_reach=info.out_of_reach,
-            brokering=info.brokering,
-            dynamic=info.dynamic and strategy is None,
             recorded=RecordedConditions(
                 work=self._work, overheads=self._overheads, epoch=self._epoch
             ),

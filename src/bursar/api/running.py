@@ -5,27 +5,31 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from bursar.api.brokering import choose_brokering, suitable
 from bursar.api.loops import run_outside_loop
-from bursar.api.match_proposal import MatchProposal, look_for_matches
-from bursar.api.planning import plan as make_plan
-from bursar.api.planning import resolve_campaign
-from bursar.api.proposal import Proposal
-from bursar.api.replica_lookup import locate_replicas
+from bursar.api.matching import locate_replicas
+from bursar.api.planning import plan, resolve_campaign
+from bursar.api.quote import Quote
+from bursar.api.quoting import PlanMaker, quote_policy
 from bursar.api.result import RunResult
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.api.strategy_forecast import StrategyForecast, choose_strategy, dynamic_plan, prospect
+from bursar.broker.policy_choice import (
+    PolicyRequest,
+    ProvisioningMode,
+    SupplyPolicy,
+    choose_policy,
+)
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
-from bursar.model.errors import Infeasible, InputError
+from bursar.model.errors import InputError
 from bursar.model.matching import Brokering
 from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
+from bursar.planning.policy import Method, Scheduler
 from bursar.runs.data_mover import check_storages
 from bursar.runs.folder import RunFolder
 from bursar.runs.payments import allowance_of
@@ -39,31 +43,18 @@ BOOK = Path("bursar.book")
 """File of the book, unless another is named."""
 
 
-class GoalOutOfReach(Infeasible):
-    """
-    The goal cannot be met, and nothing was started.
-
-    Attributes
-    ----------
-    proposal
-        Proposal, with the counter-offers.
-    """
-
-    def __init__(self, proposal: Proposal | StrategyForecast | MatchProposal) -> None:
-        super().__init__(proposal.reason)
-        self.proposal = proposal
-
-
 def run(
     campaign: Campaign | str | Path,
     sites: Sites = None,
     *,
     processors: int | None = None,
-    provisioning: Literal["planned", "dynamic"] | None = None,
+    provisioning: ProvisioningMode | None = None,
     strategy: Named | None = None,
     out_of_reach: OutOfReach = "fit",
     broker: Brokering | None = None,
     catalogue: str | Path | None = None,
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
     account: str | None = None,
     book: str | Path | None = None,
     oversubscribe: bool = False,
@@ -83,12 +74,12 @@ def run(
     sites
         A sites file or the sites; None: this machine.
     processors
-        Lease exactly so many; None: as the goal picks.
+        Number of processors that the plan leases; None: as the goal picks.
     provisioning
         ``"planned"``: what a plan buys is reserved. ``"dynamic"``: a pool acquires and releases
-        processors as there is work for them (DRP), by the rules of the sites file. None: the
-        latter where a site has a batch scheduler, or is another Bursar, and nothing else says
-        how, else a plan.
+        processors as there is work for them (DRP), by the rules of the sites file. None: as
+        :func:`bursar.broker.policy_choice.choose_policy` decides. The other ways depend on what
+        queues will do, and can only be simulated.
     strategy
         Brings the jobs of a bag to the sites one by one, by deadline and budget, see
         :mod:`bursar.broker.strategies`; a workflow is planned by the trade-off it stands
@@ -99,9 +90,11 @@ def run(
         ``"refuse"`` to start any more.
     broker
         Match each job to a site by its requirements and rank, and how; None: only where
-        tasks ask for what the broker alone can give, see :mod:`bursar.api.brokering`.
+        tasks ask for what the broker alone can give, see :mod:`bursar.broker.policy_choice`.
     catalogue
         File of the replica catalogue, for tasks that read or register logical files.
+    method, scheduler
+        Methods that search for and place what a plan buys; see :func:`bursar.plan`.
     account
         User of a book who pays (see ``bursar ledger``). What the run may come to, the lesser
         of its budget and what allocation and quota leave, is set aside there before work
@@ -144,79 +137,90 @@ def run(
             hint="--replay SCALE runs stand-ins that take the recorded times",
         )
     _check_sites(facts)
-    allowed = campaign if payer is None else _within_account(campaign, facts, payer)
-    brokering = choose_brokering(
-        campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
+    wanted = PolicyRequest(
+        provisioning=provisioning,
+        strategy=strategy,
+        out_of_reach=out_of_reach,
+        brokering=broker,
+        catalogue=catalogue,
+        processors=processors,
     )
-    # Where processors come from queues nobody knows when, a plan's reservations cannot be kept: a
-    # pool takes what it gets.
-    if provisioning is None and brokering is None and strategy is None and processors is None:
-        queued = any(site.batch is not None or site.remote is not None for site in facts)
-        provisioning = "dynamic" if queued else None
-    if provisioning == "dynamic":
-        _check_dynamic(strategy, brokering, processors)
-        # A pool asks any of its sites for processors, so that each must suit every task.
-        facts = suitable(campaign, facts)
-    elif brokering is None:
-        facts = suitable(campaign, facts)
-        if processors is None:
-            strategy, campaign = choose_strategy(campaign, facts, strategy)
-            allowed = replace(campaign, goal=replace(campaign.goal, budget=allowed.goal.budget))
-        elif strategy is not None:
-            raise InputError("a strategy leases processors as it goes", where="processors")
-    proposal: Proposal | StrategyForecast | MatchProposal
-    if brokering is not None:
-        if any(task.data or task.registers for task in campaign.workflow.tasks):
-            check_storages(facts)
-        proposal = look_for_matches(allowed, facts, brokering, locate_replicas(brokering, allowed))
-        chosen = dynamic_plan(facts, f"broker, {brokering.choice}")
-        if not proposal.feasible and not anyway:
-            raise GoalOutOfReach(proposal)
-    elif strategy is not None:
-        customer = None if payer is None else payer.account
-        with known_owners(customer) as owners:
-            trading = CampaignTrader(facts, epoch=time.time(), owners=owners)
-            proposal = prospect(allowed, facts, strategy, trading)
-        chosen = dynamic_plan(facts, strategy, proposal.makespan, proposal.cost)
-        if not proposal.feasible and not anyway:
-            raise GoalOutOfReach(proposal)
-        if progress:
-            print(proposal.expectation, file=sys.stderr)
-    else:
-        dynamic = provisioning == "dynamic"
-        # Planned for what is free, the run begins at once; else it would wait until other runs have
-        # ended.
-        free = facts if processors or dynamic or oversubscribe else _free_now(campaign, facts)
-        # What the account holds bounds the cost; only a stated budget is there to be spent.
-        planned = _planned(campaign, free, processors, dynamic=dynamic)
-        # Only then with the account's limit as a budget, which the planner may spend.
-        if _is_dearer(planned, allowed.goal.budget):
-            planned = _planned(allowed, free, processors, dynamic=dynamic)
-        if planned.chosen is None and not anyway:
-            # Before a folder is made: nothing of a run that was never begun stays behind.
-            raise GoalOutOfReach(planned)
-        proposal, chosen = planned, planned.chosen or planned.nearest()
-        if provisioning == "dynamic":
-            chosen = dynamic_plan(facts, "dynamic", chosen.makespan, chosen.cost)
+    decision = choose_policy(campaign, facts, wanted)
+    policy, campaign, facts = decision.policy, decision.campaign, decision.sites
+    if policy.kind in _FORECAST_ONLY:
+        raise InputError(
+            f'"{policy.kind}" depends on what queues will do, which only a simulation knows',
+            where="provisioning",
+            hint="see what would happen with bursar simulate",
+        )
+    if any(task.data or task.registers for task in campaign.workflow.tasks):
+        check_storages(facts)
+
+    def make_plan(wanted: Campaign, quick: bool) -> Quote:
+        if quick:
+            # HEFT is enough to say what to expect; the pool decides by itself.
+            expected = plan(wanted, facts, method="heft")
+            return expected if expected.feasible else plan(wanted, facts)
+        # Planned for what is free, the run begins at once; else it would wait until other runs
+        # have ended.
+        free = facts if processors or oversubscribe else _free_now(wanted, facts)
+        return plan(wanted, free, processors=processors, method=method, scheduler=scheduler)
+
+    # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
+    allowed = campaign if payer is None else _within_account(campaign, facts, payer)
+    follows_plan = policy.kind in ("planned", "pool")
+    customer = None if payer is None else payer.account
+    quote = _quoted(policy, campaign if follows_plan else allowed, facts, make_plan, customer)
+    if _is_dearer(quote, allowed.goal.budget):
+        quote = _quoted(policy, allowed, facts, make_plan, customer)
+    if not anyway:
+        # Before a folder is made: nothing of a run that was never begun stays behind.
+        quote.check_goal()
+    if progress and quote.note:
+        print(quote.note, file=sys.stderr)
+    chosen = quote.plan_to_follow()
     created = RunFolder.create(
         Path(runs),
         allowed,
         facts,
         argv=list(argv),
         name=name,
-        strategy=strategy,
-        out_of_reach=out_of_reach,
-        brokering=brokering,
-        dynamic=provisioning == "dynamic",
+        policy=policy,
         payer=payer,
         oversubscribe=oversubscribe,
     )
     with created as folder:
         # Within the context: a run folder without its plan cannot be resumed, and must not stay
         # behind.
-        write_plan(folder, proposal.to_dict(), chosen)
+        write_plan(folder, quote.to_dict(), chosen)
         _make_initial_files(folder, allowed)
-    return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
+    return _carry_out(
+        folder,
+        allowed,
+        chosen,
+        progress=progress,
+        anyway=anyway,
+    )
+
+
+def _quoted(
+    policy: SupplyPolicy,
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    make_plan: PlanMaker,
+    customer: str | None,
+) -> Quote:
+    """Quote a campaign on real sites; an economy asks their owners, who know the customer."""
+    copies = locate_replicas(policy.brokering, campaign)
+    if policy.kind != "economy":
+        return quote_policy(policy, campaign, sites, make_plan, copies=copies)
+    with known_owners(customer) as owners:
+        trading = CampaignTrader(sites, epoch=time.time(), owners=owners)
+        return quote_policy(policy, campaign, sites, make_plan, copies=copies, trading=trading)
+
+
+_FORECAST_ONLY = ("best-effort", "queued", "either")
+"""Policies that depend on a forecast of queues, and so can be simulated only."""
 
 
 def resume(
@@ -348,37 +352,11 @@ def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts
     return tuple(found)
 
 
-def _is_dearer(planned: Proposal, budget: float | None) -> bool:
-    """Whether no plan was found, or the plan's cost is unknown or above the budget."""
-    if budget is None or planned.campaign.goal.budget == budget:
+def _is_dearer(quote: Quote, budget: float | None) -> bool:
+    """Whether the goal was refused, or the expected cost is unknown or above the budget."""
+    if budget is None or quote.campaign.goal.budget == budget:
         return False
-    cost = None if planned.chosen is None else planned.chosen.cost
-    return cost is None or cost > budget
-
-
-def _planned(
-    campaign: Campaign, facts: Sequence[SiteFacts], processors: int | None, *, dynamic: bool
-) -> Proposal:
-    """Make a plan; only a quick one where a pool will run the tasks without following any plan."""
-    if dynamic:
-        quick = make_plan(campaign, facts, method="heft")
-        # HEFT is enough to say what to expect; the pool decides by itself.
-        if quick.chosen is not None:
-            return quick
-    return make_plan(campaign, facts, processors=processors)
-
-
-def _check_dynamic(
-    strategy: Named | None, brokering: Brokering | None, processors: int | None
-) -> None:
-    others = {
-        "a strategy leases processors": strategy,
-        "the broker sends these jobs": brokering,
-        "a pool leases processors": processors,
-    }
-    for what, given in others.items():
-        if given is not None:
-            raise InputError(f"{what} as it goes", where="provisioning")
+    return not quote.feasible or quote.cost is None or quote.cost > budget
 
 
 def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:

@@ -6,17 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.brokering import asked_of_broker, choose_brokering, suitable
 from bursar.api.loops import run_outside_loop
-from bursar.api.match_proposal import look_for_matches
-from bursar.api.planning import plan as make_plan
-from bursar.api.planning import resolve_campaign
-from bursar.api.replica_lookup import locate_replicas
-from bursar.api.running import RUNS, GoalOutOfReach
+from bursar.api.matching import locate_replicas
+from bursar.api.planning import plan, resolve_campaign
+from bursar.api.quote import Quote
+from bursar.api.quoting import quote_policy
+from bursar.api.running import RUNS
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.api.strategy_forecast import choose_strategy, prospect
-from bursar.broker.provisioning_mode import ProvisioningMode
+from bursar.broker.policy_choice import (
+    PolicyRequest,
+    ProvisioningMode,
+    SupplyPolicy,
+    choose_policy,
+)
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
@@ -77,7 +80,7 @@ def simulate(
     campaign: Campaign | str | Path,
     sites: Sites = None,
     *,
-    provisioning: ProvisioningMode = "planned",
+    provisioning: ProvisioningMode | None = None,
     strategy: Named | None = None,
     out_of_reach: OutOfReach = "fit",
     broker: Brokering | None = None,
@@ -108,11 +111,9 @@ def simulate(
         section 5). ``"queued"``: all are put into the queues at once, each to start after its
         parents (the competitor of its section 7). ``"either"``: whichever of the first and
         these two is expected to serve the goal best, by what can be known at the begin.
+        None: as for :func:`bursar.run`.
     strategy
-        Takes the place of all these: the jobs of a bag are brought to the sites one by one
-        as a deadline-and-budget strategy says (Nimrod/G), see
-        :mod:`bursar.broker.strategies`; a workflow is planned by the trade-off it stands
-        for. None: with ``"planned"``, as :func:`bursar.run` does.
+        See :func:`bursar.run`.
     out_of_reach
         With a strategy, once the goal goes out of reach; see :func:`bursar.run`.
     broker, catalogue
@@ -142,27 +143,23 @@ def simulate(
         When the run could not go on.
     """
     campaign = resolve_campaign(campaign)
-    facts = resolve_sites(sites)
-    brokering = None
-    if provisioning != "planned":
-        needed = "--choice and its like" if broker is not None else asked_of_broker(campaign)
-        if needed:
-            raise InputError(f"{needed}: the broker sends these jobs", where="provisioning")
-    else:
-        brokering = choose_brokering(
-            campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
-        )
-    facts = tuple(_as_simulated(site) for site in facts)
-    grid = SimulatedGrid(suitable(campaign, facts) if brokering is None else facts)
+    wanted = PolicyRequest(
+        provisioning=provisioning,
+        strategy=strategy,
+        out_of_reach=out_of_reach,
+        brokering=broker,
+        catalogue=catalogue,
+        processors=processors,
+    )
+    # Decided on the real sites, as for a run; from here on they are simulated.
+    decision = choose_policy(campaign, resolve_sites(sites), wanted)
+    policy, campaign = decision.policy, decision.campaign
+    grid = SimulatedGrid(tuple(_as_simulated(site) for site in decision.sites))
     chance = chance or ExecutionUncertainty()
     ExecutionModel(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
-    if brokering is None and (
-        strategy is not None or (provisioning == "planned" and processors is None)
-    ):
-        strategy, campaign = choose_strategy(campaign, grid.sites, strategy)
     work: dict[int, float] | None = None
     if chance.hidden:
-        if strategy is None:
+        if policy.kind != "economy":
             raise InputError(
                 "only a strategy can do without runtimes, for a bag of tasks: "
                 "name one with --strategy",
@@ -175,44 +172,26 @@ def simulate(
         chance,
         method=method,
         scheduler=scheduler,
-        strategy=strategy,
-        out_of_reach=out_of_reach,
-        brokering=brokering,
-        copies=locate_replicas(brokering, campaign),
-        dynamic=provisioning == "dynamic",
+        copies=locate_replicas(policy.brokering, campaign),
         recorded=RecordedConditions(work=work),
         progress=progress,
     )
 
+    def make_plan(wanted: Campaign, quick: bool) -> Quote:
+        if policy.kind == "queued":
+            return _quote_queues(simulator)
+        how = "heft" if quick else method
+        return plan(wanted, grid.sites, processors=processors, method=how, scheduler=scheduler)
+
     def carry_out() -> dict[str, Any]:
-        plan: Plan | None = None
-        proposal: dict[str, Any] = {}
-        if brokering is not None:
-            matched = look_for_matches(campaign, grid.sites, brokering, simulator.copies)
-            proposal = matched.to_dict()
-            if not matched.feasible and not anyway:
-                raise GoalOutOfReach(matched)
-        elif strategy is not None:
-            prospects = prospect(campaign, grid.sites, strategy, simulated=True)
-            proposal = prospects.to_dict()
-            if not prospects.feasible and not anyway:
-                raise GoalOutOfReach(prospects)
-        elif provisioning == "dynamic":
-            pass  # the pool decides as it goes
-        elif provisioning == "queued":
-            plan = _queued(simulator)
-        elif provisioning != "best-effort":
-            proposed = make_plan(
-                campaign, grid.sites, processors=processors, method=method, scheduler=scheduler
-            )
-            proposal, plan = proposed.to_dict(), proposed.chosen
-            if plan is None:
-                if not anyway and provisioning == "planned":
-                    raise GoalOutOfReach(proposed)
-                plan = proposed.nearest()
-            if provisioning == "either":
-                plan = _best(campaign.goal, plan, simulator)
-        return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
+        quote = quote_policy(policy, campaign, grid.sites, make_plan, copies=simulator.copies)
+        if not anyway and policy.kind != "either":  # the queues may meet what no plan does
+            quote.check_goal()
+        followed, kind = quote.plan_to_follow(), policy
+        if policy.kind == "either":
+            kind, followed = _best(campaign.goal, followed, simulator)
+        told = quote.to_dict()
+        return simulator.carry_out(kind, followed, told, name=name, runs=Path(runs), argv=argv)
 
     return Simulation(run_outside_loop(carry_out))
 
@@ -232,30 +211,36 @@ def _as_simulated(site: SiteFacts) -> SiteFacts:
     return replace(site, kind="simulated", batch=None, background=BackgroundLoad(policy="easy"))
 
 
-def _queued(simulator: Simulator) -> Plan:
+def _quote_queues(simulator: Simulator) -> Quote:
     plan = simulator.queued()
     if plan is None:
         raise BursarError("not every task gets a start from the queues that they promise to keep")
-    return plan
+    return Quote(
+        campaign=simulator.campaign,
+        currency=plan.currency,
+        reason="each task starts when the queues promise now",
+        makespan=plan.makespan,
+        cost=plan.cost,
+        chosen=plan,
+    )
 
 
-def _best(goal: Goal, plan: Plan, simulator: Simulator) -> Plan | None:
-    """Return the most promising way: the plan, the queues' plan, or None for best effort."""
+def _best(goal: Goal, plan: Plan, simulator: Simulator) -> tuple[SupplyPolicy, Plan]:
+    """Return the most promising way of a plan, the queues' plan, and best effort."""
     # In this order, since min() keeps the first of equals: reservations are more certain than
     # queues.
-    candidates: list[tuple[Plan | None, float | None, float | None]] = [
-        (plan, plan.makespan, plan.cost)
-    ]
+    candidates = [(SupplyPolicy(kind="planned"), plan)]
     queued = simulator.queued()
     if queued is not None:
-        candidates.append((queued, queued.makespan, queued.cost))
-    candidates.append((None, *simulator.expected()))
-    fastest = min((m for _, m, _ in candidates if m), default=1.0)
-    cheapest = min((c for _, _, c in candidates if c), default=1.0)
+        candidates.append((SupplyPolicy(kind="queued"), queued))
+    candidates.append((SupplyPolicy(kind="best-effort"), simulator.best_effort()))
+    expected = [(plan.makespan, plan.cost) for _, plan in candidates]
+    fastest = min((m for m, _ in expected if m), default=1.0)
+    cheapest = min((c for _, c in expected if c), default=1.0)
 
-    def value(candidate: tuple[Plan | None, float | None, float | None]) -> tuple[float, ...]:
+    def value(candidate: tuple[SupplyPolicy, Plan]) -> tuple[float, ...]:
         """Return a sort key as :mod:`bursar.planning.plan_choice` does; unknown is worst."""
-        _, makespan, cost = candidate
+        makespan, cost = candidate[1].makespan, candidate[1].cost
         time = math.inf if makespan is None else makespan
         money = math.inf if cost is None else cost
         missed = (goal.deadline is not None and time > goal.deadline) + (
@@ -266,4 +251,4 @@ def _best(goal: Goal, plan: Plan, simulator: Simulator) -> Plan | None:
             return (missed, weight * money / cheapest + (1 - weight) * time / fastest)
         return (missed, money, time) if goal.deadline is not None else (missed, time, money)
 
-    return min(candidates, key=value)[0]
+    return min(candidates, key=value)

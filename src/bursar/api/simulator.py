@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bursar.api.replanning import replanner
-from bursar.api.strategy_forecast import dynamic_plan
 from bursar.broker.dynamic_scheduler import DynamicScheduler
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.just_in_time import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
-from bursar.broker.strategies import Named, OutOfReach
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
@@ -78,13 +77,6 @@ class Simulator:
         Spread of runtimes about their estimates, and share of failures.
     method, scheduler
         Methods for plans made on the way, see :func:`bursar.plan`.
-    strategy
-        Brings the jobs of a bag to the sites, where there is no plan; None: best effort.
-    out_of_reach
-        Behaviour of the strategy once not all jobs can be done.
-    brokering
-        How the resource broker brings the jobs to the sites, where there is no plan and no
-        strategy; None: best effort.
     copies
         Replicas of logical files at the begin, by name.
     recorded
@@ -101,19 +93,11 @@ class Simulator:
         *,
         method: Method = "auto",
         scheduler: Scheduler = "heft",
-        strategy: Named | None = None,
-        out_of_reach: OutOfReach = "fit",
-        brokering: Brokering | None = None,
-        dynamic: bool = False,
         copies: Mapping[str, Sequence[Replica]] | None = None,
         recorded: RecordedConditions | None = None,
         progress: bool = False,
     ) -> None:
         self.recorded = recorded or RecordedConditions()
-        self.strategy = strategy
-        self.out_of_reach: OutOfReach = out_of_reach
-        self.brokering = brokering
-        self.dynamic = dynamic
         self.copies = copies or {}
         self.campaign = campaign
         self.grid = grid
@@ -122,14 +106,17 @@ class Simulator:
         self.scheduler: Scheduler = scheduler
         self.progress = progress
 
-    def expected(self) -> tuple[float | None, float | None]:
+    def best_effort(self) -> Plan:
         """
-        Return the expected makespan and cost of best effort.
+        Return the expected makespan and cost of best effort, without places for tasks.
 
         Other users submit the jobs of the week before, and estimates are exact.
         """
-        summary, _ = self._undisturbed()._simulate(None, {}, "expected")
-        return summary["makespan_s"] if _is_whole(summary) else None, summary["cost"]
+        summary, _ = self._undisturbed()._simulate(_BEST_EFFORT, None, {}, "expected")
+        makespan = summary["makespan_s"] if _is_whole(summary) else None
+        return Plan.on_the_way(
+            self.grid.sites[0].currency, str(_BEST_EFFORT), makespan, summary["cost"]
+        )
 
     def queued(self) -> Plan | None:
         """
@@ -138,7 +125,7 @@ class Simulator:
         Tasks start when best effort would start them if no other job came; as they are
         reserved, no later job delays them. None when there is no such plan.
         """
-        summary, records = self._undisturbed()._simulate(None, {}, "none")
+        summary, records = self._undisturbed()._simulate(_BEST_EFFORT, None, {}, "none")
         if not _is_whole(summary):
             return None
         tasks = self.campaign.workflow.tasks
@@ -149,6 +136,7 @@ class Simulator:
 
     def carry_out(
         self,
+        policy: SupplyPolicy,
         plan: Plan | None,
         proposal: dict[str, Any],
         *,
@@ -157,16 +145,21 @@ class Simulator:
         argv: Sequence[str] = (),
     ) -> dict[str, Any]:
         """
-        Return the key figures of a run by a plan; without a plan, by best effort.
+        Return the key figures of a run under a policy.
 
         Parameters
         ----------
+        policy
+            Policy that brings processors to the tasks.
+        plan
+            Plan to follow, or the expectations where the policy decides on the way; None: nothing
+            is expected.
         proposal
-            Proposal that the plan was picked from, as a dictionary.
+            Quote of the run, as a dictionary.
         name, runs, argv
             Name, parent folder and command line of the run; without a name nothing is kept.
         """
-        summary, _ = self._simulate(plan, proposal, "log", name, runs, argv)
+        summary, _ = self._simulate(policy, plan, proposal, "log", name, runs, argv)
         return summary
 
     def _undisturbed(self) -> "Simulator":
@@ -176,6 +169,7 @@ class Simulator:
 
     def _simulate(
         self,
+        policy: SupplyPolicy,
         plan: Plan | None,
         proposal: dict[str, Any],
         arrivals: Arrivals,
@@ -192,13 +186,13 @@ class Simulator:
             overheads=self.recorded.overheads,
         )
         brokerage = None
-        if plan is None and self.brokering is not None:
-            brokerage = self._brokerage(sites, self.brokering)
+        if policy.brokering is not None:
+            brokerage = self._brokerage(sites, policy.brokering)
         surroundings = RunEnvironment(
             sites=sites,
             loop=partial(VirtualLoop, self.recorded.epoch),
-            just_in_time=None if self.dynamic else self._supply(sites, plan, brokerage),
-            pool=_pool() if self.dynamic else None,
+            just_in_time=self._supply(sites, policy, brokerage),
+            pool=_pool() if policy.kind == "pool" else None,
             lifespan=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
             replan=self._replan(sites),
@@ -213,12 +207,7 @@ class Simulator:
             refresh=_refresh(campaign, plan),
             amendable=False,
         )
-        plan_used = plan or dynamic_plan(
-            grid.sites,
-            self._kind_of(None),
-            proposal.get("expected_finish_s"),
-            proposal.get("expected_cost"),
-        )
+        plan_used = plan or Plan.on_the_way(grid.sites[0].currency, str(policy))
         # Of kind simulated, so that nobody resumes it on real sites.
         kept = tuple(replace(site, kind="simulated", slots=None) for site in grid.sites)
         with _place(runs, name) as (base, called):
@@ -228,10 +217,7 @@ class Simulator:
                 kept,
                 argv=list(argv),
                 name=called,
-                strategy=None if plan is not None else self.strategy,
-                out_of_reach=self.out_of_reach,
-                brokering=self.brokering if plan is None else None,
-                dynamic=self.dynamic,
+                policy=policy,
             )
             with made as folder:
                 write_plan(folder, proposal, plan_used)
@@ -244,7 +230,7 @@ class Simulator:
                 progress=self.progress,
             )
             records = read_run(folder).journal.records
-        summary["provisioning"] = self._kind_of(plan)
+        summary["provisioning"] = str(policy)
         summary["simulated"] = True
         # Only against a log are there other users whose waits could have changed.
         others = grid.others(sites, summary["makespan_s"] or 0.0) if arrivals == "log" else {}
@@ -276,33 +262,24 @@ class Simulator:
         )
 
     def _supply(
-        self, sites: dict[str, SimulatedSite], plan: Plan | None, brokerage: RunBroker | None
+        self, sites: dict[str, SimulatedSite], policy: SupplyPolicy, brokerage: RunBroker | None
     ) -> DynamicScheduler | None:
         """Return the scheduler that sends jobs one by one; None where a plan is followed."""
-        if plan is not None:
-            return None
         if brokerage is not None:
             return brokerage.supply
-        if self.strategy is None:
+        if policy.kind == "best-effort":
             return _just_in_time(self.campaign, sites)
+        if policy.strategy is None:
+            return None
         facts = [site.facts for site in sites.values()]
         return EconomyScheduler(
             self.campaign.workflow.tasks,
             facts,
             self.campaign.goal,
-            self.strategy,
-            out_of_reach=self.out_of_reach,
+            policy.strategy,
+            out_of_reach=policy.out_of_reach,
             retry=self.campaign.retry,
         )
-
-    def _kind_of(self, plan: Plan | None) -> str:
-        if plan is not None:
-            return "queued" if plan.algorithm == _QUEUED else "planned"
-        if self.dynamic:
-            return "dynamic"
-        if self.brokering is not None:
-            return f"broker, {self.brokering.choice}"
-        return "best-effort" if self.strategy is None else self.strategy
 
     def _delay(self) -> Delay | None:
         facts = {site.name: site for site in self.grid.sites}
@@ -318,6 +295,9 @@ class Simulator:
             method=self.method,
             scheduler=self.scheduler,
         )
+
+
+_BEST_EFFORT = SupplyPolicy(kind="best-effort")
 
 
 def _pool() -> "PilotPool":
@@ -376,9 +356,6 @@ def _refresh(campaign: Campaign, plan: Plan | None) -> float:
     return max(1.0, makespan / 200)
 
 
-_QUEUED = "queued"
-
-
 def _is_whole(summary: Mapping[str, Any]) -> bool:
     return bool(summary["succeeded"] == summary["tasks"])
 
@@ -415,7 +392,7 @@ def _plan_of(
         cost=None if None in costs else math.fsum(c for c in costs if c is not None),
         currency=sites[0].currency,
         utilisation=1.0,
-        algorithm=_QUEUED,
+        algorithm="queued",
     )
 
 

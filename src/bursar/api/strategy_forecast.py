@@ -2,151 +2,39 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from bursar.api.offers import SLOWER, firm_offer, start_up, with_margins
+from bursar.api.quote import Quote
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.feasibility import GoalFeasibility
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
 from bursar.broker.trading import CampaignTrader
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
-from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.planning.plan_choice import GoalCounterOffer
 from bursar.report.formatting import amount, span
 
-WEIGHTS: dict[Named, float | None] = {
-    "time": 0.0,
-    "conservative-time": 0.0,
-    "cost": 1.0,
-    "cost-time": 1.0,
-    "none": None,
-    "adaptive": None,
-}
-"""The trade-off that a strategy stands for, where a workflow is planned instead."""
 
-
-class StrategyForecast:
-    """
-    Forecast of what a strategy does for a goal.
-
-    Parameters
-    ----------
-    campaign
-        Campaign to run.
-    strategy
-        Name of the strategy.
-    currency
-        Currency of the sites.
-    outlook
-        Feasibility under any strategy; None where no durations are known.
-    rehearsed
-        Simulated result of this strategy with the estimated durations; None: unknown.
-    counter_offers
-        Counter-offers in place of a goal that is out of reach.
-    """
-
-    def __init__(
-        self,
-        campaign: Campaign,
-        strategy: Named,
-        currency: str,
-        outlook: GoalFeasibility | None,
-        rehearsed: StrategySimulationResult | None = None,
-        counter_offers: tuple[GoalCounterOffer, ...] = (),
-    ) -> None:
-        self.campaign = campaign
-        self.strategy: Named = strategy
-        self.currency = currency
-        self.outlook = outlook
-        self.rehearsed = rehearsed
-        self.counter_offers = counter_offers
-
-    @property
-    def makespan(self) -> float | None:
-        """Expected end of the last job, seconds from the run's begin; None when unknown."""
-        return None if self.rehearsed is None else self.rehearsed.finish
-
-    @property
-    def cost(self) -> float | None:
-        """Expected cost of the whole run, currency units; None when unknown."""
-        return None if self.rehearsed is None else self.rehearsed.cost
-
-    @property
-    def feasible(self) -> bool:
-        """Whether all jobs fit, as far as anything is known."""
-        return self.outlook is None or self.outlook.feasible
-
-    @property
-    def reason(self) -> str:
-        """The reason in one line."""
-        if self.outlook is None:
-            return f"by the {self.strategy} strategy; how long jobs take is not known yet"
-        if self.outlook.feasible:
-            return f"by the {self.strategy} strategy: {self.outlook}"
-        return str(self.outlook).partition(";")[0]
-
-    @property
-    def expectation(self) -> str:
-        """Expected end and cost in words."""
-        if self.rehearsed is None:
-            return "expected end and cost: unknown until the first jobs have ended"
-        expected = self.rehearsed
-        text = f"expected: end {span(expected.finish)} from the begin"
-        text += f", cost {amount(expected.cost, self.currency)}"
-        if not expected.is_whole:
-            text += f", {expected.done} of {expected.left} jobs left"
-        return text
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints; the keys are in the documentation."""
-        from bursar.report.plan_table import offer_to_dict
-
-        goal = self.campaign.goal
-        return {
-            "campaign": self.campaign.name,
-            "tasks": len(self.campaign.workflow.tasks),
-            "currency": self.currency,
-            "goal": {
-                "deadline_s": goal.deadline,
-                "budget": goal.budget,
-                "trade_off": goal.trade_off,
-            },
-            "strategy": self.strategy,
-            "feasible": self.feasible,
-            "reason": self.reason,
-            "expected_finish_s": self.makespan,
-            "expected_cost": self.cost,
-            "expected_jobs": None if self.rehearsed is None else self.rehearsed.done,
-            "counter_offers": [offer_to_dict(offer) for offer in self.counter_offers],
-        }
-
-    def print(self) -> None:
-        """Print the reason and the counter-offers."""
-        from bursar.report.plan_table import print_choice
-
-        print_choice(
-            self.feasible, self.reason, self.counter_offers, self.currency, note=self.expectation
-        )
-
-
-def prospect(
+def quote_strategy(
     campaign: Campaign,
     sites: Sequence[SiteFacts],
-    strategy: Named,
+    policy: SupplyPolicy,
     trading: CampaignTrader | None = None,
     past: ResumeState | None = None,
     *,
     simulated: bool = False,
-) -> StrategyForecast:
+) -> Quote:
     """
-    Forecast what a strategy does, from what is known.
+    Quote what a strategy would do for a goal, from what is known.
 
     Parameters
     ----------
+    policy
+        Policy that names the strategy.
     past
         Present state of the run; None: it has not begun.
     trading
@@ -160,19 +48,47 @@ def prospect(
     InputError
         When there is a budget and a price is unknown, or the currency is another one.
     """
+    strategy = policy.strategy
+    assert strategy is not None
     _check_money(sites, campaign.goal)
     past = past or NOTHING_YET
     outlook = _economy(campaign, sites, strategy, campaign.goal, trading).outlook(past)
     currency = sites[0].currency
+    unknown = Quote(
+        campaign=campaign,
+        policy=policy,
+        currency=currency,
+        reason=f"by the {strategy} strategy; how long jobs take is not known yet",
+        note="expected end and cost: unknown until the first jobs have ended",
+    )
     if outlook is None:
-        return StrategyForecast(campaign, strategy, currency, None)
+        return unknown
     starting = {site.name: 0.0 if simulated else start_up(site) for site in sites}
     epoch = None if trading is None else trading.epoch
-    rehearsed = simulate_strategy(campaign, sites, strategy, campaign.goal, past, starting, epoch)
+    expected = simulate_strategy(campaign, sites, strategy, campaign.goal, past, starting, epoch)
     offers: tuple[GoalCounterOffer, ...] = ()
+    reason = f"by the {strategy} strategy: {outlook}"
     if not outlook.feasible:
+        reason = str(outlook).partition(";")[0]
         offers = _offers(campaign, sites, strategy, past, outlook, starting, trading)
-    return StrategyForecast(campaign, strategy, currency, outlook, rehearsed, offers)
+    quote = replace(unknown, feasible=outlook.feasible, reason=reason, counter_offers=offers)
+    if expected is None:
+        return quote
+    return replace(
+        quote,
+        makespan=expected.finish,
+        cost=expected.cost,
+        jobs=expected.done,
+        note=_in_words(expected, currency),
+    )
+
+
+def _in_words(expected: StrategySimulationResult, currency: str) -> str:
+    text = f"expected: end {span(expected.finish)} from the begin"
+    text += f", cost {amount(expected.cost, currency)}"
+    if not expected.is_whole:
+        text += f", {expected.done} of {expected.left} jobs left"
+    return text
 
 
 def simulate_strategy(
@@ -269,60 +185,6 @@ NOTHING_YET = ResumeState(
     clock=lambda: 0.0,
     spent=lambda: 0.0,
 )
-
-
-def choose_strategy(
-    campaign: Campaign, sites: Sequence[SiteFacts], strategy: Named | None
-) -> tuple[Named | None, Campaign]:
-    """
-    Decide whether a strategy sends the jobs to sites while they run, or a plan made before.
-
-    A workflow is always planned; a named strategy then only sets the trade-off of its goal. A bag
-    of tasks uses the named strategy. Without a name, a bag with a deadline or a budget uses
-    "adaptive", if there are several sites and all lease and release processors at any time.
-
-    Returns
-    -------
-    tuple
-        The strategy, None: make a plan; and the campaign, with the goal to plan for.
-    """
-    is_bag = campaign.workflow.is_bag
-    if strategy is not None:
-        if not is_bag:
-            weight = WEIGHTS[strategy]
-            goal = campaign.goal
-            if weight is not None and goal.trade_off is None:
-                goal = replace(goal, trade_off=weight)
-            return None, replace(campaign, goal=goal)
-        return strategy, campaign
-    limited = campaign.goal.deadline is not None or campaign.goal.budget is not None
-    # A strategy buys job by job, which neither a shared queue nor advertised slots allow.
-    open_ended = all(_is_open_ended(site) for site in sites)
-    if is_bag and limited and open_ended and len(sites) > 1:
-        return "adaptive", campaign
-    return None, campaign
-
-
-def dynamic_plan(
-    sites: Sequence[SiteFacts],
-    algorithm: str,
-    makespan: float | None = None,
-    cost: float | None = None,
-) -> Plan:
-    """Return the plan of a run that decides on the way: only expectations, and no purchases."""
-    return Plan(
-        purchases=(),
-        placements=(),
-        makespan=makespan,
-        cost=cost,
-        currency=sites[0].currency,
-        utilisation=None,
-        algorithm=algorithm,
-    )
-
-
-def _is_open_ended(site: SiteFacts) -> bool:
-    return not site.is_shared and site.kind != "advertised"
 
 
 def _check_money(sites: Sequence[SiteFacts], goal: Goal) -> None:

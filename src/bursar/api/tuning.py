@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from bursar.api.matching import locate_replicas
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.broker.policy_choice import PolicyRequest, choose_policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.matching import RankWeights
+from bursar.model.matching import Brokering, RankWeights
 from bursar.model.network import Topology
 from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
@@ -133,7 +135,7 @@ def tune_rank(
     *,
     campaign: Campaign | None = None,
     topology: Topology | None = None,
-    replicas: Sequence[Replica] = (),
+    catalogue: str | Path | None = None,
     choice: str = "best",
     every: float = EVERY,
     jobs: int = JOBS,
@@ -154,8 +156,9 @@ def tune_rank(
         a file of 1 GB, of which there is one copy.
     topology
         The network, with a node for each site; None: by the links of the sites.
-    replicas
-        Copies of the files that the campaign's tasks read; those elsewhere do not count.
+    catalogue
+        File of the replica catalogue with the copies of the files that the campaign's tasks read;
+        copies at other sites do not count.
     choice
         Rule by which sites are chosen; those that do not go by the rank are refused.
     every
@@ -180,9 +183,7 @@ def tune_rank(
         raise InputError(f"jobs: at least 10 are needed to tell a mean, got {jobs}")
     if choice == "random":
         raise InputError('choice: "random" does not go by the rank')
-    names = {site.name for site in facts}
-    here = tuple(replica for replica in replicas if replica.site in names)
-    kinds, copies = _usual(facts) if campaign is None else (_kinds(campaign, here), here)
+    kinds, copies = _usual(facts) if campaign is None else _like(campaign, facts, choice, catalogue)
     grid = DataGrid(sites=facts, replicas=copies, topology=topology)
     queues = Clusters([site for site in facts if _has_queue(site)])
     # The age of the index is what the weights have to make up for.
@@ -230,6 +231,18 @@ def _usual(sites: Sequence[SiteFacts]) -> tuple[tuple[GridJobClass, ...], tuple[
         for name, site in zip(names, holders, strict=True)
     )
     return kinds, copies
+
+
+def _like(
+    campaign: Campaign, sites: Sequence[SiteFacts], choice: str, catalogue: str | Path | None
+) -> tuple[tuple[GridJobClass, ...], tuple[Replica, ...]]:
+    """Return kinds of job like a campaign's tasks, and the copies at the sites of their files."""
+    wanted = PolicyRequest(brokering=Brokering(choice=choice), catalogue=catalogue)
+    policy = choose_policy(campaign, sites, wanted).policy
+    names = {site.name for site in sites}
+    found = locate_replicas(policy.brokering, campaign).values()
+    here = tuple(replica for replicas in found for replica in replicas if replica.site in names)
+    return _kinds(campaign, here), here
 
 
 def _kinds(campaign: Campaign, replicas: Sequence[Replica]) -> tuple[GridJobClass, ...]:

@@ -1,9 +1,9 @@
 """Loads the campaign and the sites that a command line names."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
@@ -11,7 +11,79 @@ from bursar.model.matching import Brokering
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
+if TYPE_CHECKING:
+    from bursar.cli.campaign_options import CampaignOptions
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedCampaign:
+    """
+    What a command line asks to be carried out.
+
+    Parameters
+    ----------
+    campaign
+        Campaign with the goal of the command line.
+    sites
+        Sites to carry the campaign out on.
+    broker
+        How jobs are to be matched to sites; None: nothing is stated.
+    """
+
+    campaign: Campaign
+    sites: tuple[SiteFacts, ...]
+    broker: Brokering | None
+
+
+def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
+    """
+    Read the campaign and the sites that the options of a command name.
+
+    Raises
+    ------
+    InputError
+        Naming the file and place, or the option, that is wrong.
+    """
+    campaign = load_campaign(
+        path,
+        deadline=options.deadline,
+        budget=options.budget,
+        trade_off=options.trade_off,
+        runtime=options.runtime,
+        replay_scale=None if options.replay is None else _scale(options.replay),
+        size_scale=options.size_scale,
+    )
+    sites = load_sites(options.sites)
+    broker = brokering(
+        choice=options.choice,
+        alpha=options.alpha,
+        beta=options.beta,
+        weights=options.weights,
+        refresh=options.refresh,
+        rank_by=options.rank_by,
+        seed=options.seed,
+    )
+    campaign = by_factors(
+        campaign,
+        sites,
+        options.deadline_factor,
+        options.budget_factor,
+        given=(options.deadline, options.budget),
+    )
+    return AskedCampaign(campaign=campaign, sites=sites, broker=broker)
+
+
+def _scale(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(
+            f'expected a factor for the recorded runtimes, got "{text}"',
+            where="--replay",
+            hint="to replay a past run, leave the CAMPAIGN out",
+        ) from None
 
 
 def load_campaign(

@@ -7,6 +7,7 @@ import typer
 
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.model.matching import CHOICES
+from bursar.planning.policy import Method, Scheduler
 
 CampaignPath = Annotated[
     Path,
@@ -19,7 +20,12 @@ CampaignPath = Annotated[
 ]
 SitesPath = Annotated[
     Path | None,
-    typer.Option("--sites", metavar="FILE", help="Sites file. Default: this machine alone."),
+    typer.Option(
+        "--sites",
+        metavar="FILE",
+        help="Sites file. In simulated time, sites without a log of their own are idle. "
+        "Default: this machine alone.",
+    ),
 ]
 Deadline = Annotated[
     str | None,
@@ -58,6 +64,22 @@ SizeScale = Annotated[
     float,
     typer.Option(
         "--size-scale", metavar="SCALE", help="With --replay: factor for the recorded file sizes."
+    ),
+]
+PlanMethod = Annotated[
+    Method,
+    typer.Option(
+        "--method",
+        help="Method that searches for the processors to buy.",
+        rich_help_panel="Search",
+    ),
+]
+PlanScheduler = Annotated[
+    Scheduler,
+    typer.Option(
+        "--scheduler",
+        help="Rule that places tasks on the processors bought.",
+        rich_help_panel="Search",
     ),
 ]
 STRATEGY = "By deadline and budget"

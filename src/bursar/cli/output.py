@@ -44,16 +44,16 @@ class CampaignResult(Protocol):
 
 def print_outcome(make: Callable[[], CampaignResult], *, as_json: bool) -> NoReturn:
     """Makes and prints a campaign's result or, for a goal out of reach, the alternatives."""
-    from bursar.api.running import GoalOutOfReach
+    from bursar.api.quote import GoalOutOfReach
     from bursar.report.tables import print_summary
 
     try:
         result = make()
     except GoalOutOfReach as out_of_reach:
         if as_json:
-            print_json(out_of_reach.proposal.to_dict())
+            print_json(out_of_reach.quote.to_dict())
         else:
-            out_of_reach.proposal.print()
+            out_of_reach.quote.print()
         raise typer.Exit(out_of_reach.exit_status) from None
     if as_json:
         print_json(result.to_dict())

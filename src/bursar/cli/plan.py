@@ -10,6 +10,8 @@ from bursar.cli.options import (
     Budget,
     CampaignPath,
     Deadline,
+    PlanMethod,
+    PlanScheduler,
     Processors,
     Replay,
     Runtime,
@@ -17,7 +19,6 @@ from bursar.cli.options import (
     SizeScale,
     TradeOff,
 )
-from bursar.planning.policy import Method, Scheduler
 
 INFEASIBLE = 3
 WRONG = 1
@@ -36,18 +37,8 @@ def plan_campaign(
     trade_off: TradeOff = None,
     runtime: Runtime = None,
     processors: Processors = None,
-    method: Annotated[
-        Method,
-        typer.Option(
-            help="Method that searches for the processors to buy.", rich_help_panel="Search"
-        ),
-    ] = "auto",
-    scheduler: Annotated[
-        Scheduler,
-        typer.Option(
-            help="Rule that places tasks on the processors bought.", rich_help_panel="Search"
-        ),
-    ] = "heft",
+    method: PlanMethod = "auto",
+    scheduler: PlanScheduler = "heft",
     population: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
@@ -129,7 +120,7 @@ def plan_campaign(
         seed=seed,
     )
     with PlanProgress(facts[0].currency) as progress:
-        proposal = plan(
+        quote = plan(
             loaded,
             facts,
             processors=processors,
@@ -140,15 +131,15 @@ def plan_campaign(
             on_progress=progress,
         )
     if html is not None:
-        proposal.save(html)
+        quote.save(html)
         print_note(f"wrote {html}")
     if as_json:
-        print_json(proposal.to_dict())
+        print_json(quote.to_dict())
     else:
-        proposal.print()
+        quote.print()
     if check:
-        _check(proposal.check(), len(proposal.front.options))
-    if proposal.chosen is None:
+        _check(quote.check(), len(quote.front.options))
+    if quote.chosen is None:
         raise typer.Exit(INFEASIBLE)
 
 

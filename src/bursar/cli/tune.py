@@ -14,7 +14,6 @@ from bursar.model.errors import InputError
 if TYPE_CHECKING:
     from bursar.api.tuning import OnProgress, RankTuning
     from bursar.model.campaign import Campaign
-    from bursar.model.replica import Replica
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +82,7 @@ def tune_weights(
             _seconds(load, "--load"),
             campaign=wanted,
             topology=None if topology is None else read_topology(topology),
-            replicas=_replicas(wanted, catalogue),
+            catalogue=catalogue,
             choice=choice,
             every=_seconds(refresh, "--refresh"),
             jobs=jobs,
@@ -121,23 +120,6 @@ def _campaign(path: Path, runtime: str | None) -> "Campaign":
         replay_scale=None,
         size_scale=1.0,
     )
-
-
-def _replicas(campaign: "Campaign | None", catalogue: Path | None) -> "list[Replica]":
-    """Copies of what the tasks read."""
-    if campaign is None:
-        return []
-    names = sorted({name for task in campaign.workflow.tasks for name in task.data})
-    if not names:
-        return []
-    if catalogue is None:
-        raise InputError(f'"{names[0]}" is read, and there is no catalogue', where="--catalogue")
-    if not catalogue.is_file():
-        raise InputError(f"no file {catalogue}", where="--catalogue")
-    from bursar.replicas.catalogue import Catalogue
-
-    with Catalogue(catalogue) as opened:
-        return [copy for copies in opened.locate_all(names).values() for copy in copies]
 
 
 def _show(tuning: "RankTuning") -> None:

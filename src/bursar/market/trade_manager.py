@@ -22,7 +22,7 @@ from bursar.market.negotiation.posted import PostedBuyer
 from bursar.market.negotiation.selling import BuyerSide
 from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderBuyer
-from bursar.market.trade_messages import Quote, TradeMessage
+from bursar.market.trade_messages import PriceQuote, TradeMessage
 from bursar.model.money import Micros
 
 SideT = TypeVar("SideT", bound=NegotiationSide)
@@ -77,7 +77,7 @@ class TradeManager:
             ).open(now)
         )
 
-    def quotes(self, deal: str, now: float) -> tuple[Quote, ...]:
+    def quotes(self, deal: str, now: float) -> tuple[PriceQuote, ...]:
         """Return quotes that hold now, the cheapest first; of equal ones the earliest start."""
         quotes = [
             side.quote
@@ -91,7 +91,7 @@ class TradeManager:
             )
         )
 
-    def accept(self, quote: Quote, now: float) -> tuple[TradeMessage, ...]:
+    def accept(self, quote: PriceQuote, now: float) -> tuple[TradeMessage, ...]:
         """Accept a quote; do nothing when the quote has lapsed."""
         side = self._sides.get((quote.deal, quote.sender))
         if not isinstance(side, PostedBuyer) or side.quote != quote:

@@ -100,7 +100,7 @@ class RequestQuote(TradeMessage, frozen=True, kw_only=True):
     template: DealTemplate
 
 
-class Quote(TradeMessage, frozen=True, kw_only=True):
+class PriceQuote(TradeMessage, frozen=True, kw_only=True, tag="quote"):
     """States a price that holds if accepted before ``expires`` (seconds since the epoch)."""
 
     terms: Terms
@@ -284,7 +284,7 @@ class InformOutcome(TradeMessage, frozen=True, kw_only=True):
 
 AnyMessage = (
     RequestQuote
-    | Quote
+    | PriceQuote
     | Offer
     | CounterOffer
     | FinalOffer

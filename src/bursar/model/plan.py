@@ -98,6 +98,21 @@ class Plan:
     utilisation: float | None
     algorithm: str
 
+    @classmethod
+    def on_the_way(
+        cls, currency: str, algorithm: str, makespan: float | None = None, cost: float | None = None
+    ) -> "Plan":
+        """Return the plan of a run that decides on the way: expectations, and no purchases."""
+        return cls(
+            purchases=(),
+            placements=(),
+            makespan=makespan,
+            cost=cost,
+            currency=currency,
+            utilisation=None,
+            algorithm=algorithm,
+        )
+
     @property
     def processors(self) -> int:
         """Processors bought, over all purchases."""

@@ -4,7 +4,14 @@ import secrets
 from typing import Any
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.trade_messages import Accept, AnyMessage, Confirm, Quote, Reject, RequestQuote
+from bursar.market.trade_messages import (
+    Accept,
+    AnyMessage,
+    Confirm,
+    PriceQuote,
+    Reject,
+    RequestQuote,
+)
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, format_amount
 from bursar.remote.async_client import AsyncServiceClient
@@ -37,7 +44,7 @@ async def purchase(
     }
     template = DealTemplate(processors=processors, seconds=seconds, currency=site.currency)
     quote = _only(await client.trade(RequestQuote(**about, number=1, template=template)))
-    if not isinstance(quote, Quote):
+    if not isinstance(quote, PriceQuote):
         raise InputError(_refusal(quote), where=site.name)
     # A quote that is not accepted expires and costs nothing.
     if most is not None and quote.terms.amount > most:

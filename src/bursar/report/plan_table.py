@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.plan import Purchase
 from bursar.planning.front import ParetoFront, PlanBounds, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
@@ -27,7 +27,6 @@ def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> 
 
     The keys are listed in the documentation, under JSON.
     """
-    goal = campaign.goal
     chosen = None
     if choice.option is not None:
         chosen = {"index": front.options.index(choice.option), **option_to_dict(choice.option)}
@@ -35,11 +34,7 @@ def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> 
         "campaign": campaign.name,
         "tasks": len(campaign.workflow.tasks),
         "currency": front.currency,
-        "goal": {
-            "deadline_s": goal.deadline,
-            "budget": goal.budget,
-            "trade_off": goal.trade_off,
-        },
+        "goal": goal_to_dict(campaign.goal),
         "method": front.method,
         "scheduler": front.scheduler,
         "evaluations": front.evaluations,
@@ -52,6 +47,11 @@ def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> 
         "reason": choice.reason,
         "counter_offers": [offer_to_dict(offer) for offer in choice.counter_offers],
     }
+
+
+def goal_to_dict(goal: Goal) -> dict[str, float | None]:
+    """Return a goal's limits as JSON: seconds, currency units, weight of cost."""
+    return {"deadline_s": goal.deadline, "budget": goal.budget, "trade_off": goal.trade_off}
 
 
 def option_to_dict(option: PlanOption) -> dict[str, Any]:

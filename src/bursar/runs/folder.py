@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.dispatch.atomic_file import write_atomically
 from bursar.model.campaign import Campaign
@@ -87,6 +88,19 @@ class RunManifest(msgspec.Struct, kw_only=True):
     oversubscribe: bool = False
     finished: float | None = None
 
+    @property
+    def policy(self) -> SupplyPolicy:
+        """Policy that brings processors to the run's tasks."""
+        if self.brokering is not None:
+            return SupplyPolicy(kind="matched", brokering=self.brokering)
+        if self.dynamic:
+            return SupplyPolicy(kind="pool")
+        if self.strategy is not None:
+            return SupplyPolicy(
+                kind="economy", strategy=self.strategy, out_of_reach=self.out_of_reach
+            )
+        return SupplyPolicy()
+
 
 class RunFolder:
     """
@@ -136,10 +150,7 @@ class RunFolder:
         *,
         argv: list[str],
         name: str | None = None,
-        strategy: Named | None = None,
-        out_of_reach: OutOfReach = "fit",
-        brokering: Brokering | None = None,
-        dynamic: bool = False,
+        policy: SupplyPolicy | None = None,
         payer: Payer | None = None,
         oversubscribe: bool = False,
     ) -> "Iterator[RunFolder]":
@@ -156,6 +167,7 @@ class RunFolder:
         BursarError
             When the folder cannot be written.
         """
+        policy = policy or SupplyPolicy()
         run = cls(base / (name or _fresh_name(campaign.name)))
         if name is not None and (not _SAFE.fullmatch(name) or name in {".", ".."}):
             raise InputError(f'a run is named by letters, digits, ".", "_" and "-", got "{name}"')
@@ -182,10 +194,10 @@ class RunFolder:
                     tasks=len(campaign.workflow.tasks),
                     sites=list(sites),
                     argv=argv,
-                    strategy=strategy,
-                    out_of_reach=out_of_reach,
-                    brokering=brokering,
-                    dynamic=dynamic,
+                    strategy=policy.strategy,
+                    out_of_reach=policy.out_of_reach,
+                    brokering=policy.brokering,
+                    dynamic=policy.kind == "pool",
                     payer=payer,
                     oversubscribe=oversubscribe,
                 )

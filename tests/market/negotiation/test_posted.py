@@ -9,7 +9,7 @@ from bursar.market.trade_messages import (
     Cancel,
     Confirm,
     Expire,
-    Quote,
+    PriceQuote,
     Reject,
     RequestQuote,
     TradeMessage,
@@ -67,7 +67,7 @@ def test_a_quote_can_be_asked_for_again_after_it_expired() -> None:
     again = RequestQuote(**HEAD, number=2, template=WANTED)
     quote = only(owner.receive(again, NOW + 700))
 
-    assert isinstance(quote, Quote)
+    assert isinstance(quote, PriceQuote)
     assert quote.expires == NOW + 1_300
     assert isinstance(only(owner.receive(Accept(**HEAD, number=3, of=1), NOW + 701)), Reject)
     accept = Accept(**HEAD, number=4, of=quote.number)

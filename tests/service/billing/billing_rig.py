@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.trade_messages import Accept, Confirm, Quote, RequestQuote, TradeMessage
+from bursar.market.trade_messages import Accept, Confirm, PriceQuote, RequestQuote, TradeMessage
 from bursar.model.site import SiteFacts
 from bursar.service.billing import ServiceBilling
 from bursar.service.config import MarketSettings, UserSettings
@@ -140,7 +140,7 @@ class Shop:
             latest=self.now + start + seconds,
         )
         quote = self.say(user, RequestQuote(**about, number=1, template=template))
-        if not isinstance(quote, Quote):
+        if not isinstance(quote, PriceQuote):
             return quote
         answer = self.say(user, Accept(**about, number=2, of=quote.number))
         return answer.agreement if isinstance(answer, Confirm) else answer

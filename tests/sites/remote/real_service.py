@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bursar.model.outcome import Outcome
 from tests.service.service_process import Served
 
 from bursar.dispatch.wire import Hello
@@ -13,6 +12,7 @@ from bursar.engine.worker_link import WorkerLink
 from bursar.model.allocation import Allocation
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import RemoteEndpoint, SiteFacts
+from bursar.model.task import Outcome
 from bursar.sites.remote.remote_site import RemoteSite
 from bursar.worker.launch import Endpoint
 

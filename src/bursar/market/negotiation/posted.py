@@ -13,7 +13,7 @@ from bursar.market.trade_messages import (
     Cancel,
     Confirm,
     Expire,
-    Quote,
+    PriceQuote,
     Reject,
     TradeMessage,
 )
@@ -64,7 +64,7 @@ class PostedOwner(OwnerSide):
             return self._refuse(message, terms.reason)
         expires = now + self.seller.validity
         self.seller.hold(self.deal, self.customer, terms, expires, now)
-        quote = self._make(Quote, self.customer, terms=terms, expires=expires)
+        quote = self._make(PriceQuote, self.customer, terms=terms, expires=expires)
         self._terms, self._number, self._expires = terms, quote.number, expires
         self.state = "quoted"
         return (quote,)
@@ -100,7 +100,7 @@ class PostedBuyer(BuyerSide):
         super().__init__(me, deal, (owner,), template)
         self.owner = owner
         self.limit = limit
-        self.quote: Quote | None = None
+        self.quote: PriceQuote | None = None
         self._waits_for = 0
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
@@ -119,7 +119,7 @@ class PostedBuyer(BuyerSide):
 
     def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
-            case Quote() if self.state == "asked":
+            case PriceQuote() if self.state == "asked":
                 return self._quoted(message, now)
             case Confirm() if self.state == "accepted" and self.quote is not None:
                 return self._agree(message)
@@ -140,7 +140,7 @@ class PostedBuyer(BuyerSide):
     def _is_deal(self, agreement: Agreement) -> bool:
         return self.quote is not None and agreement.terms == self.quote.terms
 
-    def _quoted(self, message: Quote, now: float) -> tuple[TradeMessage, ...]:
+    def _quoted(self, message: PriceQuote, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(message, message.terms.currency)
         if foreign is not None:
             return foreign

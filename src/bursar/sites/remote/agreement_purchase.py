@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from bursar.market.agreement import DealTemplate, Terms
 from bursar.market.trade_manager import TradeManager
-from bursar.market.trade_messages import Quote, Reject, TradeMessage
+from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.remote.async_client import AsyncServiceClient
@@ -106,7 +106,7 @@ class ServicePurchaser:
         finally:
             self._manager.forget(deal)
 
-    async def _accept(self, pilot: Allocation, quote: Quote) -> PurchaseRecord:
+    async def _accept(self, pilot: Allocation, quote: PriceQuote) -> PurchaseRecord:
         terms = quote.terms
         self._check_price(pilot, terms)
         # On disk before the acceptance is sent: after a kill, the next process finds the agreement

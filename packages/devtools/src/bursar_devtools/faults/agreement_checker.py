@@ -14,7 +14,7 @@ from bursar.market.trade_messages import (
     CallForBids,
     InformOutcome,
     Offer,
-    Quote,
+    PriceQuote,
     RequestQuote,
     TradeMessage,
 )
@@ -117,7 +117,7 @@ class AgreementChecker:
         if price not in known and price not in self.prices_now():
             self._wrong(user, f"is told the price {price}, expected {known[-1]}")
 
-    def quoted(self, user: str, quote: Quote, known: Sequence[float]) -> None:
+    def quoted(self, user: str, quote: PriceQuote, known: Sequence[float]) -> None:
         """Check the unit price of a quote against the possible prices, at the question and now."""
         self.posted(user, quote.terms.unit_price, known)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from bursar.market.agreement import Agreement
 from bursar.market.negotiation.bargaining import Concession
-from bursar.market.trade_messages import Confirm, Quote, Reject, TradeMessage
+from bursar.market.trade_messages import Confirm, PriceQuote, Reject, TradeMessage
 from bursar.model.money import Micros
 from bursar_papers.market.customer import MarketCustomer
 from bursar_papers.market.market_simulation import COST_SHARE, MarketSimulation
@@ -65,7 +65,7 @@ def _take_quote(
     quotes = [
         q
         for q in heard
-        if isinstance(q, Quote) and q.to == customer.name and _per_job(place, q) <= limit
+        if isinstance(q, PriceQuote) and q.to == customer.name and _per_job(place, q) <= limit
     ]
     if not quotes:
         return
@@ -94,7 +94,7 @@ def _options(
     return found
 
 
-def _per_job(place: MarketSimulation, quote: Quote) -> float:
+def _per_job(place: MarketSimulation, quote: PriceQuote) -> float:
     return quote.terms.amount * place.setting.seconds / quote.terms.seconds
 
 
@@ -181,7 +181,7 @@ def _note(
 ) -> None:
     """Record quoted prices, and owners that refuse: a sold lot stays sold."""
     for message in said:
-        if isinstance(message, Quote):
+        if isinstance(message, PriceQuote):
             customer.heard[lot, message.sender] = _per_job(place, message)
         elif isinstance(message, Reject) and message.to == customer.name and message.of == 1:
             # Above any limit, so that this owner is not asked again for this lot.

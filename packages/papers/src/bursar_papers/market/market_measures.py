@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from bursar.market.accounts import Accounts
 from bursar.market.statements import reconcile, rows_between
-from bursar.market.trade_messages import Quote
+from bursar.market.trade_messages import PriceQuote
 from bursar.model.money import MICROS, from_micros
 from bursar.model.resource_profile import ResourceProfile
 from bursar_papers.market import buying, selling
@@ -238,7 +238,7 @@ def mean_quotes(place: MarketSimulation) -> dict[tuple[float, str], float]:
     found: dict[tuple[float, str], list[float]] = defaultdict(list)
     seconds = place.setting.seconds
     for message in place.exchange.delivered:
-        if isinstance(message, Quote):
+        if isinstance(message, PriceQuote):
             # A quote does not say when it was made; it expires a fixed time later.
             asked = message.expires - place.owners[message.sender].validity - BEGIN
             found[asked // seconds * seconds + seconds, message.sender].append(

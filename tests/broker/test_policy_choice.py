@@ -1,11 +1,16 @@
-"""When the resource broker brings a campaign's jobs to sites, and what it cannot go with."""
+"""Which policy brings processors to a campaign's tasks, and what cannot be asked together."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bursar.api.brokering import choose_brokering, suitable
-from bursar.api.simulating import simulate
+from bursar.broker.policy_choice import (
+    PolicyRequest,
+    SupplyPolicy,
+    choose_policy,
+    suitable_sites,
+)
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering, Matching
@@ -26,6 +31,11 @@ def campaign(*tasks: Task, goal: Goal | None = None) -> Campaign:
     return Campaign(name="c", workflow=Workflow(tasks), goal=goal or Goal())
 
 
+def policy_of(work: Campaign, sites: tuple[SiteFacts, ...] = SITES, **wanted: Any) -> SupplyPolicy:
+    """Return the policy for a campaign on sites."""
+    return choose_policy(work, sites, PolicyRequest(**wanted)).policy
+
+
 @pytest.mark.parametrize(
     "matching",
     [
@@ -38,14 +48,14 @@ def campaign(*tasks: Task, goal: Goal | None = None) -> Campaign:
     ],
 )
 def test_jobs_that_ask_what_only_the_broker_gives_are_brokered(matching: Matching) -> None:
-    assert choose_brokering(campaign(Task(id="t", matching=matching)), SITES, None) == Brokering()
+    assert policy_of(campaign(Task(id="t", matching=matching))).brokering == Brokering()
 
 
 def test_plain_jobs_are_not_brokered_unless_asked_for() -> None:
     plain = campaign(Task(id="t"))
 
-    assert choose_brokering(plain, SITES, None) is None
-    assert choose_brokering(plain, SITES, Brokering(choice="best")) == Brokering(choice="best")
+    assert policy_of(plain) == SupplyPolicy()
+    assert str(policy_of(plain, brokering=Brokering(choice="best"))) == "broker, best"
 
 
 def test_jobs_with_the_same_requirements_and_a_goal_are_planned() -> None:
@@ -54,9 +64,9 @@ def test_jobs_with_the_same_requirements_and_a_goal_are_planned() -> None:
     other = campaign(Task(id="t", matching=LINUX), Task(id="u", matching=IRIX), goal=goal)
     some = campaign(Task(id="t"), Task(id="u", matching=LINUX), goal=goal)
 
-    assert choose_brokering(same, SITES, None) is None
-    assert choose_brokering(other, SITES, None) is not None
-    assert choose_brokering(some, SITES, None) is not None
+    assert policy_of(same).kind != "matched"
+    assert policy_of(other).kind == "matched"
+    assert policy_of(some).kind == "matched"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +74,6 @@ def test_jobs_with_the_same_requirements_and_a_goal_are_planned() -> None:
     [
         (Task(id="t", matching=Matching(rank="1")), None, "a rank: the broker sends these jobs"),
         (Task(id="t", data=("f",)), None, "logical files: the broker sends these jobs"),
-        (Task(id="t", matching=LINUX), None, "requirements: the broker sends"),
         (Task(id="t"), Brokering(), "--choice and its like: the broker sends these jobs"),
     ],
 )
@@ -72,12 +81,12 @@ def test_a_strategy_and_the_broker_do_not_go_together(
     task: Task, asked: Brokering | None, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        choose_brokering(campaign(task), SITES, asked, strategy="cost", catalogue="c.sqlite")
+        policy_of(campaign(task), brokering=asked, strategy="cost", catalogue="c.sqlite")
 
 
 def test_processors_are_not_leased_beforehand() -> None:
     with pytest.raises(InputError, match="leases processors as it goes"):
-        choose_brokering(campaign(Task(id="t")), SITES, Brokering(), processors=2)
+        policy_of(campaign(Task(id="t")), brokering=Brokering(), processors=2)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +94,11 @@ def test_processors_are_not_leased_beforehand() -> None:
 )
 def test_logical_files_need_a_catalogue_and_a_storage(task: Task) -> None:
     with pytest.raises(InputError, match='"t" has logical files, and there is no replica cat'):
-        choose_brokering(campaign(task), SITES, None)
+        policy_of(campaign(task))
     with pytest.raises(InputError, match='"t" has logical files, and no site has a storage'):
-        choose_brokering(campaign(task), SITES[:1], None, catalogue="c.sqlite")
-    found = choose_brokering(campaign(task), SITES, None, catalogue="c.sqlite")
-    assert found == Brokering(catalogue=str(Path("c.sqlite").resolve()))
+        policy_of(campaign(task), SITES[:1], catalogue="c.sqlite")
+    found = policy_of(campaign(task), catalogue="c.sqlite")
+    assert found.brokering == Brokering(catalogue=str(Path("c.sqlite").resolve()))
 
 
 @pytest.mark.parametrize(
@@ -102,24 +111,40 @@ def test_logical_files_need_a_catalogue_and_a_storage(task: Task) -> None:
 def test_a_logical_file_has_its_name_for_itself(task: Task) -> None:
     """A job that wrote an output by that name would write into a site's storage."""
     with pytest.raises(InputError, match=r'tasks\.t\.data: "f" is a logical file, and an input'):
-        choose_brokering(campaign(task), SITES, None, catalogue="c.sqlite")
+        policy_of(campaign(task), catalogue="c.sqlite")
 
 
 def test_plans_are_made_over_the_sites_that_meet_what_all_require() -> None:
-    assert suitable(campaign(Task(id="t", matching=LINUX)), SITES) == SITES[:1]
-    assert suitable(campaign(Task(id="t")), SITES) == SITES
+    assert suitable_sites(campaign(Task(id="t", matching=LINUX)), SITES) == SITES[:1]
+    assert suitable_sites(campaign(Task(id="t")), SITES) == SITES
     differ = campaign(Task(id="t", matching=LINUX), Task(id="u", matching=IRIX))
-    assert suitable(differ, SITES) == SITES
+    assert suitable_sites(differ, SITES) == SITES
     with pytest.raises(InputError, match=r'no site meets other\.OpSys == "IRIX"'):
-        suitable(campaign(Task(id="t", matching=IRIX)), SITES)
+        suitable_sites(campaign(Task(id="t", matching=IRIX)), SITES)
 
 
-def test_a_simulation_by_queues_does_not_drop_what_jobs_ask_for() -> None:
-    """It is said, rather than simulated as if nothing had been asked."""
-    wants = campaign(Task(id="t", runtime=1.0, matching=Matching(rank="1")))
+def test_requirements_that_all_tasks_share_leave_sites_for_what_the_caller_states() -> None:
+    """Without a word of the caller's the broker matches; any other policy takes these sites."""
+    same = campaign(Task(id="t", matching=LINUX), Task(id="u", matching=LINUX))
 
-    with pytest.raises(InputError, match="a rank: the broker sends these jobs"):
-        simulate(wants, SITES[:1], provisioning="best-effort")
-    plain = campaign(Task(id="t", runtime=1.0))
-    with pytest.raises(InputError, match="the broker sends these jobs"):
-        simulate(plain, SITES[:1], provisioning="queued", broker=Brokering())
+    assert policy_of(same).kind == "matched"
+    for stated in ({"provisioning": "dynamic"}, {"strategy": "cost"}, {"processors": 2}):
+        decision = choose_policy(same, SITES, PolicyRequest(**stated))  # type: ignore[arg-type]
+        assert decision.policy.kind != "matched"
+        assert decision.sites == SITES[:1]
+
+
+def test_requirements_that_differ_are_not_dropped_by_a_pool() -> None:
+    """A pool asks any of its sites for processors, whatever a task requires."""
+    differ = campaign(Task(id="t", matching=LINUX), Task(id="u", matching=IRIX))
+
+    with pytest.raises(InputError, match="provisioning: requirements: the broker sends these jobs"):
+        policy_of(differ, provisioning="dynamic")
+
+
+def test_a_stated_plan_is_a_plan() -> None:
+    """A bag with a deadline on several sites is bought by a strategy, unless a plan is stated."""
+    bag = campaign(Task(id="t"), Task(id="u"), goal=Goal(deadline=60.0))
+
+    assert policy_of(bag) == SupplyPolicy(kind="economy", strategy="adaptive")
+    assert policy_of(bag, provisioning="planned") == SupplyPolicy()

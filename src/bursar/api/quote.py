@@ -1,0 +1,243 @@
+"""The quote of a campaign: what a policy would take and cost, or why not and what instead."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bursar.broker.policy_choice import SupplyPolicy
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError, Infeasible, InputError
+from bursar.model.plan import Plan
+from bursar.planning.front import ParetoFront
+from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """
+    Time and cost of a campaign under one policy, or a refusal with counter-offers.
+
+    Parameters
+    ----------
+    campaign
+        Campaign that is quoted, with the goal to serve.
+    policy
+        Policy that brings processors to the tasks.
+    currency
+        Currency of every amount.
+    feasible
+        Whether the goal can be met, as far as anything is known before the begin.
+    reason
+        Reason for the choice, or for the refusal, in one line.
+    counter_offers
+        Counter-offers in place of a goal that is out of reach.
+    makespan
+        Expected end of the last task, seconds from the begin; None when unknown.
+    cost
+        Expected cost of the whole run, currency units; None when unknown.
+    jobs
+        Number of the tasks left that are expected to end within the limits; None: no forecast.
+    note
+        Expectation in words; empty where the policy forecasts none.
+    chosen
+        Plan that the goal picks; None when no plan was made or none meets the goal.
+    trade_off
+        Trade-off curve with proven bounds, and what the goal picks; None where no plan is made.
+    unmatched
+        Reason for each task that no site would have, by the task's id.
+    """
+
+    campaign: Campaign
+    policy: SupplyPolicy = field(default_factory=SupplyPolicy)
+    currency: str
+    feasible: bool = True
+    reason: str = ""
+    counter_offers: tuple[GoalCounterOffer, ...] = ()
+    makespan: float | None = None
+    cost: float | None = None
+    jobs: int | None = None
+    note: str = ""
+    chosen: Plan | None = field(default=None, repr=False)
+    trade_off: tuple[ParetoFront, PlanChoice] | None = field(default=None, repr=False)
+    unmatched: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_front(
+        cls, campaign: Campaign, front: ParetoFront, choice: PlanChoice, policy: SupplyPolicy
+    ) -> "Quote":
+        """Return the quote of a trade-off curve and the plan that the goal picks of it."""
+        return cls(
+            campaign=campaign,
+            policy=policy,
+            currency=front.currency,
+            feasible=not choice.infeasible,
+            reason=choice.reason,
+            counter_offers=choice.counter_offers,
+            makespan=None if choice.plan is None else choice.plan.makespan,
+            cost=None if choice.plan is None else choice.plan.cost,
+            chosen=choice.plan,
+            trade_off=(front, choice),
+        )
+
+    @property
+    def front(self) -> ParetoFront:
+        """
+        Trade-off curve of the plans that could be had.
+
+        Raises
+        ------
+        BursarError
+            When no plan was made, since the policy decides on the way.
+        """
+        return self._planned()[0]
+
+    @property
+    def choice(self) -> PlanChoice:
+        """What the goal picks of the trade-off curve; errors as for :attr:`front`."""
+        return self._planned()[1]
+
+    def _planned(self) -> tuple[ParetoFront, PlanChoice]:
+        if self.trade_off is None:
+            raise BursarError(f"{self.policy} decides on the way: there is no plan")
+        return self.trade_off
+
+    def nearest(self) -> Plan:
+        """Return the plan that comes nearest to a goal out of reach."""
+        from bursar.planning.plan_choice import best_effort
+        from bursar.planning.trade_off_solver import plan_option
+
+        return plan_option(self.front, best_effort(self.front, self.campaign.goal))
+
+    def plan_to_follow(self) -> Plan:
+        """Return what a run follows: the plan, or only expectations where a policy decides."""
+        plan = self.chosen
+        if plan is None and self.trade_off is not None:
+            plan = self.nearest()
+        if plan is not None and self.policy.kind != "pool":
+            return plan
+        makespan, cost = (self.makespan, self.cost) if plan is None else (plan.makespan, plan.cost)
+        return Plan.on_the_way(self.currency, str(self.policy), makespan, cost)
+
+    def check_goal(self) -> None:
+        """
+        Refuse a goal that is out of reach.
+
+        Raises
+        ------
+        GoalOutOfReach
+            With this quote.
+        """
+        if not self.feasible:
+            raise GoalOutOfReach(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints; the keys are in the documentation."""
+        from bursar.report.plan_table import goal_to_dict, offer_to_dict, plan_to_dict
+
+        told: dict[str, Any] = {
+            "campaign": self.campaign.name,
+            "tasks": len(self.campaign.workflow.tasks),
+            "currency": self.currency,
+            "goal": goal_to_dict(self.campaign.goal),
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "counter_offers": [offer_to_dict(offer) for offer in self.counter_offers],
+        }
+        if self.trade_off is not None:
+            told = plan_to_dict(self.campaign, *self.trade_off) | {"reason": self.reason}
+        told |= {
+            "policy": self.policy.kind,
+            "expected_finish_s": self.makespan,
+            "expected_cost": self.cost,
+            "expected_jobs": self.jobs,
+        }
+        if self.policy.strategy is not None:
+            told["strategy"] = self.policy.strategy
+        if self.policy.brokering is not None:
+            told["choice"] = self.policy.brokering.choice
+            told["unmatched"] = [{"task": task, "reason": r} for task, r in self.unmatched.items()]
+        return told
+
+    def print(self) -> None:
+        """Print the curve of plans if there is one, the reason and the counter-offers."""
+        from bursar.report.plan_table import print_choice, print_plan
+
+        if self.trade_off is not None:
+            print_plan(self.campaign, *self.trade_off)
+        elif self.unmatched:  # another site is needed, or other requirements: nothing is offered
+            from rich.console import Console
+
+            Console().print(self.reason, style="bold red", highlight=False, markup=False)
+        else:
+            print_choice(
+                self.feasible, self.reason, self.counter_offers, self.currency, note=self.note
+            )
+
+    def check(self) -> list[str]:
+        """
+        Return the faults of the curve's plans; any fault is a defect of Bursar.
+
+        Each is worked out in full and held against the campaign and the sites by
+        rules written for nothing else (:mod:`bursar.planning.validation`).
+        """
+        from bursar.planning.trade_off_solver import plan_option
+        from bursar.planning.validation import violations
+
+        front = self.front
+        return [
+            f"plan {number}: {violation}"
+            for number, option in enumerate(front.options, 1)
+            if option.makespan is not None
+            for violation in violations(
+                plan_option(front, option), front.workflow, front.sites, front.overhead
+            )
+        ]
+
+    def save(self, path: str | Path) -> None:
+        """
+        Write the curve as a chart, with the chosen plan below.
+
+        Parameters
+        ----------
+        path
+            ``.html``, ``.png`` or ``.svg``.
+
+        Raises
+        ------
+        InputError
+            When the suffix is none of these.
+        BursarError
+            When the file cannot be written, or no plan was made.
+        """
+        from bursar.report.charts import SAVED_AS, proposal_chart, save_chart
+
+        path = Path(path)
+        if path.suffix not in SAVED_AS:
+            raise InputError(
+                f'a chart is saved as {", ".join(SAVED_AS)}, got "{path.suffix}"', where=str(path)
+            )
+        save_chart(proposal_chart(*self._planned()), path)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show the trade-off curve as a chart in a notebook, or the reason where there is none."""
+        if self.trade_off is None:
+            return {"text/plain": self.reason}
+        from bursar.report.charts import front_chart, mimebundle
+
+        return mimebundle(front_chart(*self.trade_off))
+
+
+class GoalOutOfReach(Infeasible):
+    """
+    The goal cannot be met, and nothing was started.
+
+    Attributes
+    ----------
+    quote
+        The refused quote, with the counter-offers.
+    """
+
+    def __init__(self, quote: Quote) -> None:
+        super().__init__(quote.reason)
+        self.quote = quote

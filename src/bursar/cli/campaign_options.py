@@ -1,0 +1,281 @@
+"""The options of ``bursar run`` and ``bursar simulate``, stated once for both commands."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from bursar.broker.policy_choice import ProvisioningMode
+from bursar.broker.strategies import POLICIES
+from bursar.cli.options import (
+    RUNS,
+    Alpha,
+    AsJson,
+    Beta,
+    Budget,
+    BudgetFactor,
+    ByStrategy,
+    CampaignPath,
+    CatalogueFile,
+    Choice,
+    Deadline,
+    DeadlineFactor,
+    IfOutOfReach,
+    PlanMethod,
+    PlanScheduler,
+    Processors,
+    RankBy,
+    Refresh,
+    RunsFolder,
+    Runtime,
+    SitesPath,
+    SizeScale,
+    TradeOff,
+    WeightsFile,
+)
+from bursar.model.errors import InputError
+
+REAL = "In a real run only"
+SIMULATED = "In simulated time only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignOptions:
+    """Values of the options of a command that carries a campaign out, as typed."""
+
+    campaign: Annotated[Path | None, *CampaignPath.__metadata__] = None
+    sites: SitesPath = None
+    deadline: Deadline = None
+    budget: Budget = None
+    trade_off: TradeOff = None
+    runtime: Runtime = None
+    processors: Processors = None
+    provisioning: Annotated[
+        ProvisioningMode | None,
+        typer.Option(
+            help="Reserve what a plan buys (planned), or let a pool acquire and release processors "
+            "as there is work (dynamic). In simulated time also: send each task to a queue when "
+            "its parents have ended (best-effort), or all tasks at once (queued); or take "
+            "whichever serves the goal best (either). Default: dynamic where a site has a batch "
+            "scheduler or is another Bursar, else planned.",
+            show_default=False,
+        ),
+    ] = None
+    strategy: ByStrategy = None
+    out_of_reach: IfOutOfReach = "fit"
+    deadline_factor: DeadlineFactor = None
+    budget_factor: BudgetFactor = None
+    choice: Choice = None
+    alpha: Alpha = None
+    beta: Beta = None
+    weights: WeightsFile = None
+    refresh: Refresh = None
+    rank_by: RankBy = None
+    catalogue: CatalogueFile = None
+    method: PlanMethod = "auto"
+    scheduler: PlanScheduler = "heft"
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Seed of random draws: of the broker's choices, and in simulated time of runtimes "
+            "and failures.",
+        ),
+    ] = 0
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCALE|RUN",
+            help="Replay what was recorded. With a CAMPAIGN that is a recorded workflow: replace "
+            "each task by a stand-in that takes its recorded runtime times SCALE. Without a "
+            "CAMPAIGN, in simulated time: replay a past RUN under other policies, with the "
+            "runtimes that its tasks really had.",
+        ),
+    ] = None
+    size_scale: SizeScale = 1.0
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Start even if the goal cannot be met.")
+    ] = False
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the run. A simulated run is kept only if it has a name."),
+    ] = None
+    runs: RunsFolder = RUNS
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Resume a run that was stopped.", rich_help_panel=REAL),
+    ] = None
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="With --resume: also run failed tasks again.",
+            rich_help_panel=REAL,
+        ),
+    ] = False
+    account: Annotated[
+        str | None,
+        typer.Option(
+            "--account",
+            metavar="NAME",
+            help="Account in the book that pays; the most that the run may cost is set aside "
+            "before it starts.",
+            show_default=False,
+            rich_help_panel=REAL,
+        ),
+    ] = None
+    book: Annotated[
+        Path | None,
+        typer.Option(
+            "--book",
+            metavar="FILE",
+            envvar="BURSAR_BOOK",
+            help="File of the book of accounts. Default: bursar.book.",
+            show_default=False,
+            rich_help_panel=REAL,
+        ),
+    ] = None
+    oversubscribe: Annotated[
+        bool,
+        typer.Option(
+            "--oversubscribe",
+            help="Do not wait for processors of this machine that other runs hold.",
+            rich_help_panel=REAL,
+        ),
+    ] = False
+    spread: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            help="Standard deviation of runtimes, as a share of their estimates.",
+            rich_help_panel=SIMULATED,
+        ),
+    ] = 0.0
+    failures: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            help="Share of attempts that fail.",
+            rich_help_panel=SIMULATED,
+        ),
+    ] = 0.0
+    hide_runtimes: Annotated[
+        bool,
+        typer.Option(
+            "--hide-runtimes",
+            help="Hide all runtimes from the strategy, so that it has to learn them.",
+            rich_help_panel=SIMULATED,
+        ),
+    ] = False
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|all",
+            help=f"With --replay RUN: policy to replay under: {', '.join(POLICIES)}.",
+            rich_help_panel=SIMULATED,
+        ),
+    ] = "all"
+    as_json: AsJson = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
+
+
+REFUSED_BY_RUN: Mapping[str, str] = {
+    "--spread": "real tasks take the time that they take; see bursar simulate",
+    "--failures": "real attempts fail when they fail; see bursar simulate",
+    "--hide-runtimes": "a real run learns runtimes where the campaign states none",
+    "--policy": "goes with --replay RUN, which bursar simulate carries out",
+}
+"""Options of the record that make no sense in a real run, and why."""
+
+REFUSED_BY_SIMULATE: Mapping[str, str] = {
+    "--resume": "a simulation goes to its end at once, so that nothing is left to resume",
+    "--retry-failed": "goes with --resume, which bursar run carries out",
+    "--account": "a simulation charges nobody; give what the account has left as --budget",
+    "--book": "a simulation charges nobody",
+    "--oversubscribe": "simulated sites are idle: no other run holds their processors",
+}
+"""Options of the record that make no sense in simulated time, and why."""
+
+WITH_RESUME = ("--resume", "--budget", "--retry-failed", "--runs", "--json", "--quiet")
+"""Options that go with the resumption of a run."""
+
+WITH_REPLAYED_RUN = ("--replay", "--policy", "--runs", "--json", "--quiet")
+"""Options that go with the replay of a past run."""
+
+CampaignCommand = Callable[[CampaignOptions, frozenset[str]], None]
+"""Carries the values of options out; also gets the options that the command line names."""
+
+
+def takes_campaign_options(work: CampaignCommand) -> Callable[..., None]:
+    """
+    Return a command with the options of :class:`CampaignOptions`.
+
+    The options that are named on the command line are known to ``work``, because a value may
+    also be a default or come from the environment, which refuses nothing.
+    """
+
+    def command(context: typer.Context, **values: Any) -> None:
+        named = frozenset(
+            max(parameter.opts, key=len)
+            for parameter in context.command.params
+            if _is_typed(context, parameter.name)
+        )
+        work(CampaignOptions(**values), named)
+
+    hints = get_type_hints(CampaignOptions, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(CampaignOptions)
+    ]
+    first = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    command.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+    command.__doc__, command.__name__ = work.__doc__, work.__name__
+    return command
+
+
+def _is_typed(context: typer.Context, name: str | None) -> bool:
+    source = context.get_parameter_source(name or "")
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse(named: Iterable[str], reasons: Mapping[str, str]) -> None:
+    """
+    Refuse options that make no sense for a command.
+
+    Raises
+    ------
+    InputError
+        With the reason for the first of them.
+    """
+    for option in sorted(named):
+        if option in reasons:
+            raise InputError(reasons[option], where=option)
+
+
+def refuse_others(named: Iterable[str], option: str, allowed: Iterable[str]) -> None:
+    """
+    Refuse options that do not go with an option.
+
+    Raises
+    ------
+    InputError
+        With the options that do.
+    """
+    companions = [one for one in allowed if one != option]
+    if any(one.startswith("-") and one != option and one not in companions for one in named):
+        raise InputError(
+            f"goes with {', '.join(companions[:-1])} and {companions[-1]} only", where=option
+        )
