@@ -25,8 +25,6 @@ CLASSES = {
     "ServiceEngine": ONE_ENGINE,
     "SlurmCluster": "starts, stops and breaks the daemons of one throwaway cluster: 16 methods, "
     "and 5 properties that say where and what the cluster is",
-    "TaskQueue": "is pure and array-based; its methods work on the same arrays in inner loops, so "
-    "that parts would hand those arrays to each other at each call",
     "WorkerServer": "is what three callers see: connections report to it, the provisioner admits "
     "leases by it, the engine sends by it; admission is the cut, and belongs to the one engine",
 }
@@ -39,7 +37,6 @@ CONSTRUCTORS = {
 """Classes whose constructor takes more parameters, and why."""
 
 FILES = {
-    "dispatch/queue.py": "holds TaskQueue, whose arrays do not come apart; see there",
     "runs/execution.py": "becomes an embedded engine with one owner; the cuts are binding tasks to "
     "pilots, planning again, and the begin and end of a run",
     "worker/worker.py": "is one loop of a process over one selector: what arrives, what ends, what "

@@ -1,19 +1,14 @@
 """The queue's answers one by one: earlier lives, places, orders, delays, times that end."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from bursar.dispatch.queue import (
-    GUESS,
-    DispatchState,
-    RetryDecision,
-    TaskClaim,
-    TaskCounts,
-    TaskQueue,
-    UnplaceableTasks,
-)
+from bursar.engine.instance_tasks import RetryVerdict
+from bursar.engine.pool_demand import GUESS, UnplaceableTasks
+from bursar.engine.task_queue import TaskCounts, TaskQueue
+from bursar.engine.task_states import EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
@@ -40,7 +35,28 @@ def queue_of(
 
 def take(queue: TaskQueue, worker: str, room: int, now: float = 0.0) -> list[int]:
     """Numbers of the tasks that a worker claims."""
-    return [claim.task for claim in queue.claim(worker, room, now, float)]
+    return [task for task, _, _ in claims(queue, worker, room, now, lambda task: math.inf)]
+
+
+def claims(
+    queue: TaskQueue,
+    worker: str,
+    room: int,
+    now: float = 0.0,
+    admit: Callable[[int], float | Refusal] = float,
+) -> list[tuple[int, int, float]]:
+    """Task, attempt and seconds of each claim of a worker."""
+    found = queue.claim(worker, room, now, lambda task, lease: admit(task))
+    return [(claim.task, claim.attempt, claim.seconds) for claim in found]
+
+
+def asked_back(
+    queue: TaskQueue, now: float, takers: Sequence[str], donors: Sequence[str]
+) -> list[tuple[str, int]]:
+    """Who is asked for tasks where only these workers are open."""
+    for name, worker in queue.workers.items():
+        worker.open = name in (*takers, *donors)
+    return queue.to_ask_back(now)
 
 
 def end(
@@ -52,13 +68,13 @@ def end(
     attempt: int = 1,
     took: float = 1.0,
     now: float = 0.0,
-) -> RetryDecision | None:
+) -> RetryVerdict | None:
     outcome = Outcome(task=task, attempt=attempt, status=status, start=5.0, end=5.0 + took)
     return queue.finish(worker, outcome, now)
 
 
-def states(queue: TaskQueue) -> list[DispatchState]:
-    return [queue.state(task) for task in range(queue.counts.total)]
+def states(queue: TaskQueue) -> list[EngineTaskState]:
+    return [queue.tasks.states[task] for task in range(queue.counts.total)]
 
 
 # An earlier life.
@@ -89,22 +105,22 @@ def test_an_earlier_lifes_attempts_are_taken_in() -> None:
     )
 
     assert states(queue) == [
-        DispatchState.SUCCEEDED,
-        DispatchState.FAILED,
-        DispatchState.READY,
-        DispatchState.READY,
-        DispatchState.READY,
-        DispatchState.SKIPPED,
+        EngineTaskState.SUCCEEDED,
+        EngineTaskState.FAILED,
+        EngineTaskState.READY,
+        EngineTaskState.READY,
+        EngineTaskState.READY,
+        EngineTaskState.SKIPPED,
     ]
     queue.join("w", "", 3)
-    assert queue.claim("w", 3, 0.0, float) == [
-        TaskClaim(2, 3, 2.0),
-        TaskClaim(3, 2, 3.0),
-        TaskClaim(4, 1, 4.0),
+    assert claims(queue, "w", 3) == [
+        (2, 3, 2.0),
+        (3, 2, 3.0),
+        (4, 1, 4.0),
     ]
     # One failure was told, so that the second is the last.
-    assert end(queue, "w", 3, Status.FAILED, attempt=2) == RetryDecision(final=True)
-    assert end(queue, "w", 2, Status.FAILED, attempt=3) == RetryDecision(final=False)
+    assert end(queue, "w", 3, Status.FAILED, attempt=2) == RetryVerdict(final=True)
+    assert end(queue, "w", 2, Status.FAILED, attempt=3) == RetryVerdict(final=False)
 
 
 def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
@@ -115,9 +131,9 @@ def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
         retry_failed=True,
     )
 
-    assert states(queue) == [DispatchState.READY, DispatchState.SUCCEEDED]
+    assert states(queue) == [EngineTaskState.READY, EngineTaskState.SUCCEEDED]
     queue.join("w", "", 2)
-    assert queue.claim("w", 2, 0.0, float) == [TaskClaim(0, 2, 0.0)]
+    assert claims(queue, "w", 2) == [(0, 2, 0.0)]
 
 
 def test_what_an_earlier_life_ended_hides_nothing_that_is_ready() -> None:
@@ -133,14 +149,25 @@ def test_what_an_earlier_life_ended_hides_nothing_that_is_ready() -> None:
 # Parents.
 
 
-def test_parents_are_told_with_the_first_tasks_only() -> None:
-    queue = TaskQueue(Retry())
+def test_tasks_that_come_later_may_follow_earlier_ones() -> None:
+    """A parent that has succeeded before is waited for no more; one that failed takes all along."""
+    queue = TaskQueue(Retry(attempts=1))
     assert queue.extend([], []) == range(0)
-    assert queue.extend(tasks(1.0, 1.0), [[], [0]]) == range(2)
-    with pytest.raises(ValueError, match="first tasks only"):
-        queue.extend(tasks(1.0), [[]])
-    assert queue.extend(tasks(1.0)) == range(2, 3)
-    assert states(queue) == [DispatchState.READY, DispatchState.WAITING, DispatchState.READY]
+    assert queue.extend(tasks(1.0, 1.0, 1.0), [[], [0], []]) == range(3)
+    queue.join("w", "", 2)
+    assert take(queue, "w", 2) == [0, 2]
+    assert end(queue, "w", 0) == RetryVerdict(final=True)
+    assert end(queue, "w", 2, Status.FAILED) == RetryVerdict(final=True)
+    assert queue.extend(tasks(1.0, 1.0, 1.0, 1.0), [[0], [1, 0], [0, 2], [5]]) == range(3, 7)
+    assert states(queue)[3:] == [
+        EngineTaskState.READY,
+        EngineTaskState.WAITING,
+        EngineTaskState.SKIPPED,
+        EngineTaskState.SKIPPED,
+    ]
+    assert take(queue, "w", 2) == [1, 3]
+    assert end(queue, "w", 1) == RetryVerdict(final=True)
+    assert take(queue, "w", 2) == [4]
 
 
 def test_more_retries_than_can_be_counted_are_as_many_as_can() -> None:
@@ -148,7 +175,7 @@ def test_more_retries_than_can_be_counted_are_as_many_as_can() -> None:
     queue.join("w", "", 1)
     for attempt in (1, 2, 3):
         assert take(queue, "w", 1) == [0]
-        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == RetryDecision(final=False)
+        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == RetryVerdict(final=False)
 
 
 def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
@@ -157,14 +184,14 @@ def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
     queue.join("w", "", 2)
     assert queue.cancel(2) is None
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, Status.FAILED) == RetryDecision(final=True)
+    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(final=True)
     assert states(queue) == [
-        DispatchState.FAILED,
-        DispatchState.SKIPPED,
-        DispatchState.CANCELLED,
-        DispatchState.SKIPPED,
-        DispatchState.READY,
-        DispatchState.SKIPPED,
+        EngineTaskState.FAILED,
+        EngineTaskState.SKIPPED,
+        EngineTaskState.CANCELLED,
+        EngineTaskState.SKIPPED,
+        EngineTaskState.READY,
+        EngineTaskState.SKIPPED,
     ]
     assert queue.counts == TaskCounts(
         total=6, waiting=1, running=0, succeeded=0, failed=1, skipped=3, cancelled=1, refused=0
@@ -180,19 +207,19 @@ def test_what_follows_waits_for_the_latest_of_its_data() -> None:
     assert take(queue, "w", 3) == [0, 1, 2]
     for task in (0, 1, 2):
         outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED)
-        assert queue.finish("w", outcome, 9.0, hold=True) == RetryDecision(final=True)
-    assert queue.next_wake() is None
-    queue.release(0, 10.0, {3: 3.0, 4: 0.0}.__getitem__)
-    assert queue.state(4) is DispatchState.READY
-    queue.release(1, 11.0, {3: 1.0}.__getitem__)
-    assert queue.state(3) is DispatchState.WAITING
-    queue.release(2, 11.5, {3: 0.0}.__getitem__)
-    assert queue.state(3) is DispatchState.DELAYED
-    assert queue.next_wake() == 13.0
-    assert queue.wake(12.99) == 0
-    assert queue.wake(13.0) == 1
-    assert queue.state(3) is DispatchState.READY
-    assert queue.next_wake() is None
+        assert queue.finish("w", outcome, 9.0, hold=True) == RetryVerdict(final=True)
+    assert queue.tasks.next_wake() is None
+    queue.tasks.release(0, 10.0, {3: 3.0, 4: 0.0}.__getitem__)
+    assert queue.tasks.states[4] == EngineTaskState.READY
+    queue.tasks.release(1, 11.0, {3: 1.0}.__getitem__)
+    assert queue.tasks.states[3] == EngineTaskState.WAITING
+    queue.tasks.release(2, 11.5, {3: 0.0}.__getitem__)
+    assert queue.tasks.states[3] == EngineTaskState.DELAYED
+    assert queue.tasks.next_wake() == 13.0
+    assert queue.tasks.wake(12.99) == 0
+    assert queue.tasks.wake(13.0) == 1
+    assert queue.tasks.states[3] == EngineTaskState.READY
+    assert queue.tasks.next_wake() is None
 
 
 def test_data_that_has_arrived_by_the_last_end_delays_nothing() -> None:
@@ -201,21 +228,21 @@ def test_data_that_has_arrived_by_the_last_end_delays_nothing() -> None:
     assert take(queue, "w", 2) == [0, 1]
     for task in (0, 1):
         queue.finish("w", Outcome(task=task, attempt=1, status=Status.SUCCEEDED), 1.0, hold=True)
-    queue.release(0, 1.0, {2: 4.0}.__getitem__)
-    queue.release(1, 5.0)
-    assert queue.state(2) is DispatchState.READY
+    queue.tasks.release(0, 1.0, {2: 4.0}.__getitem__)
+    queue.tasks.release(1, 5.0)
+    assert queue.tasks.states[2] == EngineTaskState.READY
 
 
 def test_a_wait_of_a_task_that_was_cancelled_wakes_nobody() -> None:
     queue = queue_of(tasks(1.0, 1.0), attempts=2, backoff=4.0)
     queue.join("w", "", 2)
     assert take(queue, "w", 2) == [0, 1]
-    assert end(queue, "w", 0, Status.FAILED, now=2.0) == RetryDecision(final=False, retry_at=6.0)
-    assert end(queue, "w", 1, Status.FAILED, now=3.0) == RetryDecision(final=False, retry_at=7.0)
+    assert end(queue, "w", 0, Status.FAILED, now=2.0) == RetryVerdict(final=False, retry_at=6.0)
+    assert end(queue, "w", 1, Status.FAILED, now=3.0) == RetryVerdict(final=False, retry_at=7.0)
     assert queue.counts.waiting == 2  # not ready, but not at an end either
     queue.cancel(0)
-    assert queue.wake(100.0) == 1
-    assert states(queue) == [DispatchState.CANCELLED, DispatchState.READY]
+    assert queue.tasks.wake(100.0) == 1
+    assert states(queue) == [EngineTaskState.CANCELLED, EngineTaskState.READY]
 
 
 # Places.
@@ -227,16 +254,19 @@ def test_tasks_of_a_lease_run_on_its_workers_alone() -> None:
         queue.join(f"at {name}", name, 4)
     with pytest.raises(ValueError, match="at near is there already"):
         queue.join("at near", "far", 1)
-    assert [queue.left(lease) for lease in ("near", "far", "never heard of")] == [1, 1, 0]
+    assert [queue.tasks.ready_tasks.left(lease) for lease in ("near", "far", "never heard of")] == [
+        1,
+        1,
+        0,
+    ]
     assert take(queue, "at far", 4) == [1, 2]
     assert take(queue, "at near", 4) == [0]
     with pytest.raises(ValueError, match="at near still has tasks"):
         queue.leave("at near")
-    assert queue.lose("at near") == [(0, 1)]
-    assert end(queue, "at near", 0) == RetryDecision(final=True)
+    assert end(queue, "at near", 0) == RetryVerdict(final=True)
     queue.leave("at near")
     assert list(queue.workers) == ["at far"]
-    assert queue.left("near") == 0
+    assert queue.tasks.ready_tasks.left("near") == 0
 
 
 def test_tasks_are_bound_anew_with_another_order() -> None:
@@ -246,10 +276,10 @@ def test_tasks_are_bound_anew_with_another_order() -> None:
     queue.join("far", "far", 4)
     assert take(queue, "near", 1) == [0]
     queue.assign(dict.fromkeys(range(5), "far"), {0: 9, 1: 3, 2: 2, 3: 1, 4: 0})
-    assert (queue.left("near"), queue.left("far")) == (1, 4)
+    assert (queue.tasks.ready_tasks.left("near"), queue.tasks.ready_tasks.left("far")) == (1, 4)
     assert take(queue, "near", 4) == []
     assert take(queue, "far", 4) == [3, 2, 1]
-    assert end(queue, "far", 3) == RetryDecision(final=True)
+    assert end(queue, "far", 3) == RetryVerdict(final=True)
     assert take(queue, "far", 4) == [4]
 
 
@@ -259,10 +289,10 @@ def test_what_runs_again_goes_where_there_is_room() -> None:
     queue.join("near", "near", 6)
     queue.join("far", "far", 6)
     assert take(queue, "near", 6) == [0, 1, 2]
-    assert end(queue, "near", 0, Status.FAILED) == RetryDecision(final=False)
-    assert end(queue, "near", 1, Status.CANCELLED) == RetryDecision(final=False)
+    assert end(queue, "near", 0, Status.FAILED) == RetryVerdict(final=False)
+    assert end(queue, "near", 1, Status.CANCELLED) == RetryVerdict(final=False)
     assert queue.give_back("near", 2, 1)
-    assert queue.left("near") == 1
+    assert queue.tasks.ready_tasks.left("near") == 1
     assert queue.demand() == ProcessorDemand(
         tasks=2, processors=4, widest=2, work=4.0, longest=1.0, running=0, later=0
     )
@@ -287,7 +317,7 @@ def test_a_lease_in_order_starts_nothing_before_its_turn() -> None:
     queue = in_order(Task(id="a", processors=2), wide, Task(id="b"), order=[1, 2, 3])
     assert take(queue, "w", 4) == [0]
     assert take(queue, "w", 2) == []
-    assert end(queue, "w", 0) == RetryDecision(final=True)
+    assert end(queue, "w", 0) == RetryVerdict(final=True)
     assert take(queue, "w", 4) == [1, 2]
 
 
@@ -312,20 +342,20 @@ def test_what_waits_for_a_parent_holds_up_its_lease() -> None:
         return Refusal("no", final) if task == 3 else 9.0
 
     final = False
-    assert queue.claim("w", 4, 0.0, admit) == []
-    assert queue.state(3) is DispatchState.READY
+    assert claims(queue, "w", 4, 0.0, admit) == []
+    assert queue.tasks.states[3] == EngineTaskState.READY
     final = True
-    assert queue.claim("w", 4, 0.0, admit) == []
-    assert queue.state(3) is DispatchState.REFUSED
-    assert end(queue, "v", 0) == RetryDecision(final=True)
-    assert queue.claim("w", 4, 0.0, admit) == [TaskClaim(1, 1, 9.0), TaskClaim(4, 1, 9.0)]
+    assert claims(queue, "w", 4, 0.0, admit) == []
+    assert queue.tasks.states[3] == EngineTaskState.REFUSED
+    assert end(queue, "v", 0) == RetryVerdict(final=True)
+    assert claims(queue, "w", 4, 0.0, admit) == [(1, 1, 9.0), (4, 1, 9.0)]
 
 
 def test_what_had_its_turn_and_comes_back_is_first_again() -> None:
     """Failed or given back; what was never claimed keeps its place."""
     queue = in_order(*(Task(id=i) for i in "abcd"), order=[0, 1, 2, 3])
     assert take(queue, "w", 2) == [0, 1]
-    assert end(queue, "w", 1, Status.FAILED) == RetryDecision(final=False)
+    assert end(queue, "w", 1, Status.FAILED) == RetryVerdict(final=False)
     assert take(queue, "w", 1) == [1]
     assert queue.give_back("w", 1, 2)
     assert queue.give_back("w", 0, 1)
@@ -356,7 +386,7 @@ def test_tasks_that_take_longer_than_estimated_are_expected_to_go_on_so() -> Non
     assert queue.demand().work == 10.0 + 30.0 + 42.0 + GUESS
     assert queue.demand().longest == GUESS
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, took=5.0) == RetryDecision(final=True)
+    assert end(queue, "w", 0, took=5.0) == RetryVerdict(final=True)
     # 5 s were taken where 10 / 4 s were guessed: twice as long.
     assert queue.demand() == ProcessorDemand(
         tasks=3, processors=3, widest=1, work=60.0 + 84.0 + 20.0, longest=84.0, running=0, later=0
@@ -374,7 +404,7 @@ def test_what_waits_behind_others_must_end_in_time_too() -> None:
     queue.join("w", "short", 2)
     queue.ends("short", 100.0)
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, took=4.0) == RetryDecision(final=True)  # mean 4 s, no stretch
+    assert end(queue, "w", 0, took=4.0) == RetryVerdict(final=True)  # mean 4 s, no stretch
     assert take(queue, "w", 2) == [1, 2]
     worker = queue.workers["w"]
     assert (worker.used, worker.work, worker.unknown) == (2, 6.0, 1)
@@ -382,12 +412,12 @@ def test_what_waits_behind_others_must_end_in_time_too() -> None:
     assert take(queue, "w", 1, 90.5) == []
     assert take(queue, "w", 1, 90.0) == [3]
     assert (worker.used, worker.work, worker.unknown) == (3, 11.0, 1)
-    assert end(queue, "w", 2, Status.FAILED) == RetryDecision(final=False)
+    assert end(queue, "w", 2, Status.FAILED) == RetryVerdict(final=False)
     assert (worker.used, worker.work, worker.unknown) == (2, 11.0, 0)
     assert queue.give_back("w", 1, 1)
     assert (worker.used, worker.work) == (1, 5.0)
     assert queue.give_back("w", 3, 1)
-    assert (worker.used, worker.work, worker.claimed) == (0, 0.0, {})
+    assert (worker.used, worker.work, worker.claims) == (0, 0.0, {})
 
 
 def test_many_tasks_too_long_for_a_worker_hide_none_that_fits() -> None:
@@ -467,7 +497,7 @@ def test_an_answer_for_now_keeps_all_behind_it() -> None:
         asked.append(task)
         return 7.0 if task != 1 else Refusal("wait", False)
 
-    assert queue.claim("w", 3, 0.0, admit) == [TaskClaim(0, 1, 7.0)]
+    assert claims(queue, "w", 3, 0.0, admit) == [(0, 1, 7.0)]
     assert asked == [0, 1]
     assert take(queue, "w", 3) == [1, 2]
 
@@ -481,7 +511,7 @@ def test_draining_claims_nothing_and_waits_for_nothing() -> None:
     assert queue.demand() == ProcessorDemand(running=1)
     assert queue.misfits(0.0, []) == UnplaceableTasks()
     assert not queue.idle
-    assert end(queue, "w", 0) == RetryDecision(final=True)
+    assert end(queue, "w", 0) == RetryVerdict(final=True)
     assert queue.idle
 
 
@@ -491,14 +521,14 @@ def test_a_cancelled_task_in_a_workers_hands_ends_there() -> None:
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
     assert [queue.cancel(task) for task in range(3)] == ["w", "w", "w"]
-    assert end(queue, "w", 0, Status.FAILED) == RetryDecision(final=True)
+    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(final=True)
     assert queue.give_back("w", 1, 1)
-    assert end(queue, "w", 2) == RetryDecision(final=True)
+    assert end(queue, "w", 2) == RetryVerdict(final=True)
     assert states(queue) == [
-        DispatchState.CANCELLED,
-        DispatchState.CANCELLED,
-        DispatchState.SUCCEEDED,
-        DispatchState.SKIPPED,
+        EngineTaskState.CANCELLED,
+        EngineTaskState.CANCELLED,
+        EngineTaskState.SUCCEEDED,
+        EngineTaskState.SKIPPED,
     ]
     assert not queue.give_back("w", 1, 1)
     assert not queue.give_back("nobody", 1, 1)
@@ -510,11 +540,11 @@ def test_ends_of_another_attempt_change_nothing() -> None:
     assert take(queue, "w", 1) == [0]
     for attempt in (0, 2):
         assert end(queue, "w", 0, attempt=attempt) is None
-    assert end(queue, "w", 0, Status.FAILED) == RetryDecision(final=False)
+    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(final=False)
     assert take(queue, "w", 1) == [0]
     assert end(queue, "w", 0, attempt=1) is None
-    assert queue.state(0) is DispatchState.CLAIMED
-    assert end(queue, "w", 0, attempt=2) == RetryDecision(final=True)
+    assert queue.tasks.states[0] == EngineTaskState.CLAIMED
+    assert end(queue, "w", 0, attempt=2) == RetryVerdict(final=True)
 
 
 # Asking back.
@@ -536,11 +566,11 @@ def test_as_many_workers_are_asked_as_occupy_the_idle_ones() -> None:
         queue.join(name, "", processors)
     donors = ["short", "middle", "long"]
 
-    assert queue.to_ask_back(0.0, ["idle"], donors) == [("long", 3)]
-    assert queue.to_ask_back(0.0, ["idle", "little"], donors) == [("long", 3), ("middle", 2)]
-    assert queue.to_ask_back(0.0, ["idle", "little"], ["short"]) == [("short", 1)]
+    assert asked_back(queue, 0.0, ["idle"], donors) == [("long", 3)]
+    assert asked_back(queue, 0.0, ["idle", "little"], donors) == [("long", 3), ("middle", 2)]
+    assert asked_back(queue, 0.0, ["idle", "little"], ["short"]) == [("short", 1)]
     queue.drain()
-    assert queue.to_ask_back(0.0, ["idle"], donors) == []
+    assert asked_back(queue, 0.0, ["idle"], donors) == []
 
 
 def test_one_waiting_task_is_asked_back_for_one_free_processor() -> None:
@@ -548,9 +578,9 @@ def test_one_waiting_task_is_asked_back_for_one_free_processor() -> None:
     queue = holding(busy=1, content=0)
     queue.join("idle", "", 1)
 
-    assert queue.to_ask_back(0.0, ["content"], ["busy"]) == []
-    assert queue.to_ask_back(0.0, ["idle"], ["content"]) == []
-    assert queue.to_ask_back(0.0, ["idle", "content"], ["busy", "content"]) == [("busy", 1)]
+    assert asked_back(queue, 0.0, ["content"], ["busy"]) == []
+    assert asked_back(queue, 0.0, ["idle"], ["content"]) == []
+    assert asked_back(queue, 0.0, ["idle", "content"], ["busy", "content"]) == [("busy", 1)]
 
 
 def test_tasks_come_back_up_to_one_that_an_idle_worker_may_run() -> None:
@@ -562,9 +592,9 @@ def test_tasks_come_back_up_to_one_that_an_idle_worker_may_run() -> None:
     queue.ends("ends", 10.0)
     assert take(queue, "w", 8) == [1, 2, 3, 4, 5, 6, 7, 8]
 
-    assert queue.to_ask_back(0.0, ["in order"], ["w"]) == []
-    assert queue.to_ask_back(0.0, ["ends"], ["w"]) == [("w", 4)]
-    assert queue.to_ask_back(9.5, ["ends"], ["w"]) == []
+    assert asked_back(queue, 0.0, ["in order"], ["w"]) == []
+    assert asked_back(queue, 0.0, ["ends"], ["w"]) == [("w", 4)]
+    assert asked_back(queue, 9.5, ["ends"], ["w"]) == []
 
 
 def test_a_task_of_a_lease_comes_back_for_workers_of_that_lease() -> None:
@@ -574,8 +604,8 @@ def test_a_task_of_a_lease_comes_back_for_workers_of_that_lease() -> None:
     queue.join("far", "far", 1)
     assert take(queue, "busy", 3) == [0, 1, 2]
 
-    assert queue.to_ask_back(0.0, ["far"], ["busy"]) == []
-    assert queue.to_ask_back(0.0, ["far", "near"], ["busy"]) == [("busy", 1)]
+    assert asked_back(queue, 0.0, ["far"], ["busy"]) == []
+    assert asked_back(queue, 0.0, ["far", "near"], ["busy"]) == [("busy", 1)]
 
 
 # Counting.
@@ -596,7 +626,7 @@ def test_infinite_sums_leave_no_trace() -> None:
     queue = queue_of(tasks(None, None, 2.0))
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
-    assert end(queue, "w", 0, took=3.0) == RetryDecision(final=True)
+    assert end(queue, "w", 0, took=3.0) == RetryVerdict(final=True)
     assert queue.give_back("w", 1, 1)
     assert queue.give_back("w", 2, 1)
     demand = queue.demand()

@@ -19,18 +19,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bursar.dispatch.queue import GUESS, DispatchState, TaskQueue
+from bursar.engine.pool_demand import GUESS
+from bursar.engine.task_queue import TaskQueue
+from bursar.engine.task_states import EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
 
 SITES = ["", "near", "far"]
 ENDS = [
-    DispatchState.SUCCEEDED,
-    DispatchState.FAILED,
-    DispatchState.SKIPPED,
-    DispatchState.CANCELLED,
-    DispatchState.REFUSED,
+    EngineTaskState.SUCCEEDED,
+    EngineTaskState.FAILED,
+    EngineTaskState.SKIPPED,
+    EngineTaskState.CANCELLED,
+    EngineTaskState.REFUSED,
 ]
 
 
@@ -44,7 +46,7 @@ class TwinTask:
     estimate: float
     priority: int
     tries: int
-    state: DispatchState = DispatchState.WAITING
+    state: EngineTaskState = EngineTaskState.WAITING
     attempts: int = 0
     failures: int = 0
     due: float = 0.0
@@ -131,16 +133,17 @@ class Interleavings(RuleBasedStateMachine):
     def unlock(self) -> None:
         """What waits for nobody becomes ready; what waits in vain is skipped."""
         for task in self.twin:
-            if task.state is not DispatchState.WAITING:
+            if task.state is not EngineTaskState.WAITING:
                 continue
             above = [self.twin[p] for p in task.parents]
             if any(
-                p.state in (DispatchState.FAILED, DispatchState.SKIPPED, DispatchState.CANCELLED)
+                p.state
+                in (EngineTaskState.FAILED, EngineTaskState.SKIPPED, EngineTaskState.CANCELLED)
                 for p in above
             ):
-                task.state = DispatchState.SKIPPED
-            elif all(p.state is DispatchState.SUCCEEDED and p.released for p in above):
-                task.state = DispatchState.READY
+                task.state = EngineTaskState.SKIPPED
+            elif all(p.state is EngineTaskState.SUCCEEDED and p.released for p in above):
+                task.state = EngineTaskState.READY
 
     def expect(self, estimate: float) -> float:
         """Seconds at speed 1, learnt from what ended: the definition, summed anew each time."""
@@ -170,7 +173,7 @@ class Interleavings(RuleBasedStateMachine):
         line = sorted(
             (t.priority, i)
             for i, t in enumerate(self.twin)
-            if t.state is DispatchState.READY
+            if t.state is EngineTaskState.READY
             and t.site in ("", worker.site)
             and t.processors <= worker.processors
         )
@@ -191,13 +194,13 @@ class Interleavings(RuleBasedStateMachine):
             answer = answers(i)
             if isinstance(answer, Refusal):
                 if answer.final:
-                    task.state = DispatchState.REFUSED
+                    task.state = EngineTaskState.REFUSED
                     continue
                 break
             if late:
                 reservation = (reservation[0], reservation[1] - task.processors)
             room -= task.processors
-            task.state = DispatchState.CLAIMED
+            task.state = EngineTaskState.CLAIMED
             task.attempts += 1
             task.started.append(task.attempts)
             worker.claimed[i] = self.now + task.estimate
@@ -249,7 +252,7 @@ class Interleavings(RuleBasedStateMachine):
             return float(task)
 
         expected = self.twin_claim(name, room, admit)
-        found = self.queue.claim(name, room, self.now, admit)
+        found = self.queue.claim(name, room, self.now, lambda task, lease: admit(task))
         assert [(c.task, c.attempt, c.seconds) for c in found] == expected
         if not prefetch and used <= worker.processors:
             held = sum(self.twin[i].processors for i in worker.claimed)
@@ -271,7 +274,7 @@ class Interleavings(RuleBasedStateMachine):
         del self.workers[name].claimed[i]
         task.started.pop()
         task.attempts -= 1
-        task.state = DispatchState.CANCELLED if task.unwanted else DispatchState.READY
+        task.state = EngineTaskState.CANCELLED if task.unwanted else EngineTaskState.READY
         self.unlock()
 
     @rule(
@@ -287,7 +290,7 @@ class Interleavings(RuleBasedStateMachine):
         self.end(name, i, status, hold=hold, took=took)
 
     @rule(hold=st.booleans())
-    @precondition(lambda self: any(t.state is DispatchState.READY for t in self.twin))
+    @precondition(lambda self: any(t.state is EngineTaskState.READY for t in self.twin))
     def work(self, hold: bool) -> None:
         """Each worker takes what it can, and succeeds with the first that it has."""
         for name, worker in self.workers.items():
@@ -324,22 +327,22 @@ class Interleavings(RuleBasedStateMachine):
         self.over.append((name, i, task.attempts))
         due = None
         if status is Status.SUCCEEDED:
-            task.state = DispatchState.SUCCEEDED
+            task.state = EngineTaskState.SUCCEEDED
             task.released = not hold
         elif task.unwanted:
-            task.state = DispatchState.CANCELLED
+            task.state = EngineTaskState.CANCELLED
         elif status is Status.CANCELLED:
-            task.state = DispatchState.READY
+            task.state = EngineTaskState.READY
         else:
             task.failures += 1
             wait = self.retry.wait_before(task.failures + 1)
             if task.failures >= task.tries:
-                task.state = DispatchState.FAILED
+                task.state = EngineTaskState.FAILED
             elif wait:
-                task.state = DispatchState.DELAYED
+                task.state = EngineTaskState.DELAYED
                 due = task.due = self.now + wait
             else:
-                task.state = DispatchState.READY
+                task.state = EngineTaskState.READY
         assert verdict.final == (task.state in ENDS)
         assert verdict.retry_at == due
         if verdict.final:
@@ -348,17 +351,17 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data())
     @precondition(
-        lambda self: any(t.state is DispatchState.SUCCEEDED and not t.released for t in self.twin)
+        lambda self: any(t.state is EngineTaskState.SUCCEEDED and not t.released for t in self.twin)
     )
     def release(self, data) -> None:  # type: ignore[no-untyped-def]
         """A success has become durable."""
         held = [
             i
             for i, t in enumerate(self.twin)
-            if t.state is DispatchState.SUCCEEDED and not t.released
+            if t.state is EngineTaskState.SUCCEEDED and not t.released
         ]
         i = data.draw(st.sampled_from(held))
-        self.queue.release(i)
+        self.queue.tasks.release(i)
         self.twin[i].released = True
         self.unlock()
 
@@ -391,7 +394,7 @@ class Interleavings(RuleBasedStateMachine):
     def lose(self, data) -> None:  # type: ignore[no-untyped-def]
         """A worker is gone, and what it had ends as lost."""
         name = data.draw(st.sampled_from(sorted(self.workers)))
-        lost = self.queue.lose(name)
+        lost = [(c.task, c.attempt) for c in self.queue.workers[name].claims.values()]
         assert lost == [(i, self.twin[i].attempts) for i in self.workers[name].claimed]
         for i, _ in lost:
             self.end(name, i, Status.LOST)
@@ -406,22 +409,22 @@ class Interleavings(RuleBasedStateMachine):
         told = self.queue.cancel(i)
         holder = next((n for n, w in self.workers.items() if i in w.claimed), None)
         assert told == holder
-        if task.state is DispatchState.CLAIMED:
+        if task.state is EngineTaskState.CLAIMED:
             task.unwanted = True
         elif task.state not in ENDS:
-            task.state = DispatchState.CANCELLED
+            task.state = EngineTaskState.CANCELLED
         self.unlock()
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def wake(self, seconds: float) -> None:
         """Time passes."""
         self.now += seconds
-        due = [t for t in self.twin if t.state is DispatchState.DELAYED and t.due <= self.now]
-        assert self.queue.wake(self.now) == len(due)
+        due = [t for t in self.twin if t.state is EngineTaskState.DELAYED and t.due <= self.now]
+        assert self.queue.tasks.wake(self.now) == len(due)
         for task in due:
-            task.state = DispatchState.READY
-        wake = self.queue.next_wake()
-        rest = [t.due for t in self.twin if t.state is DispatchState.DELAYED]
+            task.state = EngineTaskState.READY
+        wake = self.queue.tasks.next_wake()
+        rest = [t.due for t in self.twin if t.state is EngineTaskState.DELAYED]
         if rest:
             assert wake is not None
             assert self.now < wake <= min(rest)
@@ -438,7 +441,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def numbers_agree(self) -> None:
         """What waits for processors, and what fits on none that are there, by the definition."""
-        ready = [t for t in self.twin if t.state is DispatchState.READY and not t.site]
+        ready = [t for t in self.twin if t.state is EngineTaskState.READY and not t.site]
         if self.draining:
             ready = []
         seconds = [
@@ -461,7 +464,7 @@ class Interleavings(RuleBasedStateMachine):
             min(u, w.processors) for u, w in zip(used, self.workers.values(), strict=True)
         )
         if not self.draining:
-            waiting = (DispatchState.WAITING, DispatchState.DELAYED)
+            waiting = (EngineTaskState.WAITING, EngineTaskState.DELAYED)
             assert demand.later == sum(t.state in waiting for t in self.twin)
         fits = [
             any(
@@ -481,24 +484,24 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def states_agree(self) -> None:
         """Each task is in one state, the same for both, and the counts add up."""
-        states = [self.queue.state(i) for i in range(len(self.twin))]
+        states = [self.queue.tasks.states[i] for i in range(len(self.twin))]
         assert states == [t.state for t in self.twin]
         counts = self.queue.counts
         assert counts.total == len(states)
-        assert counts.running == states.count(DispatchState.CLAIMED)
-        assert counts.waiting == sum(s < DispatchState.CLAIMED for s in states)
-        assert counts.succeeded == states.count(DispatchState.SUCCEEDED)
-        assert counts.failed == states.count(DispatchState.FAILED)
-        assert counts.skipped == states.count(DispatchState.SKIPPED)
-        assert counts.cancelled == states.count(DispatchState.CANCELLED)
-        assert counts.refused == states.count(DispatchState.REFUSED)
-        assert self.queue.ready == states.count(DispatchState.READY)
-        to_come = {DispatchState.READY, DispatchState.DELAYED} if not self.draining else set()
-        assert self.queue.idle == (not {DispatchState.CLAIMED, *to_come} & set(states))
+        assert counts.running == states.count(EngineTaskState.CLAIMED)
+        assert counts.waiting == sum(s < EngineTaskState.CLAIMED for s in states)
+        assert counts.succeeded == states.count(EngineTaskState.SUCCEEDED)
+        assert counts.failed == states.count(EngineTaskState.FAILED)
+        assert counts.skipped == states.count(EngineTaskState.SKIPPED)
+        assert counts.cancelled == states.count(EngineTaskState.CANCELLED)
+        assert counts.refused == states.count(EngineTaskState.REFUSED)
+        assert self.queue.tasks.ready == states.count(EngineTaskState.READY)
+        to_come = {EngineTaskState.READY, EngineTaskState.DELAYED} if not self.draining else set()
+        assert self.queue.idle == (not {EngineTaskState.CLAIMED, *to_come} & set(states))
         for i, state in enumerate(states):
             assert self.queue.is_at_end(i) == (state in ENDS)
         for site in SITES:
-            assert self.queue.left(site) == sum(
+            assert self.queue.tasks.ready_tasks.left(site) == sum(
                 t.site == site and t.state not in ENDS for t in self.twin
             )
 
@@ -529,8 +532,8 @@ class Interleavings(RuleBasedStateMachine):
         if not hasattr(self, "queue") or self.draining:
             return
         for i, task in enumerate(self.twin):
-            if task.state is DispatchState.SUCCEEDED and not task.released:
-                self.queue.release(i)
+            if task.state is EngineTaskState.SUCCEEDED and not task.released:
+                self.queue.tasks.release(i)
                 task.released = True
         self.unlock()
         for site in SITES[1:]:
@@ -549,9 +552,9 @@ class Interleavings(RuleBasedStateMachine):
         assert self.queue.idle
         for task in self.twin:
             if task.state not in ENDS:
-                assert task.state is DispatchState.WAITING
+                assert task.state is EngineTaskState.WAITING
                 assert any(
-                    self.twin[p].state in (DispatchState.REFUSED, DispatchState.WAITING)
+                    self.twin[p].state in (EngineTaskState.REFUSED, EngineTaskState.WAITING)
                     for p in task.parents
                 )
 
@@ -559,7 +562,7 @@ class Interleavings(RuleBasedStateMachine):
         """All that fits, for both."""
         room = worker.processors - sum(self.twin[i].processors for i in worker.claimed)
         expected = self.twin_claim(name, room, float)
-        found = self.queue.claim(name, room, self.now, float)
+        found = self.queue.claim(name, room, self.now, lambda task, lease: float(task))
         assert [(c.task, c.attempt, c.seconds) for c in found] == expected
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.queue import GUESS, TaskQueue, UnplaceableTasks
+from bursar.engine.pool_demand import GUESS, UnplaceableTasks
+from bursar.engine.task_queue import TaskQueue
 from bursar.model.allocation import AllocationLoad
 from bursar.model.campaign import Retry
 from bursar.model.task import Outcome, Shell, Status, Task
@@ -29,7 +30,7 @@ def queue_of(*seconds: float | None, **more: Any) -> TaskQueue:
 
 def take(queue: TaskQueue, worker: str, room: int = 4, now: float = 0.0) -> list[int]:
     """What a worker gets."""
-    return [c.task for c in queue.claim(worker, room, now, lambda task: math.inf)]
+    return [c.task for c in queue.claim(worker, room, now, lambda task, lease: math.inf)]
 
 
 def end(queue: TaskQueue, worker: str, task: int, seconds: float) -> None:

@@ -57,7 +57,6 @@ AREAS = {
     ),
     "queue": Area(
         (
-            "src/bursar/dispatch/queue.py",
             "src/bursar/dispatch/prefetch.py",
             "src/bursar/engine/*.py",
         ),

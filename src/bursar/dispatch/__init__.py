@@ -1,7 +1,6 @@
 """
 What the engine (:mod:`bursar.engine`) and its workers (:mod:`bursar.worker`) are made of.
 
-- :mod:`bursar.dispatch.queue` decides which task is next.
 - :mod:`bursar.dispatch.wire` holds the messages between dispatcher and worker.
 - :mod:`bursar.dispatch.journal` is the run's journal.
 """

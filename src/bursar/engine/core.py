@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.dispatch.prefetch import Prefetch
-from bursar.dispatch.queue import TaskQueue
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.loop_clock import EngineClock, EngineTimer
+from bursar.engine.task_queue import RunTasks, TaskQueue
 from bursar.engine.transactions import EngineStore
 from bursar.engine.worker_link import WorkerLink
+from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.task import Task
 
 SPILL = 64 * 1024
@@ -54,14 +54,12 @@ class ConnectedWorker:
         See :class:`bursar.dispatch.wire.Hello`.
     link
         Delivers orders to the worker.
-    claimed
-        Estimated ends of the tasks that the worker has; the queue's own mapping.
+    slot
+        Processors and claims of the worker; the queue's own record.
     joined_at, idle_since
         When the worker joined, and since when it has had no task, seconds since the epoch.
     is_pilot
         Whether the worker runs on another machine, by the credential of a pilot.
-    prefetch
-        Decides how many tasks may wait at the worker.
     leaving
         Whether the worker gets no more tasks, and leaves when it has none.
     took_leave
@@ -75,11 +73,10 @@ class ConnectedWorker:
     lease: str
     processors: int
     link: WorkerLink
-    claimed: Mapping[int, float]
+    slot: WorkerSlot[RunTasks]
     joined_at: float
     idle_since: float
     is_pilot: bool = False
-    prefetch: Prefetch = field(default_factory=Prefetch)
     leaving: bool = False
     took_leave: bool = False
     withheld: int = 0
@@ -134,8 +131,6 @@ class EngineCore:
     ----------
     tasks
         Tasks by number; None for those at their end.
-    rigid
-        Whether some task may hold several processors; then no task waits at a worker.
     workers
         Connected workers by name.
     vacated
@@ -162,7 +157,6 @@ class EngineCore:
     store: EngineStore
     clock: EngineClock
     settings: EngineSettings
-    rigid: bool = False
     workers: dict[str, ConnectedWorker] = field(default_factory=dict)
     vacated: set[str] = field(default_factory=set)
     attendance: dict[str, LeaseAttendance] = field(default_factory=dict)

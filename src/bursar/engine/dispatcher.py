@@ -18,7 +18,6 @@ from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.pilot_listener import PilotListener
-from bursar.dispatch.queue import TaskQueue
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello
 from bursar.engine import reactor
@@ -28,6 +27,7 @@ from bursar.engine.filling import schedule_fill
 from bursar.engine.in_process import InProcessEngineLink
 from bursar.engine.loop_clock import LoopClock
 from bursar.engine.run_workers import RunWorkers
+from bursar.engine.task_queue import TaskQueue
 from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
 from bursar.model.campaign import Retry
@@ -163,7 +163,6 @@ class Dispatcher:
                 on_outcome=on_outcome or (lambda record: None),
                 on_start=on_start or (lambda tasks: None),
             ),
-            rigid=any(task.processors > 1 for task in tasks),
         )
         self.store.on_durable = partial(reactor.committed, self._core)
         self.store.on_change = self._core.changed.set
@@ -233,7 +232,7 @@ class Dispatcher:
         """
         Give tasks that have not started another lease and priority.
 
-        See :meth:`bursar.dispatch.queue.TaskQueue.assign`.
+        See :meth:`bursar.engine.ready_tasks.ReadyTasks.assign`.
         """
         self._core.queue.assign(placed, order, in_order)
         schedule_fill(self._core)
@@ -243,7 +242,8 @@ class Dispatcher:
         Set the time at which a lease's processors will be taken away, as far as is known now.
 
         The lease's workers get no task that should not have ended by then, unless no other may run
-        it; see :meth:`bursar.dispatch.queue.TaskQueue.ends`. Running tasks are not touched.
+        it; see :meth:`bursar.engine.task_scheduler.TaskScheduler.set_end`. Running tasks are not
+        touched.
 
         Parameters
         ----------

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from bursar.dispatch.queue import TaskCounts, UnplaceableTasks
 from bursar.engine.core import EngineCore
 from bursar.engine.lease_loads import add_loads
+from bursar.engine.pool_demand import UnplaceableTasks
+from bursar.engine.task_queue import TaskCounts
 from bursar.model.allocation import AllocationLoad
 from bursar.model.provisioning import ProcessorDemand
 
@@ -59,7 +60,7 @@ class EngineFigures:
 
     def left(self, lease: str) -> int:
         """Return how many tasks bound to a lease are not at an end."""
-        return self._core.queue.left(lease)
+        return self._core.queue.tasks.ready_tasks.left(lease)
 
     def leases(self) -> dict[str, AllocationLoad]:
         """Return the load of each lease that has workers, or had some that have gone silent."""
@@ -68,8 +69,8 @@ class EngineFigures:
             (
                 worker.lease,
                 worker.processors,
-                core.queue.workers[worker.name].used,
-                None if worker.claimed else worker.idle_since,
+                worker.slot.used,
+                None if worker.slot.claims else worker.idle_since,
             )
             for worker in core.workers.values()
         )
@@ -83,22 +84,19 @@ class EngineFigures:
 
     def busy_leases(self) -> set[str]:
         """Return the leases whose processors have tasks."""
-        return {worker.lease for worker in self._core.workers.values() if worker.claimed}
+        return {worker.lease for worker in self._core.workers.values() if worker.slot.claims}
 
     def running(self) -> dict[str, int]:
         """Return the number of tasks running at each site."""
         found: dict[str, int] = {}
         for worker in self._core.workers.values():
-            running = len(worker.claimed)
-            if not self._core.rigid:
-                running = min(running, worker.processors)
-            found[worker.site] = found.get(worker.site, 0) + running
+            found[worker.site] = found.get(worker.site, 0) + worker.slot.running
         return found
 
     def busy(self) -> dict[str, int]:
         """Return the number of busy processors at each site."""
         found: dict[str, int] = {}
-        for name, worker in self._core.workers.items():
-            used = min(self._core.queue.workers[name].used, worker.processors)
+        for worker in self._core.workers.values():
+            used = min(worker.slot.used, worker.processors)
             found[worker.site] = found.get(worker.site, 0) + used
         return found

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from bursar.dispatch.journal_records import AttemptStart
-from bursar.dispatch.queue import TaskClaim
 from bursar.dispatch.wire import WireJob
 from bursar.dispatch.work_directories import folder_name
 from bursar.engine.core import ConnectedWorker, EngineCore
+from bursar.engine.task_queue import RunTasks
+from bursar.engine.worker_slots import WorkerClaim
 from bursar.model.money import Refusal
 
-_BATCH = 2048  # tasks at most claimed at a time
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
 
 
@@ -50,9 +50,8 @@ def fill(core: EngineCore) -> None:
     now = core.clock.now()
     core.refused_for_now = False
     try:
-        core.queue.wake(now)
-        if core.queue.ready and not core.queue.draining:
-            _fill_workers(core, now)
+        core.queue.tasks.wake(now)
+        _fill_workers(core, now)
         _take_back(core, now)
     except Exception as error:
         # In a callback of the loop the error would only be logged, and the run would wait for
@@ -64,7 +63,7 @@ def fill(core: EngineCore) -> None:
 
 def set_waker(core: EngineCore, now: float) -> None:
     """Set the timer of the next fill that time brings about, in place of an earlier one."""
-    due = core.queue.next_wake()
+    due = core.queue.tasks.next_wake()
     if core.refused_for_now:
         # The guard does not say when money comes free, so it is asked again.
         due = min(now + _ASK_AGAIN, math.inf if due is None else due)
@@ -76,44 +75,24 @@ def set_waker(core: EngineCore, now: float) -> None:
 
 
 def _fill_workers(core: EngineCore, now: float) -> None:
-    queue = core.queue
+    for worker in core.workers.values():
+        worker.slot.open = core.is_open(worker)
+    given = core.queue.fill(now, partial(_admit, core, now))
+    transfers = core.guard.transfers()
+    # Money is set aside durably before anything is spent of it.
+    core.store.pending.transfers.extend(transfers)
     started: list[int] = []
-    # The least loaded first: a few tasks are spread over all workers.
-    for worker in sorted(core.workers.values(), key=_load):
-        held = queue.workers[worker.name]
-        if not core.is_open(worker):
-            continue
-        admit = partial(_admit, core, worker.lease, now)
-        room = worker.processors - held.used + _ahead(core, worker)
-        while room > 0 and queue.ready:
-            claims = queue.claim(worker.name, min(room, _BATCH), now, admit)
-            if not claims:
-                break
-            room = worker.processors - held.used + _ahead(core, worker)
-            started.extend(claim.task for claim in claims)
-            if core.settings.keeps_starts:
-                _note_starts(core, worker, claims, now)
-            _give(core, worker, claims)
+    for slot, claims in given:
+        worker = core.workers[slot.name]
+        started.extend(claim.task for claim in claims)
+        if core.settings.keeps_starts:
+            _note_starts(core, worker, claims, now)
+        _give(core, worker, claims, withhold=bool(transfers))
     if started:
         core.settings.on_start(started)
 
 
-def _load(worker: ConnectedWorker) -> float:
-    return len(worker.claimed) / worker.processors
-
-
-def _ahead(core: EngineCore, worker: ConnectedWorker) -> int:
-    """Return how many tasks a worker may have waiting: a fair part of what is left, at most."""
-    # Wide tasks are never claimed ahead: a worker starts jobs in order, so that one which waits for
-    # several processors there would keep others idle.
-    if core.rigid or not core.settings.prefetch:
-        return 0
-    # Half of a fair part stays in the queue, where any worker that becomes idle can have it.
-    fair = core.queue.ready // (2 * len(core.workers))
-    return min(worker.prefetch.depth(worker.processors), fair)
-
-
-def _admit(core: EngineCore, lease: str, now: float, task: int) -> float | Refusal:
+def _admit(core: EngineCore, now: float, task: int, lease: str) -> float | Refusal:
     answer = core.guard.admit(task, lease, now)
     if isinstance(answer, Refusal):
         core.refusal = answer.reason
@@ -124,7 +103,7 @@ def _admit(core: EngineCore, lease: str, now: float, task: int) -> float | Refus
 
 
 def _note_starts(
-    core: EngineCore, worker: ConnectedWorker, claims: Sequence[TaskClaim], now: float
+    core: EngineCore, worker: ConnectedWorker, claims: Sequence[WorkerClaim[RunTasks]], now: float
 ) -> None:
     """Journal the starts of tasks, without waiting for the disk."""
     site, lease, name, room = worker.site, worker.lease, worker.name, worker.processors
@@ -135,21 +114,23 @@ def _note_starts(
     core.store.commit_soon()
 
 
-def _give(core: EngineCore, worker: ConnectedWorker, claims: Sequence[TaskClaim]) -> None:
-    transfers = core.guard.transfers()
-    if transfers:
-        # Money is set aside durably before anything is spent of it.
-        core.store.pending.transfers.extend(transfers)
+def _give(
+    core: EngineCore,
+    worker: ConnectedWorker,
+    claims: Sequence[WorkerClaim[RunTasks]],
+    *,
+    withhold: bool,
+) -> None:
     jobs: Iterable[WireJob] = (_job_of_claim(core, claim, worker.site) for claim in claims)
-    if transfers or worker.withheld:
+    if withhold or worker.withheld:
         # Made now, while the tasks are known: they may have ended before the order is delivered.
         jobs = list(jobs)
     # Else made one by one as they are encoded: thousands at a time would be looked through by the
     # garbage collector.
-    send(core, worker, partial(worker.link.give, jobs), withhold=bool(transfers))
+    send(core, worker, partial(worker.link.give, jobs), withhold=withhold)
 
 
-def _job_of_claim(core: EngineCore, claim: TaskClaim, site: str) -> WireJob:
+def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> WireJob:
     task, data = core.task(claim.task), core.settings.data
     return WireJob(
         claim.task,
@@ -168,17 +149,12 @@ def _job_of_claim(core: EngineCore, claim: TaskClaim, site: str) -> WireJob:
 
 def _take_back(core: EngineCore, now: float) -> None:
     """Recall tasks that wait at one worker while another worker could begin these tasks."""
-    held = core.queue.workers
-    takers = [
-        name
-        for name, worker in core.workers.items()
-        if held[name].used < worker.processors and core.is_open(worker)
-    ]
     # Where money is refused for now, what comes back would stand still.
-    if not takers or len(core.workers) < 2 or core.refused_for_now:
+    if core.refused_for_now:
         return
-    donors = [name for name, worker in core.workers.items() if worker.prefetch.may_ask]
-    for name, count in core.queue.to_ask_back(now, takers, donors):
+    for worker in core.workers.values():
+        worker.slot.open = core.is_open(worker)
+    for name, count in core.queue.to_ask_back(now):
         worker = core.workers[name]
-        worker.prefetch.asked(count)
+        worker.slot.prefetch.asked(count)
         send(core, worker, partial(worker.link.recall, count))

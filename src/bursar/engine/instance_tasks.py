@@ -100,6 +100,7 @@ class InstanceTasks:
         self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
         self._limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
+        self._barred: set[int] = set()  # held tasks with a parent that ended without success
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
         self._delayed: list[tuple[float, int]] = []
 
@@ -132,10 +133,12 @@ class InstanceTasks:
                 self._limits.extend([math.inf] * more)
             self.counts[ABSENT] += more
 
-    def enter(self, task: int, processors: int, estimate: float, place: str = ANYWHERE) -> None:
+    def enter(
+        self, task: int, processors: int, estimate: float | None, place: str = ANYWHERE
+    ) -> None:
         """Enter an absent task in the state HELD; see :meth:`start`."""
         self.processors[task] = processors
-        self.estimates[task] = estimate
+        self.estimates[task] = math.inf if estimate is None else estimate
         self.states[task] = HELD
         self.ready_tasks.add(task, place)
         self.counts[ABSENT] -= 1
@@ -150,7 +153,7 @@ class InstanceTasks:
         # More than the column holds cannot be seen by anybody.
         self._tries[task] = min(tries, MOST_TRIES)
 
-    def tries(self, task: int) -> int:
+    def _tries_of(self, task: int) -> int:
         """Return the number of failures after which a task has failed for good."""
         return self._retry.attempts if self._tries is None else self._tries[task]
 
@@ -166,12 +169,32 @@ class InstanceTasks:
         """Return the seconds after which a task is killed; infinite: it has no limit of its own."""
         return math.inf if self._limits is None else self._limits[task]
 
-    def start(self, task: int) -> None:
-        """Let a held task start as soon as all its parents have succeeded."""
+    def follow(self, task: int, parents: Collection[int]) -> None:
+        """State which tasks must succeed before a held task starts; some may have ended."""
+        states = self.states
+        self.dependencies.add(task, [p for p in parents if states[p] != SUCCEEDED])
+        if any(states[parent] > SUCCEEDED for parent in parents):
+            self._barred.add(task)
+
+    def start(self, task: int) -> bool:
+        """
+        Let a held task start as soon as all its parents have succeeded.
+
+        Returns
+        -------
+        bool
+            False when a parent has ended without success: the task is skipped, with all tasks that
+            follow from it.
+        """
+        if task in self._barred:
+            self._barred.discard(task)
+            self.end(task, SKIPPED)
+            return False
         if self.dependencies.waiting and self.dependencies.waits(task):
             self.move(task, WAITING)
         else:
             self.make_ready(task)
+        return True
 
     # Moves.
 
@@ -242,6 +265,8 @@ class InstanceTasks:
                 self.move(child, SKIPPED)
                 skipped.append(child)
                 stack.extend(self.dependencies.children(child))
+            elif self.states[child] == HELD:
+                self._barred.add(child)
         return skipped
 
     def end(self, task: int, state: int) -> None:
@@ -252,7 +277,7 @@ class InstanceTasks:
     def fail_attempt(self, task: int, now: float) -> RetryVerdict:
         """Count a failed attempt, and have the task tried again while there are tries left."""
         failures = self.failures[task] = self.failures.get(task, 0) + 1
-        if failures >= self.tries(task):
+        if failures >= self._tries_of(task):
             self.end(task, FAILED)
             return RetryVerdict(final=True)
         wait = self._retry.wait_before(failures + 1)
@@ -315,6 +340,6 @@ class InstanceTasks:
         # After the successes: a task may have failed in one life, and succeeded when its failures
         # were forgiven in the next.
         for task, failures in self.failures.items():
-            if failures >= self.tries(task) and self.states[task] < SUCCEEDED:
+            if failures >= self._tries_of(task) and self.states[task] < SUCCEEDED:
                 self.end(task, FAILED)
         self.ready_tasks.purge()

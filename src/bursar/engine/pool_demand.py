@@ -1,9 +1,12 @@
 """What the ready tasks of a pool ask for: processors, and tasks back from busy workers."""
 
 import itertools
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from bursar.engine.ready_tasks import ANYWHERE
+from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
 from bursar.engine.worker_slots import Of, WorkerClaim, WorkerPool, WorkerSlot
 from bursar.model.provisioning import ProcessorDemand
 
@@ -11,6 +14,26 @@ GUESS = 60.0
 """Seconds that a task without an estimate is thought to take before any has ended.
 
 Demand must be more than nothing before any task has ended, or no pool would ever begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnplaceableTasks:
+    """
+    Ready tasks that no worker can take.
+
+    Parameters
+    ----------
+    tasks
+        Number of such tasks.
+    processors
+        Processors of the widest of them.
+    longest
+        Seconds that the longest of them should take at speed 1; 0 when nothing is known.
+    """
+
+    tasks: int = 0
+    processors: int = 0
+    longest: float = 0.0
 
 
 def demand_of(pool: WorkerPool[Of]) -> ProcessorDemand:
@@ -50,6 +73,34 @@ def demand_of(pool: WorkerPool[Of]) -> ProcessorDemand:
 def running_in(pool: WorkerPool[Of]) -> int:
     """Return the processors that tasks hold; those claimed ahead of time hold none yet."""
     return sum(min(worker.used, worker.processors) for worker in pool.workers.values())
+
+
+def misfits(
+    pool: WorkerPool[Of], now: float, workers: Iterable[WorkerSlot[Of]]
+) -> UnplaceableTasks:
+    """
+    Count the ready tasks of a pool that none of the given workers could take if all were idle.
+
+    Tasks about as long as the time of a worker all count as soon as one of them does not fit.
+    """
+    room: dict[int, float] = {}
+    # For each width only the worker with most time left matters.
+    for worker in workers:
+        width = worker.processors
+        room[width] = max(room.get(width, -math.inf), worker.time_left(now))
+    found = [
+        (bucket, _longest_of(instance.tasks, bucket))
+        for instance in pool.members.values()
+        for bucket in instance.tasks.ready_tasks.at(ANYWHERE)
+        if bucket.ready
+        and _longest_of(instance.tasks, bucket)
+        > max((room[p] for p in room if p >= bucket.processors), default=-math.inf)
+    ]
+    return UnplaceableTasks(
+        tasks=sum(bucket.ready for bucket, _ in found),
+        processors=max((bucket.processors for bucket, _ in found), default=0),
+        longest=max((longest for _, longest in found), default=0.0),
+    )
 
 
 def widest_worker(pool: WorkerPool[Of] | None) -> int:
@@ -139,3 +190,9 @@ def _may_run(worker: WorkerSlot[Of], claim: WorkerClaim[Of], now: float) -> bool
     return worker.lease not in tasks.ready_tasks.sequences and worker.has_time_for(
         tasks, claim.task, worker.time_left(now)
     )
+
+
+def _longest_of(tasks: InstanceTasks, bucket: ReadyBucket) -> float:
+    """Return seconds that the longest ready task of a bucket should take at speed 1."""
+    expect = tasks.durations.expect
+    return max(expect(bucket.longest), expect(math.inf) if bucket.unknown else 0.0)

@@ -27,7 +27,8 @@ def worker_joined(
     core: EngineCore, hello: Hello, link: WorkerLink, *, is_pilot: bool = False
 ) -> ConnectedWorker:
     """Take in a worker that was admitted, and give it tasks soon."""
-    core.queue.join(hello.worker, hello.lease, hello.processors)
+    slot = core.queue.join(hello.worker, hello.lease, hello.processors)
+    slot.ahead = core.settings.prefetch
     now = core.clock.now()
     worker = core.workers[hello.worker] = ConnectedWorker(
         name=hello.worker,
@@ -35,7 +36,7 @@ def worker_joined(
         lease=hello.lease,
         processors=hello.processors,
         link=link,
-        claimed=core.queue.workers[hello.worker].claimed,
+        slot=slot,
         joined_at=now,
         idle_since=now,
         is_pilot=is_pilot,
@@ -71,19 +72,21 @@ def worker_left(core: EngineCore, worker: ConnectedWorker) -> None:
     # Its tasks are not lost but were stopped, and nothing more is journalled.
     if core.closed:
         return
+    # Each may have begun, also those that should still be waiting: what may run once only must not
+    # begin again elsewhere.
     _take_outcomes(
         core,
         worker,
         [
             Outcome(
-                task=task,
-                attempt=attempt,
+                task=claim.task,
+                attempt=claim.attempt,
                 status=Status.LOST,
                 start=now,
                 end=now,
                 reason=f"worker {worker.name} went away",
             )
-            for task, attempt in core.queue.lose(worker.name)
+            for claim in worker.slot.claims.values()
         ],
     )
     # Last: the queue takes the outcomes above under this worker's name only.
@@ -122,7 +125,7 @@ def outcomes_reported(
     core: EngineCore, worker: ConnectedWorker, outcomes: Sequence[Outcome]
 ) -> None:
     """Take in a worker's own report of attempts, and learn how long its tasks take."""
-    worker.prefetch.learn(outcomes)
+    worker.slot.prefetch.learn(outcomes)
     _take_outcomes(core, worker, outcomes)
 
 
@@ -130,7 +133,7 @@ def tasks_returned(
     core: EngineCore, worker: ConnectedWorker, jobs: Sequence[tuple[int, int]]
 ) -> None:
     """Take back jobs, each a task and an attempt, that a worker returned unstarted."""
-    worker.prefetch.returned(len(jobs))
+    worker.slot.prefetch.returned(len(jobs))
     for task, attempt in jobs:
         if core.queue.give_back(worker.name, task, attempt):
             # The hold goes back at once: another task may be waiting for just this money.
@@ -168,7 +171,7 @@ def job_too_large(core: EngineCore, worker: ConnectedWorker, job: WireJob, size:
 
 def _rested(core: EngineCore, worker: ConnectedWorker) -> None:
     """Note that a worker has given up tasks, and since when that worker is idle."""
-    if not worker.claimed:
+    if not worker.slot.claims:
         worker.idle_since = core.clock.now()
         if worker.leaving:
             _let_go(core, worker)
@@ -176,7 +179,7 @@ def _rested(core: EngineCore, worker: ConnectedWorker) -> None:
 
 def _let_go(core: EngineCore, worker: ConnectedWorker) -> None:
     """Dismiss a worker that asked to leave, if the worker has no tasks."""
-    if not worker.claimed:
+    if not worker.slot.claims:
         worker.leaving = True
         dismiss_worker(core, worker)
 
@@ -193,7 +196,7 @@ def committed(core: EngineCore, transaction: EngineTransaction) -> None:
     for record in transaction.records:
         if record.outcome.status is Status.SUCCEEDED:
             _release(core, record.outcome)
-    if core.queue.ready:
+    if core.queue.tasks.ready:
         schedule_fill(core)
     elif core.settings.delay is not None:
         set_waker(core, core.clock.now())
@@ -205,9 +208,9 @@ def _release(core: EngineCore, outcome: Outcome) -> None:
     """Let the children of a succeeded task start, each after the delay of its data."""
     task, delay = outcome.task, core.settings.delay
     if delay is None:
-        core.queue.release(task)
+        core.queue.tasks.release(task)
     else:
-        core.queue.release(task, outcome.end, lambda child: delay(task, child))
+        core.queue.tasks.release(task, outcome.end, lambda child: delay(task, child))
 
 
 # The owner.
@@ -217,8 +220,6 @@ def submit(core: EngineCore, task: Task) -> int:
     """Add a task without parents; return the number of the task."""
     (number,) = core.queue.extend([task])
     core.tasks.append(task)
-    # Stays so: earlier tasks of several processors may still be in the queue.
-    core.rigid = core.rigid or task.processors > 1
     schedule_fill(core)
     return number
 
@@ -253,7 +254,7 @@ def drain(core: EngineCore) -> None:
     core.queue.drain()
     for worker in core.workers.values():
         # Jobs that wait at workers have not started either.
-        send(core, worker, partial(worker.link.recall, len(worker.claimed)))
+        send(core, worker, partial(worker.link.recall, len(worker.slot.claims)))
     core.changed.set()
 
 
@@ -269,7 +270,7 @@ def vacate(core: EngineCore, lease: str, reason: str) -> None:
     # First, so that tasks which are cancelled here are not given to the same lease again.
     core.vacated.add(lease)
     for worker in core.workers_of(lease):
-        if worker.claimed:
+        if worker.slot.claims:
             cancel_at(core, worker, [], 0.0, reason)
 
 
@@ -299,7 +300,7 @@ def turn_out(core: EngineCore, lease: str) -> list[ConnectedWorker]:
     core.vacated.add(lease)
     workers = [worker for worker in core.workers_of(lease) if worker.is_pilot]
     for worker in workers:
-        if worker.claimed:
+        if worker.slot.claims:
             cancel_at(core, worker, [], 0.0, "its processors go back")
         dismiss_worker(core, worker)
     return workers
@@ -308,7 +309,7 @@ def turn_out(core: EngineCore, lease: str) -> list[ConnectedWorker]:
 def cut_off(core: EngineCore, lease: str | None = None) -> None:
     """Abort the links of pilots' workers that still have tasks, of one lease or of all."""
     for worker in list(core.workers.values()):
-        if worker.is_pilot and worker.claimed and lease in (None, worker.lease):
+        if worker.is_pilot and worker.slot.claims and lease in (None, worker.lease):
             worker.link.abort()
 
 

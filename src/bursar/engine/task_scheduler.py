@@ -440,10 +440,10 @@ class TaskScheduler(Generic[Of]):
             # Without an estimate only the limit is a promise of when the task ends; without a
             # limit no end is known, and nothing overtakes a wide task that waits for it.
             ends, cost = now + limit, tasks.durations.mean or FIRST_COST
-        # The user may run here for these seconds only, as the agreement ends or the money does.
-        # The worker kills the task then; 0 would mean no limit, hence LEAST.
+        # The user may run here for these seconds only, as the agreement ends or the money does:
+        # the worker kills the task then.
         if seconds < limit:
-            limit = seconds if seconds > LEAST else LEAST
+            limit = seconds
         # A number names one attempt. It is never used again, so that a late outcome of an attempt
         # that was given up cannot be taken for that of the next attempt.
         if self._serial is None:

@@ -159,6 +159,18 @@ class WorkerSlot(Generic[Of]):
         """Processors that no task holds; negative: tasks wait at the worker."""
         return self.processors - self.used
 
+    @property
+    def running(self) -> int:
+        """Number of tasks that have begun: a worker begins its tasks in order, as they fit."""
+        if self.used <= self.processors:
+            return len(self.claims)
+        free = self.processors
+        for begun, claim in enumerate(self.claims.values()):
+            free -= claim.processors
+            if free < 0:
+                return begun
+        return len(self.claims)
+
     def time_left(self, now: float) -> float:
         """Return the seconds of work at speed 1 that a processor can do until the end."""
         return math.inf if self.until == math.inf else (self.until - now) * self.speed

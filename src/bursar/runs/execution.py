@@ -24,10 +24,10 @@ from bursar.dispatch.journal_records import (
     interrupted_attempts,
 )
 from bursar.dispatch.orphans import kill_leftovers
-from bursar.dispatch.queue import TaskCounts
 from bursar.dispatch.work_directories import attempt_folder, folder_name, remove_tree
 from bursar.engine.core import DataAt, RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
+from bursar.engine.task_queue import TaskCounts
 from bursar.market.budget_thresholds import BudgetDrain, BudgetEffect, BudgetHalt
 from bursar.market.guard import BudgetGuard, budget_amount
 from bursar.market.lease import Lease

@@ -527,7 +527,8 @@ def _job_of_assignment(claim: WorkerClaim[Instance]) -> bytes:
         claim.number,
         claim.attempt,
         claim.processors,
-        0.0 if claim.seconds == math.inf else claim.seconds,  # 0: no limit
+        # 0 means no limit to a worker: time that is all but used up must not become that.
+        0.0 if claim.seconds == math.inf else max(claim.seconds, LEAST),
         str(task),
         instance.home,
     )

@@ -1,0 +1,354 @@
+"""
+The task queue of a run: one owner, one instance and one pool, whose workers have leases.
+
+No clock, no input or output: the queue is told events and the present time, and returns
+decisions. Most errors that an engine can make would be made here and in what lies below, so the
+property tests drive every interleaving through this module.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bursar.engine.instance_tasks import InstanceTasks, RetryVerdict
+from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits, to_take_back
+from bursar.engine.ready_tasks import ANYWHERE
+from bursar.engine.task_scheduler import AdmitTask, Assignments, TaskScheduler
+from bursar.engine.task_states import (
+    CANCELLED,
+    CLAIMED,
+    DELAYED,
+    FAILED,
+    READY,
+    REFUSED,
+    SKIPPED,
+    SUCCEEDED,
+    WAITING,
+)
+from bursar.engine.worker_slots import WorkerClaim, WorkerPool, WorkerSlot
+from bursar.model.campaign import Retry
+from bursar.model.provisioning import ProcessorDemand
+from bursar.model.task import Outcome, Status, Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """Number of tasks in each state; ``waiting`` counts all that have not started."""
+
+    total: int
+    waiting: int
+    running: int
+    succeeded: int
+    failed: int
+    skipped: int
+    cancelled: int
+    refused: int
+
+
+@dataclass(slots=True, eq=False)
+class RunTasks:
+    """The only instance of a run; see :class:`bursar.engine.worker_slots.QueuedInstance`."""
+
+    tasks: InstanceTasks
+    number: int = 0
+    user: str = ""
+    pool: str = ""
+    owed: float = 0.0
+
+
+class TaskQueue:
+    """
+    The states, priorities and workers of all tasks of a run.
+
+    Parameters
+    ----------
+    retry
+        Rules for tries after failures.
+    again_at
+        Place to which tasks go that will run again, whatever place they were bound to;
+        None: they stay bound to it.
+
+    Attributes
+    ----------
+    tasks
+        States, dependencies, retries and delays of the tasks.
+    workers
+        Connected workers, by name.
+    draining
+        Whether no more tasks are given out, and failed ones are not tried again.
+    """
+
+    def __init__(self, retry: Retry, again_at: str | None = None) -> None:
+        self.tasks = InstanceTasks(retry, again_at=again_at, by_length=True)
+        self._instance = RunTasks(self.tasks)
+        self._scheduler: TaskScheduler[RunTasks] = TaskScheduler()
+        self._unwanted: set[int] = set()  # cancelled while claimed
+        self.draining = False
+
+    # Tasks.
+
+    def extend(
+        self,
+        tasks: Sequence[Task],
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        order: Sequence[int] | None = None,
+        placed: Sequence[str] | None = None,
+    ) -> range:
+        """
+        Add tasks to the queue.
+
+        Parameters
+        ----------
+        parents
+            Parents of each task, as numbers in the queue; those that have succeeded must have been
+            released.
+        order
+            Priority of each, smaller first; None: as listed.
+        placed
+            Name of the lease whose processors run each; None: any.
+
+        Returns
+        -------
+        range
+            Numbers of the new tasks.
+        """
+        columns, first = self.tasks, len(self.tasks)
+        numbers = range(first, first + len(tasks))
+        columns.grow(first + len(tasks))
+        for number, task, place in zip(
+            numbers, tasks, placed or [ANYWHERE] * len(tasks), strict=True
+        ):
+            columns.enter(number, task.processors, task.runtime, place)
+            if task.retries is not None:
+                columns.set_tries(number, task.retries + 1)
+        if order is not None:
+            columns.ready_tasks.set_order(zip(numbers, order, strict=True))
+        for number, row in zip(numbers, parents or (), strict=parents is not None):
+            columns.follow(number, row)
+        for number in numbers:
+            columns.start(number)
+        return numbers
+
+    def restore(self, attempts: Iterable[Outcome], *, retry_failed: bool = False) -> None:
+        """
+        Take in the attempts that earlier incarnations journalled, before anything is claimed.
+
+        Parameters
+        ----------
+        attempts
+            All of them, in any order.
+        retry_failed
+            Whether tasks that failed for good are tried again.
+        """
+        succeeded: set[int] = set()
+        numbers, failures = self.tasks.attempts, self.tasks.failures
+        for outcome in attempts:
+            task = outcome.task
+            # Numbers of attempts go on where they ended: an attempt is the journal's primary key.
+            numbers[task] = max(numbers.get(task, 0), outcome.attempt)
+            if outcome.status is Status.SUCCEEDED:
+                succeeded.add(task)
+            # A cancelled attempt was cut off by us: it counts for no failure, as in finish().
+            elif outcome.status is not Status.CANCELLED and not retry_failed:
+                failures[task] = failures.get(task, 0) + 1
+        self.tasks.restore(succeeded)
+
+    def is_at_end(self, task: int) -> bool:
+        """Whether a task will not run any more."""
+        return self.tasks.states[task] >= SUCCEEDED
+
+    def cancel(self, task: int) -> str | None:
+        """
+        Cancel a task.
+
+        Returns
+        -------
+        str or None
+            The worker that has the task and must be told to stop it; None when the
+            task has ended now, or had before.
+        """
+        claim = self._scheduler.claims.get(task)
+        if claim is not None:
+            # Its worker decides: it may succeed before the cancellation arrives, and a success
+            # counts.
+            self._unwanted.add(task)
+            return claim.worker.name
+        if self.tasks.states[task] < CLAIMED:
+            self.tasks.end(task, CANCELLED)
+        return None
+
+    def assign(
+        self, placed: Mapping[int, str], order: Mapping[int, int], in_order: Collection[str] = ()
+    ) -> None:
+        """See :meth:`bursar.engine.ready_tasks.ReadyTasks.assign`."""
+        self.tasks.ready_tasks.assign(placed, order, in_order)
+
+    def drain(self) -> None:
+        """Let no more tasks be claimed, and do not try failed ones again."""
+        self.draining = True
+
+    # Workers.
+
+    def join(self, worker: str, lease: str, processors: int) -> WorkerSlot[RunTasks]:
+        """Add a worker that has connected, with processors of a lease."""
+        slot: WorkerSlot[RunTasks] = WorkerSlot(worker, "", lease, processors)
+        self._scheduler.join(slot)
+        return slot
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker that has no claimed tasks."""
+        self._scheduler.leave(self.workers[worker])
+
+    @property
+    def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
+        """Connected workers, by name."""
+        return self._scheduler.workers
+
+    def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
+        """See :meth:`bursar.engine.task_scheduler.TaskScheduler.set_end`."""
+        self._scheduler.set_end(lease, moment, speed)
+
+    # Claims.
+
+    def fill(self, now: float, admit: AdmitTask) -> Assignments[RunTasks]:
+        """Claim ready tasks for all workers that are open, as far as there is room."""
+        if self.draining or not self.tasks.ready:
+            return []
+        self._scheduler.enlist(self._instance)
+        return self._scheduler.fill("", now, per_task=admit)
+
+    def claim(
+        self, worker: str, room: int, now: float, admit: AdmitTask
+    ) -> list[WorkerClaim[RunTasks]]:
+        """Claim ready tasks for one worker; see :meth:`TaskScheduler.claim`."""
+        if self.draining or not self.tasks.ready:
+            return []
+        self._scheduler.enlist(self._instance)
+        return self._scheduler.claim(self.workers[worker], room, now, per_task=admit)
+
+    def to_ask_back(self, now: float) -> list[tuple[str, int]]:
+        """Return workers that are to return tasks, and how many; see :func:`to_take_back`."""
+        if self.draining:
+            return []
+        return [(worker.name, count) for worker, count in to_take_back(self._pool, now)]
+
+    def give_back(self, worker: str, task: int, attempt: int) -> bool:
+        """
+        Take back a claimed task that was not started; the attempt does not count.
+
+        Returns
+        -------
+        bool
+            False when the worker did not have it.
+        """
+        # The attempt's number is given again, so that retries and journal see only what has begun.
+        if self._release(worker, task, attempt) is None:
+            return False
+        if task in self._unwanted:
+            self._unwanted.discard(task)
+            self.tasks.end(task, CANCELLED)
+        else:
+            self.tasks.make_ready(task)
+        return True
+
+    def finish(
+        self, worker: str, outcome: Outcome, now: float, *, hold: bool = False
+    ) -> RetryVerdict | None:
+        """
+        Record the end of an attempt.
+
+        Parameters
+        ----------
+        hold
+            A success lets nothing follow until :meth:`InstanceTasks.release`: what follows
+            must not start before the success is durable.
+
+        Returns
+        -------
+        RetryVerdict or None
+            None when the outcome does not count: another worker's, of an earlier
+            attempt, or reported twice. The caller must then drop the outcome.
+        """
+        task, tasks = outcome.task, self.tasks
+        claim = self._release(worker, task, outcome.attempt)
+        if claim is None:
+            return None
+        unwanted = task in self._unwanted
+        self._unwanted.discard(task)
+        # A success counts even of a task that was to be cancelled: its work is done and paid for.
+        if outcome.status is Status.SUCCEEDED:
+            # Only of successes: a failure may come at once and says nothing of how long the task
+            # takes.
+            seconds = outcome.end - outcome.start
+            tasks.durations.learn(tasks.estimates[task], seconds, claim.worker.speed)
+            tasks.move(task, SUCCEEDED)
+            if not hold:
+                tasks.release(task)
+            return RetryVerdict(final=True)
+        tasks.attempts[task] = outcome.attempt
+        if unwanted:
+            tasks.end(task, CANCELLED)
+            return RetryVerdict(final=True)
+        if outcome.status is Status.CANCELLED:
+            tasks.run_again(task)
+            return RetryVerdict(final=False)
+        return tasks.fail_attempt(task, now)
+
+    # Looking.
+
+    @property
+    def counts(self) -> TaskCounts:
+        """Number of tasks in each state."""
+        n = self.tasks.counts
+        return TaskCounts(
+            total=len(self.tasks),
+            waiting=n[WAITING] + n[READY] + n[DELAYED],
+            running=n[CLAIMED],
+            succeeded=n[SUCCEEDED],
+            failed=n[FAILED],
+            skipped=n[SKIPPED],
+            cancelled=n[CANCELLED],
+            refused=n[REFUSED],
+        )
+
+    def demand(self) -> ProcessorDemand:
+        """Return the demand of ready tasks that are bound to no lease, and of tasks to come."""
+        found = demand_of(self._pool)
+        # A drained queue wants no more processors, however many tasks are left.
+        if self.draining:
+            return ProcessorDemand(running=found.running)
+        n = self.tasks.counts
+        return replace(found, later=n[WAITING] + n[DELAYED])
+
+    def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
+        """Count the ready tasks that none of the given workers could take if all were idle."""
+        if self.draining:
+            return UnplaceableTasks()
+        return misfits(self._pool, now, [self.workers[name] for name in workers])
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing more will start unless tasks are added."""
+        n = self.tasks.counts
+        if n[CLAIMED]:
+            return False
+        return self.draining or not (n[READY] or n[DELAYED])
+
+    # Inside.
+
+    @property
+    def _pool(self) -> WorkerPool[RunTasks]:
+        if self.tasks.ready:
+            self._scheduler.enlist(self._instance)
+        else:
+            self._scheduler.rest(self._instance)
+        return self._scheduler.pools.get("") or WorkerPool()
+
+    def _release(self, worker: str, task: int, attempt: int) -> WorkerClaim[RunTasks] | None:
+        claim = self._scheduler.claims.get(task)
+        # A report may come late, twice, or from a worker that was taken to be gone: only who has
+        # the very attempt may end it.
+        if claim is None or claim.worker.name != worker or claim.attempt != attempt:
+            return None
+        self._scheduler.release(claim)
+        return claim
