@@ -1,0 +1,334 @@
+"""One scheduler for the instances of many owners: fair shares, promises kept, nothing lost."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.task_scheduler import TaskScheduler
+from bursar.engine.task_states import EngineTaskState
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
+from bursar.model.campaign import Retry
+from bursar.model.money import Refusal
+
+
+@dataclass(eq=False)
+class Owned:
+    """An instance of some owner."""
+
+    number: int
+    user: str
+    pool: str = "shared"
+    tasks: InstanceTasks = field(
+        default_factory=lambda: InstanceTasks(Retry(attempts=2, backoff=0.0))
+    )
+    owed: float = 0.0
+
+    def add(
+        self, processors: int, runtime: float | None, parents: tuple[int, ...] = ()
+    ) -> EngineTaskState:
+        task = len(self.tasks)
+        self.tasks.grow(task + 1)
+        self.tasks.enter(task, processors, runtime)
+        self.tasks.follow(task, parents)
+        self.tasks.start(task)
+        return EngineTaskState(self.tasks.states[task])
+
+
+Claim = WorkerClaim[Owned]
+
+
+def end(scheduler: TaskScheduler[Owned], claim: Claim, seconds: float) -> None:
+    """The task succeeds after so many seconds."""
+    scheduler.release(claim)
+    scheduler.settle(claim, seconds)
+    claim.instance.tasks.move(claim.task, EngineTaskState.SUCCEEDED)
+    if claim.instance.tasks.release(claim.task):
+        scheduler.enlist(claim.instance)
+
+
+@given(
+    st.integers(1, 12),
+    st.lists(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4), min_size=2, max_size=4),
+    st.integers(1, 60),
+)
+def test_owners_who_always_wait_have_equal_shares_within_one_turn(
+    processors: int, lengths: list[list[float]], fills: int
+) -> None:
+    """
+    No owner is ever ahead of another by more than one turn of each: the bound of start-time fair
+    queuing (Goyal, Vin and Cheng 1996, theorem 1), whatever the lengths and numbers of their tasks.
+    """
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    scheduler.join(WorkerSlot("w", "shared", "", processors))
+    owners = [Owned(i, f"user {i}") for i in range(len(lengths))]
+    for owner, mine in zip(owners, lengths, strict=True):
+        for i in range(60 * processors):
+            owner.add(1, mine[i % len(mine)])
+        scheduler.enlist(owner)
+    had = [0.0] * len(owners)
+    batch = max(1, processors // (4 * len(owners)))
+    turns = [batch * max(mine) for mine in lengths]
+    for _ in range(min(fills, 60 // len(owners))):
+        for _, claims in scheduler.fill("shared", 0.0):
+            for claim in claims:
+                had[claim.instance.number] += claim.cost
+                end(scheduler, claim, claim.cost)
+        for i in range(len(owners)):
+            for j in range(i):
+                assert abs(had[i] - had[j]) <= turns[i] + turns[j] + 1e-9
+
+
+widths = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # owner
+        st.integers(1, 6),  # processors
+        st.floats(0.5, 9.0),  # runtime
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), widths, widths)
+@settings(max_examples=150)
+def test_backfilling_never_delays_the_task_that_was_promised_a_start(
+    sizes: list[int], first: list[tuple[int, int, float]], later: list[tuple[int, int, float]]
+) -> None:
+    """
+    Runtimes are exact, so that a promise can be kept: the kept worker's tasks end when they should.
+    From one pass to the next the promised start moves forward only, and the task starts by then;
+    within one worker and among several, whatever other owners submit meanwhile.
+    """
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    workers = [WorkerSlot[Owned](f"w{i}", "shared", "", size) for i, size in enumerate(sizes)]
+    for worker in workers:
+        scheduler.join(worker)
+    owners = [Owned(i, f"user {i}") for i in range(3)]
+    for owner, width, runtime in first:
+        owners[owner].add(min(width, max(sizes)), runtime)
+    ran: Counter[tuple[int, int]] = Counter()
+    promised: dict[tuple[int, int], float] = {}
+    now = 0.0
+    to_come = list(later)
+    while True:
+        for owner in owners:
+            if owner.tasks.ready:
+                scheduler.enlist(owner)
+        for _, claims in scheduler.fill("shared", now):
+            for claim in claims:
+                key = claim.instance.number, claim.task
+                ran[key] += 1
+                assert now <= promised.get(key, math.inf) + 1e-9
+        for worker in workers:
+            assert worker.used == sum(claim.processors for claim in worker.claims.values())
+            assert worker.used <= worker.processors
+        reserved = scheduler.pools["shared"].reserved
+        for reservation in reserved.values():
+            key = reservation.instance.number, reservation.task
+            width = reservation.instance.tasks.processors[reservation.task]
+            begin, _ = reservation.worker.shadow(width, now)
+            assert begin <= promised.get(key, math.inf) + 1e-9
+            promised[key] = begin
+        if not scheduler.claims:
+            break
+        claim = min(scheduler.claims.values(), key=lambda claim: claim.ends)
+        now = claim.ends
+        end(scheduler, claim, claim.cost / claim.processors)
+        if to_come:
+            owner, width, runtime = to_come.pop()
+            owners[owner].add(min(width, max(sizes)), runtime)
+    assert sum(ran.values()) == len(ran) == len(first) + len(later) - len(to_come)
+    assert not to_come or len(first) + len(later) > len(ran)
+
+
+def test_one_task_has_the_promise_and_other_workers_go_on() -> None:
+    """
+    A wide task waits for the worker that is free first, and narrow ones of another owner run on
+    the other; on the kept one only what ends before.
+    """
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    near, far = (WorkerSlot[Owned](name, "shared", "", 2) for name in ("near", "far"))
+    scheduler.join(near)
+    scheduler.join(far)
+    ann, bob = Owned(1, "ann"), Owned(2, "bob")
+    for worker, runtime in ((near, 10.0), (far, 20.0)):
+        ann.add(1, runtime)
+        scheduler.enlist(ann)
+        assert len(scheduler.claim(worker, 1, 0.0)) == 1
+    bob.add(2, 5.0)
+    scheduler.enlist(bob)
+    assert scheduler.fill("shared", 0.0) == []
+    assert scheduler.pools["shared"].reserved[""].worker is near
+    for runtime in (11.0, 10.0):
+        ann.add(1, runtime)
+    scheduler.enlist(ann)
+    given = {
+        worker.name: [claim.task for claim in claims]
+        for worker, claims in scheduler.fill("shared", 0.0)
+    }
+    assert given == {"far": [2], "near": [3]}
+
+
+class Owners(RuleBasedStateMachine):
+    """Events of a service in any order: three owners, two pools, tasks after tasks."""
+
+    @initialize(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def begin(self, sizes: list[int]) -> None:
+        self.scheduler: TaskScheduler[Owned] = TaskScheduler(serial=100)
+        self.owners = [
+            Owned(1, "ann"),
+            Owned(2, "bob"),
+            Owned(3, "bob"),
+            Owned(4, "eve", pool="own"),
+        ]
+        self.parents: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.refused: set[str] = set()
+        self.attempts: set[int] = set()
+        self.now = 0.0
+        self.joined = 0
+        for size in sizes:
+            self.join("shared", size)
+        self.join("own", 2)
+
+    @rule(pool=st.sampled_from(["shared", "own"]), processors=st.integers(1, 4))
+    @precondition(lambda self: len(self.scheduler.workers) < 6)
+    def join(self, pool: str, processors: int) -> None:
+        self.joined += 1
+        self.scheduler.join(WorkerSlot(f"w{self.joined}", pool, f"lease {pool}", processors))
+
+    @rule(
+        owner=st.integers(0, 3),
+        processors=st.sampled_from([1, 1, 1, 2, 4]),
+        runtime=st.sampled_from([None, 0.0, 1.0, 7.0]),
+        parents=st.sets(st.integers(0, 9), max_size=2),
+    )
+    def submit(self, owner: int, processors: int, runtime: float | None, parents: set[int]) -> None:
+        instance = self.owners[owner]
+        after = tuple(sorted(p % len(instance.tasks) for p in parents)) if instance.tasks else ()
+        self.parents[instance.number, len(instance.tasks)] = after
+        instance.add(processors, runtime, tuple(sorted(set(after))))
+        if instance.tasks.ready:
+            self.scheduler.enlist(instance)
+
+    @rule(user=st.sampled_from(["ann", "bob", "eve"]))
+    def change_credit(self, user: str) -> None:
+        self.refused ^= {user}
+
+    @rule(name=st.integers(1, 9))
+    def open_or_close(self, name: int) -> None:
+        worker = self.scheduler.workers.get(f"w{name}")
+        if worker is not None:
+            worker.open = not worker.open
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 5.0]))
+    def fill(self, seconds: float) -> None:
+        self.now += seconds
+
+        def admit(user: str) -> float | Refusal:
+            return Refusal("no money", final=False) if user in self.refused else math.inf
+
+        for pool in ("shared", "own"):
+            for worker, claims in self.scheduler.fill(pool, self.now, admit):
+                assert worker.open
+                for claim in claims:
+                    tasks = claim.instance.tasks
+                    assert claim.instance.pool == worker.pool == pool
+                    assert claim.instance.user not in self.refused
+                    assert claim.attempt not in self.attempts
+                    self.attempts.add(claim.attempt)
+                    assert all(
+                        tasks.states[parent] == EngineTaskState.SUCCEEDED
+                        for parent in self.parents[claim.instance.number, claim.task]
+                    )
+
+    def some(self, pick: int) -> Claim:
+        claims = list(self.scheduler.claims.values())
+        return claims[pick % len(claims)]
+
+    @rule(pick=st.integers(0, 20), how=st.sampled_from(["ends", "ends", "fails", "comes back"]))
+    @precondition(lambda self: self.scheduler.claims)
+    def finish(self, pick: int, how: str) -> None:
+        claim = self.some(pick)
+        if how == "ends":
+            end(self.scheduler, claim, 1.0)
+            return
+        self.scheduler.release(claim)
+        self.scheduler.settle(claim, 0.0)
+        tasks = claim.instance.tasks
+        if how == "fails":
+            tasks.fail_attempt(claim.task, self.now)
+        else:
+            tasks.run_again(claim.task)
+        if tasks.ready:
+            self.scheduler.enlist(claim.instance)
+
+    @rule(owner=st.integers(0, 3), task=st.integers(0, 9))
+    def cancel(self, owner: int, task: int) -> None:
+        instance = self.owners[owner]
+        if task < len(instance.tasks) and instance.tasks.states[task] < EngineTaskState.CLAIMED:
+            instance.tasks.end(task, EngineTaskState.CANCELLED)
+            self.scheduler.rest(instance)
+
+    @rule(name=st.integers(1, 9))
+    def lose(self, name: int) -> None:
+        worker = self.scheduler.workers.get(f"w{name}")
+        if worker is None:
+            return
+        for claim in reversed(list(worker.claims.values())):
+            self.scheduler.release(claim)
+            claim.instance.tasks.run_again(claim.task)
+            self.scheduler.enlist(claim.instance)
+        self.scheduler.leave(worker)
+
+    @invariant()
+    def claims_agree(self) -> None:
+        """A claimed task has one claim, at one worker, and no worker is overloaded by wide ones."""
+        held = [c for w in self.scheduler.workers.values() for c in w.claims.values()]
+        assert Counter(map(id, held)) == Counter(map(id, self.scheduler.claims.values()))
+        claimed = {(c.instance.number, c.task) for c in held}
+        assert len(claimed) == len(held)
+        assert claimed == {
+            (instance.number, task)
+            for instance in self.owners
+            for task, state in enumerate(instance.tasks.states)
+            if state == EngineTaskState.CLAIMED
+        }
+        for worker in self.scheduler.workers.values():
+            assert worker.used == sum(c.processors for c in worker.claims.values())
+            assert worker.used <= worker.processors
+
+    @invariant()
+    def counts_agree(self) -> None:
+        for instance in self.owners:
+            tasks = instance.tasks
+            assert [tasks.states.count(s) for s in EngineTaskState] == tasks.counts
+            pool = self.scheduler.pools.get(instance.pool)
+            is_member = pool is not None and instance.number in pool.members
+            assert is_member == (tasks.ready > 0)
+
+    def teardown(self) -> None:
+        """Left to run on, every task ends that some worker can run, and none waits for nothing."""
+        if not hasattr(self, "scheduler"):
+            return
+        self.refused.clear()
+        for pool in ("shared", "own"):
+            self.join(pool, 4)
+        for _ in range(400):
+            for worker in self.scheduler.workers.values():
+                worker.open = True
+            self.fill(10.0)
+            for claim in list(self.scheduler.claims.values()):
+                end(self.scheduler, claim, 1.0)
+        for instance in self.owners:
+            assert min(instance.tasks.states, default=7) >= EngineTaskState.SUCCEEDED
+
+
+Owners.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
+)
+test_no_task_is_lost_or_claimed_twice_in_any_interleaving = Owners.TestCase
