@@ -255,7 +255,8 @@ class Stingy(UnlimitedSpending):
     def admit(self, task: int, lease: str, now: float) -> float | Refusal:
         if not self.has_money:
             return Refusal("no money", final=False)
-        self.moved.append(Transfer(time=0.0, source="budget", target="held", amount=1, kind="hold"))
+        number = len(self.moved) + 1
+        self.moved.append(Transfer(number, 0.0, "", "hold", "budget", "held", 1))
         return math.inf
 
     def withdraw(self, task: int, now: float) -> None:
