@@ -94,8 +94,6 @@ def evaluate(expression: Expression, my: Ad, target: Ad | None = None) -> Any:
 
     Parameters
     ----------
-    expression
-        Expression to evaluate.
     my
         Ad to which the expression belongs.
     target

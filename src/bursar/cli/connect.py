@@ -23,8 +23,6 @@ class ServiceSession:
 
     Parameters
     ----------
-    client
-        Client of the service.
     seal
         Sealing level of tasks for this service; None: tasks are sent in clear.
     """

@@ -23,8 +23,6 @@ def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
 
     Parameters
     ----------
-    path
-        The file.
     limit
         Most bytes after decompression; a larger file is refused.
 

@@ -35,11 +35,6 @@ def read_dax(path: Path) -> Campaign:
     profiles (version 3). A file has one size: the one its maker states, or,
     when no job makes it, the largest stated.
 
-    Parameters
-    ----------
-    path
-        The file.
-
     Raises
     ------
     InputError

@@ -281,8 +281,6 @@ def file_schema(title: str, file: type[TomlTable], *others: type[TomlTable]) -> 
 
     Parameters
     ----------
-    title
-        Title of the schema.
     file
         Table of the whole document.
     others

@@ -226,8 +226,6 @@ class JdlNode:
     ----------
     id
         Id of the task.
-    root
-        Folder of the file.
     folder
         Folder of the job's outputs within the run's files; empty: no folder of its own.
     after

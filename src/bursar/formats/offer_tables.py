@@ -185,8 +185,6 @@ class SlotTable(TomlTable, frozen=True):
 
         Parameters
         ----------
-        site
-            Name of the site.
         prices
             The site's prices, for what the table leaves out.
         """

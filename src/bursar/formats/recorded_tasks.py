@@ -60,8 +60,6 @@ def recorded_campaign(
     ----------
     path
         The file that was read.
-    name
-        Name of the campaign.
     records
         Recorded tasks in the order of the file.
     sizes
@@ -264,11 +262,6 @@ def make_initial_files(campaign: Campaign, folder: Path) -> int:
         Any; nothing is done unless it is a replay.
     folder
         Existing folder in which the files are made.
-
-    Returns
-    -------
-    int
-        Number of files.
 
     Raises
     ------

@@ -430,8 +430,6 @@ def site_facts(table: SiteTable, name: str, folder: Path, place: str) -> SiteFac
 
     Parameters
     ----------
-    name
-        Name of the site.
     folder
         Folder that relative paths are relative to.
     place

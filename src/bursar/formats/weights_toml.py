@@ -57,8 +57,6 @@ def write_weights(
     ----------
     path
         File to write; an existing file is replaced.
-    weights
-        The weights.
     found
         Circumstances of the search, by name; for readers only.
 

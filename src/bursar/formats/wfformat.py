@@ -98,11 +98,6 @@ def read_wfformat(path: Path) -> Campaign:
     whole number of processors. A task without an execution record has no
     runtime.
 
-    Parameters
-    ----------
-    path
-        The file.
-
     Raises
     ------
     InputError

@@ -71,8 +71,6 @@ class AllocationRequest:
         Name of the site; empty: not chosen yet.
     pool
         Pool of a service whose tasks are to run there; empty in a run.
-    processors
-        Number of processors.
     start
         Agreed start, seconds on the clock of whoever asks; None: when the site grants them.
     duration

@@ -51,8 +51,6 @@ class Placement:
     ----------
     task
         Index into the workflow's tasks.
-    site
-        Name of the site.
     start, finish
         Seconds, on the plan's clock (0 is the campaign's start).
     processors
@@ -74,8 +72,6 @@ class Plan:
 
     Parameters
     ----------
-    purchases
-        Purchases of the plan.
     placements
         One for each task, in order of start. Empty when runtimes are unknown.
     makespan

@@ -152,8 +152,6 @@ class BatchScheduler:
 
     Parameters
     ----------
-    manager
-        Which one.
     queue
         Partition or queue; None: the scheduler's default.
     account, qos

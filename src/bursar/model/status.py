@@ -14,8 +14,6 @@ class SiteStatus:
 
     Parameters
     ----------
-    site
-        Name of the site.
     at
         When the site said so, seconds on the clock of who reads it.
     free_processors

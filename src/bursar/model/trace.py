@@ -20,8 +20,6 @@ class TraceFinding:
     ----------
     reason
         Finding, in plain words.
-    jobs
-        Number of jobs concerned.
     dropped
         Whether they were left out.
     line

@@ -94,8 +94,6 @@ class PilotSupervisor:
 
     Parameters
     ----------
-    credential
-        Credential of the pilot.
     processors
         Number of processors on this node.
     """

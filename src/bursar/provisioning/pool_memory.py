@@ -162,8 +162,6 @@ class PendingRequest:
 
     Parameters
     ----------
-    site
-        Name of the site.
     asked
         Time of the request, on the pool's clock; None: unknown.
     fits
@@ -207,10 +205,6 @@ class PoolMemory:
         History of the user's queue waits.
     wake
         When a decision may be due though nothing has happened, on the pool's clock.
-    health_by_site, observations
-        Health and observation of each site, by name.
-    known
-        Pending requests, by name.
     is_hungry
         Whether tasks waited at the last decision.
     spare

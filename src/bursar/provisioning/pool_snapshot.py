@@ -16,10 +16,6 @@ class PoolSite:
 
     Parameters
     ----------
-    rules
-        Acquisition policy at the site.
-    processors
-        Number of processors of the site.
     per_node
         Most processors of one node; None where the site has no nodes.
     spans_nodes
@@ -109,8 +105,6 @@ class PoolSnapshot:
         Tasks that wait.
     allocations
         Allocations requested or held.
-    sites
-        Sites by name.
     until_deadline
         Seconds left to the campaign's deadline; None: no deadline.
     affordable
@@ -136,8 +130,6 @@ class AllocationRelease:
 
     Parameters
     ----------
-    name
-        Name of the allocation.
     reason
         Reason for people and the journal.
     """

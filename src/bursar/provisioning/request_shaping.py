@@ -237,8 +237,6 @@ def shape_requests(
         long that whole tasks fit; 0: as long as the hole.
     claims
         Requests made since the site was observed, which take part of its windows.
-    most
-        Most requests.
     in_parts
         Whether requests may be split at all, into halves or by nodes.
     in_halves

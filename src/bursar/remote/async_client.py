@@ -418,8 +418,6 @@ class AsyncSession:
 
     Parameters
     ----------
-    client
-        Client of the service.
     handle
         Handle of the instance.
     seals

@@ -149,8 +149,6 @@ class ClientRequest:
     ----------
     method, url
         Method, and absolute URL in quoted form.
-    headers
-        Headers by name.
     content
         Body, as bytes or as a function that makes its pieces; the latter has a
         ``Content-Length`` among the headers.

@@ -37,8 +37,6 @@ class InstanceSealer:
     ----------
     sealer
         Sealer with the user's keys.
-    handle
-        Handle of the instance.
     entropy
         Returns random bytes, for the marks.
     """

@@ -256,8 +256,6 @@ class CopyCheck:
 
     Parameters
     ----------
-    replica
-        The copy.
     fault
         What is wrong with the copy; None: nothing.
     bad

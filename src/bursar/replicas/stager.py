@@ -95,8 +95,6 @@ class Stager:
     ----------
     catalogue
         Catalogue that locates copies and registers new ones.
-    stores
-        Storages of the sites, by name of the site.
     link
         Returns the link between two sites, which decides the order in which copies are tried and
         the bandwidth that all transfers over it share.

@@ -63,8 +63,6 @@ class FolderStorage:
 
     Parameters
     ----------
-    folder
-        Folder of the files.
     limit
         Bytes that cached files may take; None: no limit.
 

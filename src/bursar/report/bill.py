@@ -72,8 +72,6 @@ class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    site
-        Name of the site.
     amount
         Micro-units paid to it.
     billed
@@ -114,8 +112,6 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     task, name, site
         Id and kind of the task, and the site of the last attempt.
-    attempts
-        Number of attempts.
     processor_seconds
         Processor-seconds held, over all attempts.
     amount
@@ -139,12 +135,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    run
-        Name of the run.
     currency
         Currency of every amount.
-    leases, tasks
-        Items of the bill.
     total
         Micro-units paid, as the ledger says.
     granted, held

@@ -22,8 +22,6 @@ class SiteProgress:
 
     Parameters
     ----------
-    name
-        Name of the site.
     processors, busy
         Number of leased processors, and of those that run tasks.
     running
@@ -49,8 +47,6 @@ class ProgressSnapshot:
 
     Parameters
     ----------
-    campaign
-        Name of the campaign.
     elapsed
         Seconds since the beginning of the run.
     total, succeeded, running, waiting, failed, skipped
@@ -67,8 +63,6 @@ class ProgressSnapshot:
         The same as things are going.
     deadline
         Seconds; None for none.
-    sites
-        Of each.
     """
 
     campaign: str

@@ -140,8 +140,6 @@ class TrustStore:
 
     Parameters
     ----------
-    authorities
-        Certificates of the authorities.
     lists
         Revocation lists (RFC 5280, section 5); several of one authority add up.
 

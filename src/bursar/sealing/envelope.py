@@ -197,8 +197,6 @@ class SealedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Parameters
     ----------
-    steps
-        Steps of the task.
     environment
         Variables added to the worker's.
     """

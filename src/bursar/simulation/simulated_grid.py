@@ -39,8 +39,6 @@ class BackgroundImpact:
 
     Parameters
     ----------
-    jobs
-        How many.
     wait, wait_without
         Mean time they wait, seconds; and what it would have been without us.
     """

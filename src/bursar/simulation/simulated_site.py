@@ -57,8 +57,6 @@ class SimulatedWorker(asyncio.Protocol):
         Address and token of the dispatcher.
     name
         Unique in the run.
-    site, lease, processors
-        Site, lease and processors of the worker.
     """
 
     def __init__(

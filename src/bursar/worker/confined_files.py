@@ -85,11 +85,6 @@ def descend(at: int, steps: Iterable[str], enter: Callable[[int, str], int]) -> 
 class ConfinedFiles:
     """
     The files of an instance: inputs and outputs of the instance's tasks.
-
-    Parameters
-    ----------
-    folder
-        Folder of the files.
     """
 
     def __init__(self, folder: str) -> None:

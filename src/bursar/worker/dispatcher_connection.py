@@ -257,12 +257,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Secret that admits the worker.
     worker
         Name of the worker, unique in the run.
-    site
-        Name of the site.
     lease
         Name of the lease of its processors.
-    processors
-        Number of processors.
     certificate
         The dispatcher's certificate, PEM, for a worker of a pilot, which connects over TLS.
         Empty: a plain connection.

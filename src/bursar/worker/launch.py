@@ -108,8 +108,6 @@ class WorkerStarter(Protocol):
 
         Parameters
         ----------
-        settings
-            Settings of this worker.
         marks
             Environment variables by which the process is recognised later.
         processors
@@ -189,10 +187,6 @@ class LocalWorkers:
 
     Parameters
     ----------
-    site
-        Name of the site.
-    lease
-        Name of the lease.
     processors
         Number of processors that the workers share.
     rigid

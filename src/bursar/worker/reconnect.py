@@ -24,8 +24,6 @@ class Reconnector:
 
     Parameters
     ----------
-    settings
-        Settings of the worker.
     until
         Time at which to give up, by ``time.monotonic()``.
     setbacks

@@ -453,8 +453,6 @@ def command_error(doing: str, answer: CommandResult, known: Iterable[KnownCompla
     ----------
     doing
         Program, or what was tried.
-    answer
-        Result of the command.
     known
         The first that is found counts.
     """

@@ -185,14 +185,10 @@ class QstatJob:
 
     Parameters
     ----------
-    number
-        Number of the job.
     tasks
         Ranges of array tasks: first, last and step; empty for a job that is no array.
     state
         State letters of the job; empty where unreadable.
-    name, owner
-        Name and owner of the job.
     slots
         Number of slots held or requested.
     began, submitted
@@ -247,8 +243,6 @@ class QueueInstance:
 
     Parameters
     ----------
-    queue, host
-        Names.
     used, total
         Number of slots in use, and of all slots.
     state

@@ -70,8 +70,6 @@ class JobRequest:
         among those that are alike, from 0 on.
     folder
         Working directory, where output is kept too, on the machine that submits.
-    copies
-        Number of jobs.
     nodes
         Fewest and most nodes; None: as many as the processors take.
     together
@@ -145,8 +143,6 @@ class ClusterNode:
 
     Parameters
     ----------
-    processors
-        Number of processors.
     allocated
         Number of processors that jobs hold.
     up

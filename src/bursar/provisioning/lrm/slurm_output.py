@@ -312,8 +312,6 @@ class SlurmPartition(NamedTuple):
 
     Parameters
     ----------
-    name, nodes
-        Name and nodes of the partition.
     longest
         Longest time of a job, seconds; None: no limit.
     up

@@ -279,8 +279,6 @@ def script(
 
     Parameters
     ----------
-    request
-        The job.
     batch
         Settings of the site. Its directives come first, so that ours override them.
     now

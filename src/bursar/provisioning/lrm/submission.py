@@ -72,8 +72,6 @@ def element(variable: str, first: int) -> str:
     variable
         Of the scheduler, with the number; of one job alone it may be empty, no number, or
         below the first.
-    first
-        Number of the first one.
     """
     return (
         f'case "${{{variable}-}}" in ""|*[!0-9]*) BURSAR_ELEMENT=0;;'

@@ -186,8 +186,6 @@ class FileOwner:
 
     Parameters
     ----------
-    user
-        Name of the user.
     limits
         Limits of the user.
     homes

@@ -40,8 +40,6 @@ class ConnectionSlot:
     ----------
     limit
         The limit that counts the slot.
-    connection
-        Socket of the connection.
     subnet
         Subnet of the client's address.
     """

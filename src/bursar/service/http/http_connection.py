@@ -43,8 +43,6 @@ class HttpConnection(HttpToolsProtocol):
         Objects of uvicorn.
     limits
         Timeouts, sizes and rates.
-    slot
-        Slot of the connection.
     """
 
     def __init__(

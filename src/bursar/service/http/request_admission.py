@@ -139,8 +139,6 @@ class AuthorizedStream:
 
     Parameters
     ----------
-    pieces
-        The stream.
     is_valid
         Returns whether the credentials are still valid; called after each piece is read and before
         it is sent.

@@ -72,8 +72,6 @@ class Bearer:
 
     Parameters
     ----------
-    user
-        Name of the user.
     scopes
         Scopes of the token.
     """

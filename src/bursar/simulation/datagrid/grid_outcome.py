@@ -139,8 +139,6 @@ class GridOutcome:
 
     Parameters
     ----------
-    sites
-        Names.
     submitted
         Time of submission to the broker.
     arrived
@@ -153,8 +151,6 @@ class GridOutcome:
         Number of times that the broker sent the job to a site.
     reasons
         Why jobs failed, and how many each time; retries that went well are not here.
-    events
-        Number of events.
     digest
         Digest of all events in order; equal seeds give equal digests.
     """
@@ -220,8 +216,6 @@ class GridRecorder:
 
     Parameters
     ----------
-    sites
-        Names.
     submitted
         Submission time of each job, seconds.
     """

@@ -183,8 +183,6 @@ class SiteOutage:
 
     Parameters
     ----------
-    site
-        Name of the site.
     begin, end
         Seconds; infinite when it does not come back.
     """

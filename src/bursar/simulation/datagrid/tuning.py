@@ -43,8 +43,6 @@ class TunedWeights:
 
     Parameters
     ----------
-    best, default
-        Weights.
     best_lifetime, default_lifetime
         Mean lifetimes under them, seconds, over replications that played no part in the
         search.
