@@ -78,6 +78,21 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
         os.close(lock)
 
 
+def lock_holder(path: str | os.PathLike[str]) -> int | None:
+    """Return the number of the process that holds the lock of a file, where that is known."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if _locks(lock, fcntl.LOCK_SH):
+            return None
+        said = os.pread(lock, 20, 0)
+        return int(said) if said.isdigit() else None
+    finally:
+        os.close(lock)
+
+
 def _locks(lock: int, how: int) -> bool:
     try:
         fcntl.flock(lock, how | fcntl.LOCK_NB)

@@ -31,9 +31,11 @@ from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.planning.policy import Method, Scheduler
 from bursar.runs.data_mover import check_storages
+from bursar.runs.detached_runs import start_detached
 from bursar.runs.folder import RunFolder
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
+from bursar.runs.run_record import read_run, summarise
 from bursar.sites.owners import known_owners
 
 RUNS = Path("runs")
@@ -63,6 +65,7 @@ def run(
     runs: str | Path = RUNS,
     progress: bool = False,
     argv: Sequence[str] = (),
+    detach: bool = False,
 ) -> RunResult:
     """
     Plan a campaign, lease processors, run the tasks and write results, bill and report.
@@ -115,6 +118,9 @@ def run(
         Whether to show it on stderr.
     argv
         The command line, for the record.
+    detach
+        Whether another process carries the run out, which goes on without this one and its
+        terminal; the result then says how the run stands at its begin.
 
     Raises
     ------
@@ -194,6 +200,8 @@ def run(
         # behind.
         write_plan(folder, quote.to_dict(), chosen)
         _make_initial_files(folder, allowed)
+    if detach:
+        return _detached(folder, ["--anyway"] if anyway else [])
     return _carry_out(
         folder,
         allowed,
@@ -229,7 +237,9 @@ def resume(
     runs: str | Path = RUNS,
     budget: str | float | tuple[float, str | None] | None = None,
     retry_failed: bool = False,
+    anyway: bool = False,
     progress: bool = False,
+    detach: bool = False,
 ) -> RunResult:
     """
     Resume a run that was stopped or killed, or that ran out of budget.
@@ -245,8 +255,12 @@ def resume(
         currency; None: as it was.
     retry_failed
         Whether tasks that failed for good are tried again.
+    anyway
+        Begin a run that was never begun though the account that pays has less than the plan costs.
     progress
         Whether to show it on stderr.
+    detach
+        See :func:`run`.
 
     Raises
     ------
@@ -264,14 +278,25 @@ def resume(
         if currency not in (None, plan.currency):
             raise InputError(f"the run counts in {plan.currency}, got {currency}", where="budget")
         campaign = replace(campaign, goal=replace(campaign.goal, budget=amount))
+    if detach:
+        options = [] if budget is None else ["--budget", f"{amount!r} {plan.currency}"]
+        options += ["--retry-failed"] * retry_failed + ["--anyway"] * anyway
+        return _detached(folder, options)
     return _carry_out(
         folder,
         campaign,
         plan,
         changed=budget is not None,
         retry_failed=retry_failed,
+        anyway=anyway,
         progress=progress,
     )
+
+
+def _detached(folder: RunFolder, options: Sequence[str]) -> RunResult:
+    """Have another process carry a run out; return how the run stands at its begin."""
+    start_detached(folder, options)
+    return RunResult(folder, summarise(read_run(folder)) | {"exit_status": 0}, 0)
 
 
 def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) -> RunResult:

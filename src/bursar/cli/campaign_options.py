@@ -147,6 +147,15 @@ class CampaignOptions:
             rich_help_panel=REAL,
         ),
     ] = False
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="Start the run and return; it goes on without this terminal. "
+            "See it with bursar attach RUN.",
+            rich_help_panel=REAL,
+        ),
+    ] = False
     spread: Annotated[
         float,
         typer.Option(
@@ -199,10 +208,20 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--account": "a simulation charges nobody; give what the account has left as --budget",
     "--book": "a simulation charges nobody",
     "--oversubscribe": "simulated sites are idle: no other run holds their processors",
+    "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
 }
 """Options of the record that make no sense in simulated time, and why."""
 
-WITH_RESUME = ("--resume", "--budget", "--retry-failed", "--runs", "--json", "--quiet")
+WITH_RESUME = (
+    "--resume",
+    "--budget",
+    "--retry-failed",
+    "--anyway",
+    "--detach",
+    "--runs",
+    "--json",
+    "--quiet",
+)
 """Options that go with the resumption of a run."""
 
 WITH_REPLAYED_RUN = ("--replay", "--policy", "--runs", "--json", "--quiet")

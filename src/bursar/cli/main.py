@@ -16,6 +16,7 @@ import bursar
 from bursar.cli import (
     account,
     add_ons,
+    attach,
     certs,
     instance,
     ledger,
@@ -51,6 +52,7 @@ for register in (
     plan.register,
     sites.register_match,
     run.register,
+    attach.register,
     runs.register_amend,
     simulate.register,
     runs.register,

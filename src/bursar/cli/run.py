@@ -66,6 +66,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             runs=options.runs,
             progress=not options.quiet,
             argv=sys.argv,
+            detach=options.detach,
         ),
         as_json=options.as_json,
     )
@@ -81,5 +82,7 @@ def _go_on(options: CampaignOptions) -> "RunResult":
         runs=options.runs,
         budget=None if options.budget is None else parse_budget(options.budget),
         retry_failed=options.retry_failed,
+        anyway=options.anyway,
         progress=not options.quiet,
+        detach=options.detach,
     )

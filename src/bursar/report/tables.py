@@ -54,6 +54,8 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     console.print(table)
     if summary.get("simulated"):
         return
+    if summary["state"] in ("new", "running"):
+        console.print(f"look at it with: bursar attach {summary['run']}", soft_wrap=True)
     # Only where resuming does something: other runs have ended.
     if summary["state"] in ("interrupted", "budget-stopped", "unsettled"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""

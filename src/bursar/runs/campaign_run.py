@@ -38,6 +38,7 @@ from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
 from bursar.runs.brokerage import RunBroker
 from bursar.runs.data_mover import StagedDataMover
+from bursar.runs.detached_runs import RunViews
 from bursar.runs.execution import TICK, Delay, Replan, RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
@@ -201,16 +202,22 @@ async def _carry_out(
     workflow = campaign.workflow
     forecast = Forecast(workflow, plan)
     end_by_signals()
+    views = RunViews(folder)
     with RunProgress(enabled=progress) as shown:
+
+        def tell(message: str) -> None:
+            shown.notify(message)
+            views.notify(message)
+
         if payments is not None:
-            shown.notify(payments.message)
+            tell(payments.message)
 
         def took_in(record: AttemptRecord) -> None:
             outcome = record.outcome
             forecast.learn(outcome, record.final)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
-                shown.notify(f"{task.id} {outcome.status}: {outcome.reason}")
+                tell(f"{task.id} {outcome.status}: {outcome.reason}")
 
         execution = RunExecution(
             folder,
@@ -231,7 +238,7 @@ async def _carry_out(
             durable=surroundings.durable,
             retry_failed=retry_failed,
             on_outcome=took_in,
-            on_event=shown.notify,
+            on_event=tell,
         )
         owned = False
         state: RunState = "failed"
@@ -259,6 +266,9 @@ async def _carry_out(
                 if surroundings.amendable:
                     amend = partial(_amend, execution, folder, campaign, info, payments)
                     watches["the watch for a changed goal"] = receive_amendments(folder, amend)
+                    watches["the view for other processes"] = views.serve(
+                        lambda: _snapshot(execution, campaign, plan, forecast)
+                    )
                 if payments is not None:
                     ledger = execution.guard.ledger
                     follow = payments.follow(lambda: ledger.spent, execution.notify)

@@ -119,6 +119,8 @@ class RunFolder:
         self.plan_file = path / "plan.json"
         self.journal_file = path / "journal.sqlite"
         self.amendments_file = path / "amendments.jsonl"
+        self.views_socket = path / "views.sock"
+        self.runner_log = path / "runner.log"
         self.files = path / "files"
         self.work = path / "work"
         self.logs = path / "logs"

@@ -91,7 +91,7 @@ class RunRecord:
         Leases and requests that are no longer held but not settled, because the sites have not
         reported their cost or the run was killed. Empty while the run goes on.
         """
-        if self.info.state == "running":
+        if self.info.state in ("new", "running"):
             return ()
         return tuple(i for i, one in leases_of(self.journal.events).items() if one.end is None)
 
@@ -186,11 +186,19 @@ def integrity_warning(record: RunRecord) -> str:
 
 
 def effective_manifest(folder: RunFolder) -> RunManifest:
-    """Read ``run.json``, with the state ``interrupted`` for a run whose process was killed."""
+    """
+    Read ``run.json``, with the state that the journal's lock tells.
+
+    That is ``interrupted`` for a run whose process was killed, and ``running`` for one that is
+    being resumed.
+    """
     info = folder.read_info()
     # The lock ends with its process, also by kill -9, when nobody writes that the run has ended.
-    if info.state in ("new", "running") and not is_written(folder.journal_file):
-        info.state = "interrupted"
+    if not is_written(folder.journal_file):
+        if info.state in ("new", "running"):
+            info.state = "interrupted"
+    elif info.state != "new":
+        info.state = "running"
     return info
 
 

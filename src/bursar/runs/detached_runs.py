@@ -1,0 +1,306 @@
+"""
+Runs that go on without the terminal that started them, and the views of a run from elsewhere.
+
+The process that carries a run out shows the run's state on a socket in the run's folder, which
+only the folder's user may connect to. Nobody has to look: without a viewer nothing is sent, and a
+viewer that stops reading is left behind.
+"""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bursar.dispatch.journal import is_written, writer_of
+from bursar.model.errors import BursarError, InputError
+from bursar.report.progress import ProgressSnapshot
+from bursar.runs.folder import RunFolder
+
+INTERVAL = 0.5
+"""Seconds between two snapshots sent to viewers."""
+
+_KEPT = 20
+"""Messages of the run that a new viewer is sent."""
+
+_MOST_UNREAD = 1 << 18
+"""Bytes that a viewer may leave unread before its connection is closed."""
+
+_ENDING = 60.0  # seconds for a run to write its last state once its journal is closed
+_KILLED = 1.0  # seconds for the same where it may have been killed before we came
+_STEP = 0.1  # seconds between two looks at a process
+
+
+class RunViewUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    One line of a view, as JSON.
+
+    Parameters
+    ----------
+    message
+        Line for people; empty: none.
+    snapshot
+        State of the run; None: as before.
+    """
+
+    message: str = ""
+    snapshot: ProgressSnapshot | None = None
+
+
+class RunViews:
+    """
+    Shows a run that this process carries out to viewers in other processes.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._messages: deque[str] = deque(maxlen=_KEPT)
+        self._viewers: set[asyncio.Transport] = set()
+
+    def notify(self, message: str) -> None:
+        """Show a message, to later viewers too."""
+        self._messages.append(message)
+        self._send(self._viewers, RunViewUpdate(message=message))
+
+    async def serve(self, snapshot: Callable[[], ProgressSnapshot]) -> None:
+        """
+        Show snapshots until cancelled.
+
+        Raises
+        ------
+        OSError
+            When the folder's file system has no sockets.
+        """
+        loop = asyncio.get_running_loop()
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Before bind(), which makes the file: it never exists with wider permissions.
+        os.fchmod(listening.fileno(), 0o600)
+        try:
+            with _reachable(self._folder.views_socket) as path:
+                path.unlink(missing_ok=True)  # of a killed process: the journal's lock is ours
+                listening.bind(str(path))
+            server = await loop.create_unix_server(lambda: _Viewer(self), sock=listening)
+        except BaseException:
+            listening.close()
+            raise
+        try:
+            while True:
+                if self._viewers:
+                    self._send(self._viewers, RunViewUpdate(snapshot=snapshot()))
+                await asyncio.sleep(INTERVAL)
+        finally:
+            server.close()
+            for viewer in list(self._viewers):
+                viewer.close()
+            self._folder.views_socket.unlink(missing_ok=True)
+
+    def add(self, viewer: asyncio.Transport) -> None:
+        """Send a new viewer the last messages; snapshots follow."""
+        self._viewers.add(viewer)
+        for message in self._messages:
+            self._send([viewer], RunViewUpdate(message=message))
+
+    def remove(self, viewer: asyncio.Transport) -> None:
+        """Send a viewer nothing more."""
+        self._viewers.discard(viewer)
+
+    def _send(self, viewers: Collection[asyncio.Transport], update: RunViewUpdate) -> None:
+        if not viewers:
+            return
+        line = msgspec.json.encode(update) + b"\n"
+        for viewer in list(viewers):
+            if viewer.get_write_buffer_size() > _MOST_UNREAD:
+                viewer.abort()  # it stands still, and would fill our memory
+            else:
+                viewer.write(line)
+
+
+class _Viewer(asyncio.Protocol):
+    """The connection of a viewer, which only reads."""
+
+    def __init__(self, views: RunViews) -> None:
+        self._views = views
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to show the run."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._views.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop to show the run."""
+        if self._transport is not None:
+            self._views.remove(self._transport)
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[Path]:
+    """Yield a short path of a file: that of a socket may have 107 bytes, a folder's may be long."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def follow_run(folder: RunFolder, on_update: Callable[[RunViewUpdate], None]) -> None:
+    """Show a run that another process carries out, until it has ended for now or for good."""
+    with contextlib.closing(_ProcessHandle(writer_of(folder.journal_file))) as process:
+        while is_written(folder.journal_file) and not process.has_ended:
+            for update in _updates(folder):
+                on_update(update)
+            time.sleep(_STEP)
+        # The journal is closed before the run's last state is written.
+        until = time.monotonic() + (_KILLED if process.is_unknown else _ENDING)
+        while folder.read_info().state == "running" and time.monotonic() < until:
+            if process.has_ended and not process.is_unknown:
+                break
+            time.sleep(_STEP)
+
+
+def _updates(folder: RunFolder) -> Iterator[RunViewUpdate]:
+    """Yield what a run's process shows, until the connection ends; nothing if there is none."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        with _reachable(folder.views_socket) as path:
+            connection.connect(str(path))
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                with contextlib.suppress(msgspec.MsgspecError):  # of another version
+                    yield msgspec.json.decode(line, type=RunViewUpdate)
+
+
+def stop_run(folder: RunFolder) -> int:
+    """
+    Ask the process that carries a run out to stop it, as Ctrl-C does; return the process's number.
+
+    Raises
+    ------
+    InputError
+        When no process carries the run out.
+    """
+    runner = _runner_of(folder)
+    with contextlib.closing(_ProcessHandle(runner)) as process:
+        # The handle first, then the lock once more: the number may have gone to another process.
+        if writer_of(folder.journal_file) == runner:
+            process.signal(signal.SIGTERM)
+    return runner
+
+
+def start_detached(folder: RunFolder, options: Sequence[str] = ()) -> int:
+    """
+    Start a process that carries a run out and does not end with this terminal.
+
+    Parameters
+    ----------
+    options
+        Further options of ``bursar run --resume``.
+
+    Returns
+    -------
+    int
+        Number of the process, which has taken the run's journal, or has done the run already.
+
+    Raises
+    ------
+    BursarError
+        When the process ended before it began the run, in its own words.
+    """
+    before = folder.info_file.read_bytes()
+    log = os.open(folder.runner_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    said = os.fstat(log).st_size
+    command = [sys.executable, "-P", "-m", "bursar", "run", "--resume", str(folder.path), *options]
+    try:
+        runner = os.posix_spawn(
+            sys.executable,
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            # A session of its own has no terminal: no SIGHUP comes when the user's is gone, and no
+            # SIGINT from its keys.
+            setsid=True,
+        )
+    finally:
+        os.close(log)
+    while writer_of(folder.journal_file) != runner:
+        ended, status = os.waitpid(runner, os.WNOHANG)
+        if not ended:
+            time.sleep(_STEP)
+        elif folder.info_file.read_bytes() == before:
+            with folder.runner_log.open("rb") as file:
+                file.seek(said)
+                lines = file.read().decode(errors="replace").strip().splitlines()
+            why = lines[-1].removeprefix("bursar: ") if lines else "it said nothing"
+            error = BursarError(f"run {folder.name} was not begun: {why}")
+            error.exit_status = max(1, os.waitstatus_to_exitcode(status))
+            raise error
+        else:  # so short that its journal was never seen locked
+            break
+    return runner
+
+
+def _runner_of(folder: RunFolder) -> int:
+    runner = writer_of(folder.journal_file)
+    if runner is None:
+        raise InputError(
+            f"no process carries run {folder.name} out",
+            hint=f"bursar run --resume {folder.name} goes on with it",
+        )
+    return runner
+
+
+class _ProcessHandle:
+    """A process that is not our child."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._handle: int | None = None
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._handle = os.pidfd_open(pid)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether there was no such process."""
+        return self._handle is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        if self._handle is None:
+            return True
+        # Not by a signal, which reaches a process that has ended and was not waited for.
+        ended = select.poll()
+        ended.register(self._handle, select.POLLIN)
+        return bool(ended.poll(0))
+
+    def signal(self, number: int) -> None:
+        """Send a signal; do nothing when the process has ended."""
+        if self._handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def close(self) -> None:
+        """Release the handle."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

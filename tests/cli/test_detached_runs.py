@@ -1,0 +1,169 @@
+"""Runs that outlive their terminal: started by --detach, watched by attach, stopped by stop."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bursar.dispatch.journal import read_journal, writer_of
+from bursar.runs.folder import RunFolder
+
+TASKS = 4
+CAMPAIGN = f"""\
+[campaign]
+name = "patient"
+command = "while ! test -e $GO; do sleep 0.05; done; echo {{x}}"
+[parameters]
+x = {{ from = 1, to = {TASKS}, step = 1 }}
+[task]
+runtime = 1
+[retry]
+backoff = 0
+"""
+SITES = """\
+[site.here]
+kind = "local"
+processors = 2
+unit_price = "1 EUR/core-hour"
+"""
+RUN = ("run", "c.toml", "--sites", "s.toml", "--name", "one", "--oversubscribe")
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for what other processes bring about."""
+    ends = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+class Terminal:
+    """A command on a terminal of its own, as a user has it."""
+
+    def __init__(self, folder: Path, *words: str, then: str = "") -> None:
+        self._master, slave = pty.openpty()
+        command = " ".join([sys.executable, "-P", "-m", "bursar", *words])
+        # The leader of a session that opens a terminal gets it as its own.
+        line = f"exec <>{os.ttyname(slave)} >&0 2>&0; {command if then else 'exec ' + command}"
+        self.process = subprocess.Popen(
+            ["/bin/sh", "-c", line + then],
+            cwd=folder,
+            env={**os.environ, "GO": str(folder / "go"), "TERM": "xterm"},
+            start_new_session=True,
+        )
+        self._slave = slave
+        os.set_blocking(self._master, False)
+        self.shown = ""
+
+    def shows(self, text: str) -> bool:
+        """Whether it has shown a text."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._master, 1 << 16):
+                self.shown += data.decode(errors="replace")
+        assert self.process.poll() is None or text in self.shown, self.shown
+        return text in self.shown
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def hang_up(self) -> None:
+        """Close the terminal's window."""
+        os.close(self._slave)
+        os.close(self._master)
+
+    def ended(self) -> int:
+        """Read on until the command ends; its status."""
+        while self.process.poll() is None:
+            self.shows("")
+            time.sleep(0.02)
+        self.shows("")
+        self.hang_up()
+        return self.process.wait()
+
+
+def check_results(run: Path) -> None:
+    """Each task succeeded once."""
+    records = read_journal(run / "journal.sqlite").records
+    done = Counter(r.outcome.task for r in records if r.outcome.status == "succeeded")
+    assert done == Counter(range(TASKS))
+    rows = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    assert {row["stdout"] for row in rows} == {f"{x}\n" for x in range(1, TASKS + 1)}
+
+
+def begun(folder: Any) -> RunFolder:
+    folder.write("c.toml", CAMPAIGN)
+    folder.write("s.toml", SITES)
+    return RunFolder(folder.path / "runs" / "one")
+
+
+def test_a_detached_run_outlives_its_terminal_and_can_be_watched(folder: Any) -> None:
+    """The terminal is hung up; attach comes back, Ctrl-C leaves the run going, stop stops it."""
+    run = begun(folder)
+    terminal = Terminal(folder.path, *RUN, "--detach", then="; echo READY; exec sleep 1000")
+    until(lambda: terminal.shows("READY"))
+    assert "bursar attach one" in terminal.shown
+    runner = writer_of(run.journal_file)
+    assert runner is not None
+
+    terminal.hang_up()
+
+    assert terminal.process.wait(60) == -signal.SIGHUP
+    until(run.views_socket.exists)
+    assert run.views_socket.stat().st_mode & 0o777 == 0o600
+    assert run.runner_log.stat().st_mode & 0o777 == 0o600
+    window = Terminal(folder.path, "attach", "one")
+    until(lambda: window.shows("2 running"))
+    window.press(b"\x03")
+    assert window.ended() == 130
+    assert "the run goes on" in window.shown
+    assert writer_of(run.journal_file) == runner
+
+    assert folder.json("stop", "one") == {"run": "one", "process": runner}
+    assert folder.json("attach", "one", status=130)["state"] == "interrupted"
+    folder.write("go", "")
+    env = {**os.environ, "GO": str(folder.path / "go")}
+    assert folder.json("run", "--resume", "one", "--detach", env=env)["run"] == "one"
+    assert folder.json("attach", "one")["state"] == "finished"
+    until(run.results_jsonl.exists)
+    check_results(run.path)
+
+
+def test_a_detached_run_that_is_killed_can_be_resumed(folder: Any) -> None:
+    """kill -9: who is attached is told that the run was interrupted; it goes on where it was."""
+    run = begun(folder)
+    env = {**os.environ, "GO": str(folder.path / "go")}
+    started = folder.json(*RUN, "--detach", env=env)
+    assert (started["succeeded"], started["exit_status"]) == (0, 0)
+    window = Terminal(folder.path, "attach", "one")
+    until(lambda: window.shows("2 running"))
+
+    os.kill(writer_of(run.journal_file) or 0, signal.SIGKILL)
+
+    assert window.ended() == 130
+    assert "interrupted" in window.shown
+    assert folder.json("attach", "one", status=130)["state"] == "interrupted"
+    folder.write("go", "")
+    assert folder.json("run", "--resume", "one", env=env)["state"] == "finished"
+    check_results(run.path)
+
+
+def test_a_detached_run_that_cannot_begin_says_why(folder: Any) -> None:
+    """The message and the status are those of the process that was to carry it out."""
+    begun(folder)
+    folder.write("go", "")
+    env = {**os.environ, "GO": str(folder.path / "go")}
+    folder.json(*RUN, env=env)
+    journal = folder.path / "runs" / "one" / "journal.sqlite"
+    journal.write_bytes(b"no journal" + journal.read_bytes()[10:])
+    refused = folder.bursar("run", "--resume", "one", "--detach", status=2)
+    assert "was not begun" in refused.stderr
+    assert "journal.sqlite" in refused.stderr
+    assert folder.bursar("stop", "one", status=2).stderr.startswith("bursar: no process carries")
