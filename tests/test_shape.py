@@ -20,8 +20,6 @@ ONE_ENGINE = (
 
 CLASSES = {
     "_Builder": "Lark calls one method for each of the 21 rules of the grammar, by the rule's name",
-    "ServiceBilling": "answers requests, admits tasks and sells processors; agreements that are "
-    "sold and invoices that are read are the cut, once a run and a service share one ledger",
     "ServiceEngine": ONE_ENGINE,
     "SlurmCluster": "starts, stops and breaks the daemons of one throwaway cluster: 16 methods, "
     "and 5 properties that say where and what the cluster is",

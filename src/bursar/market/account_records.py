@@ -195,10 +195,11 @@ class LedgerAccount:
 
 @dataclass(slots=True, eq=False)
 class UserBalance:
-    """Holds a user's sum of holds, and the sum used in each period."""
+    """Holds what a user's agreements hold and have paid, and what is used of each period."""
 
     account: LedgerAccount
     held: Micros = 0
+    spent: Micros = 0
     used: dict[tuple[int, ...], Micros] = field(default_factory=dict)
 
     def use(self, since: float, amount: Micros) -> None:

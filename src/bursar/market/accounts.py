@@ -72,6 +72,11 @@ class Accounts(Ledger):
         found = self._users.get(USER_PREFIX + user)
         return 0 if found is None else found.held
 
+    def spent_by(self, user: str) -> Micros:
+        """Return the sum that a user has paid and was not refunded."""
+        found = self._users.get(USER_PREFIX + user)
+        return 0 if found is None else found.spent
+
     def used(self, user: str, now: float) -> Micros:
         """Return what counts against a user's quota in the period of ``now``; 0 without a quota."""
         found = self._users.get(USER_PREFIX + user)
@@ -205,11 +210,15 @@ class Accounts(Ledger):
         if kind == "hold":
             user.held += amount
             user.use(agreement.since, amount)
-            return agreement
-        if kind != "refund":
+        elif kind == "settle":
+            # What is paid counts on in the period in which it was held.
             user.held -= amount
-        # What is paid counts on as it did when it was held; what comes back counts no more.
-        if kind != "settle":
+            user.spent += amount
+        elif kind == "release":
+            user.held -= amount
+            user.use(agreement.since, -amount)
+        else:
+            user.spent -= amount
             user.use(agreement.since, -amount)
         return agreement
 

@@ -142,7 +142,7 @@ class ExecutionService:
         )
         self.engine = ServiceEngine(
             self.journal,
-            self.billing,
+            self.billing.admission,
             clock=clock,
             entropy=entropy,
             homes=homes or InstanceHomes(config.folder / HOMES),
@@ -166,7 +166,7 @@ class ExecutionService:
                 processors=config.site.processors, address=address, run=identity.run
             ),
             account=config.local_user,
-            billing=self.billing,
+            billing=self.billing.admission,
             engine=self.engine,
             workers=self.worker_server,
             journal=self.journal,

@@ -155,4 +155,4 @@ class Shop:
 
     def balance(self, user: str) -> float:
         """Currency units that may still be spent."""
-        return self.billing.account(user).balance / MICROS
+        return self.billing.accounts.account(user).balance / MICROS

@@ -23,24 +23,24 @@ def test_an_agreement_is_paid_by_the_time_its_processors_were_there() -> None:
     shop = Shop()
     name = shop.bought("alice", 4, 100.0, start=50.0)
     assert shop.balance("alice") == 800.0
-    assert shop.billing.may_run(name, "alice", shop.now) == Refusal(
+    assert shop.billing.admission.may_run(name, "alice", shop.now) == Refusal(
         "the agreement begins in 50 s", final=False
     )
-    shop.billing.ready(name, 4)  # early: not charged
+    shop.billing.admission.ready(name, 4)  # early: not charged
     shop.wait(50.0)
-    assert shop.billing.may_run(name, "alice", shop.now) == 100.0
+    assert shop.billing.admission.may_run(name, "alice", shop.now) == 100.0
     shop.wait(60.0)
-    shop.billing.ready(name, 2)
+    shop.billing.admission.ready(name, 2)
     shop.wait(20.0)
-    shop.billing.ready(name, 0)
+    shop.billing.admission.ready(name, 0)
     shop.wait(30.0)
 
     info = shop.billing.agreement("alice", name)
     assert (info.state, info.charged, info.held) == ("over", 140 * MICROS, 0)
     assert (info.begun, info.ended) == (shop.now - 110.0, shop.now - 10.0)
-    account = shop.billing.account("alice")
+    account = shop.billing.accounts.account("alice")
     assert (account.balance, account.held, account.spent) == (860 * MICROS, 0, 140 * MICROS)
-    assert shop.billing.may_run(name, "alice", shop.now) == Refusal(
+    assert shop.billing.admission.may_run(name, "alice", shop.now) == Refusal(
         "the agreement is over", final=True
     )
     assert shop.billing.faults() == []
@@ -54,14 +54,14 @@ def test_nothing_delivered_costs_nothing() -> None:
     shop.wait(200.0)
     assert shop.billing.agreement("alice", name).state == "over"
     assert shop.balance("alice") == 1_000.0
-    assert shop.billing.invoice("alice").lines == []
+    assert shop.billing.accounts.invoice("alice").lines == []
 
 
 def test_a_customer_may_end_it_early() -> None:
     """25 of 100 s are paid; the processors can be sold again; ending it again changes nothing."""
     shop = Shop()
     name = shop.bought("alice", 8)
-    shop.billing.ready(name, 8)
+    shop.billing.admission.ready(name, 8)
     shop.wait(25.0)
     assert isinstance(shop.buy("bob", 8), Reject)
     shop.changed.clear()
@@ -79,7 +79,9 @@ def test_before_it_begins_it_is_taken_back_free_of_charge() -> None:
     name = shop.bought("alice", 8, start=500.0)
     assert shop.billing.cancel("alice", name).state == "cancelled"
     assert shop.balance("alice") == 1_000.0
-    assert shop.billing.pool_of("alice", name) == Refusal("the agreement is cancelled", final=True)
+    assert shop.billing.admission.pool_of("alice", name) == Refusal(
+        "the agreement is cancelled", final=True
+    )
     shop.bought("bob", 8, start=500.0)
     shop.wait(2_000.0)
     assert shop.billing.agreement("alice", name).charged == 0
@@ -92,10 +94,10 @@ def test_without_money_there_is_no_agreement() -> None:
     refusal = shop.buy("alice", 8, 1_000.0)
     assert isinstance(refusal, Reject)
     assert refusal.reason == "costs 4000 SU, the account has 1000 SU"
-    shop.billing.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
-    shop.billing.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
+    shop.billing.accounts.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
+    shop.billing.accounts.deposit("alice", api.Deposit(amount=3_000 * MICROS, key="cheque"))
     with pytest.raises(ServiceError) as caught:
-        shop.billing.deposit("alice", api.Deposit(amount=1, key="cheque"))
+        shop.billing.accounts.deposit("alice", api.Deposit(amount=1, key="cheque"))
     assert caught.value.status == 409
     shop.bought("alice", 8, 1_000.0)
     assert shop.balance("alice") == 0.0
@@ -109,7 +111,7 @@ def test_a_full_disk_signs_nothing() -> None:
     assert isinstance(refusal, Reject)
     assert refusal.reason == "the disk is full"
     with pytest.raises(ServiceError) as caught:
-        shop.billing.deposit("alice", api.Deposit(amount=1, key="1"))
+        shop.billing.accounts.deposit("alice", api.Deposit(amount=1, key="1"))
     assert caught.value.status == 507
     shop.journal.problem = ""
     shop.bought("alice")
@@ -121,9 +123,9 @@ def test_trusted_users_buy_on_account() -> None:
     shop = Shop(selling=MarketSettings(credit=None), users={"bob": UserSettings(credit=10.0)})
     name = shop.bought("alice", 8, 1_000.0)
     assert isinstance(shop.buy("bob", 1), Reject)
-    shop.billing.ready(name, 8)
+    shop.billing.admission.ready(name, 8)
     shop.wait(1_000.0)
-    account = shop.billing.account("alice")
+    account = shop.billing.accounts.account("alice")
     assert (account.balance, account.spent) == (0, 4_000 * MICROS)
     assert shop.billing.faults() == []
 
@@ -141,12 +143,14 @@ def test_what_is_anothers_does_not_exist() -> None:
         assert (caught.value.status, str(caught.value)) == (404, f'no agreement "{name}"')
         with pytest.raises(ServiceError):
             shop.billing.cancel("bob", name)
-        assert shop.billing.pool_of("bob", name) == Refusal(f'no agreement "{name}"', final=True)
-        assert shop.billing.may_run(name, "bob", shop.now) == Refusal(
+        assert shop.billing.admission.pool_of("bob", name) == Refusal(
             f'no agreement "{name}"', final=True
         )
-    assert shop.billing.invoice("bob").lines == []
-    assert shop.billing.usage("bob") == ()
+        assert shop.billing.admission.may_run(name, "bob", shop.now) == Refusal(
+            f'no agreement "{name}"', final=True
+        )
+    assert shop.billing.accounts.invoice("bob").lines == []
+    assert shop.billing.accounts.usage("bob") == ()
 
 
 def test_nobody_speaks_for_another() -> None:
@@ -190,25 +194,25 @@ def test_workers_are_wanted_for_what_begins_soon() -> None:
     shop = Shop()
     name = shop.bought("alice", 2, 100.0, start=5_000.0)
     start = shop.now + 5_000.0
-    assert shop.billing.pools(shop.now) == {}
+    assert shop.billing.admission.pools(shop.now) == {}
     shop.wait(1_400.0)
     wanted = WorkerDemand(user="alice", processors=2, start=start, until=start + 100.0)
-    assert shop.billing.pools(shop.now) == {name: wanted}
+    assert shop.billing.admission.pools(shop.now) == {name: wanted}
     shop.wait(4_000.0)
-    assert shop.billing.pools(shop.now) == {}
+    assert shop.billing.admission.pools(shop.now) == {}
 
 
 def test_a_crash_charges_nothing_twice_and_nothing_that_nobody_saw() -> None:
     """Running for 130 s, killed, away for 1000: what the minutes' notes say is paid, 120 s."""
     shop = Shop()
     name = shop.bought("alice", 1, 2_000.0)
-    shop.billing.ready(name, 1)
+    shop.billing.admission.ready(name, 1)
     shop.wait(130.0)
     shop.journal.commit()
     shop.crash(away=1_000.0)
     info = shop.billing.agreement("alice", name)
     assert (info.state, info.ready, info.held) == ("running", 0, 1_000 * MICROS)
-    shop.billing.ready(name, 1)
+    shop.billing.admission.ready(name, 1)
     shop.wait(10.0)
     shop.billing.cancel("alice", name)
     shop.journal.commit()
@@ -225,7 +229,9 @@ def test_what_was_not_durable_was_never_sold() -> None:
     shop.journal.commit()
     name = shop.bought("alice", 8)
     shop.crash()
-    assert shop.billing.pool_of("alice", name) == Refusal(f'no agreement "{name}"', final=True)
+    assert shop.billing.admission.pool_of("alice", name) == Refusal(
+        f'no agreement "{name}"', final=True
+    )
     assert shop.balance("alice") == 1_000.0
     shop.bought("bob", 8)
     assert shop.billing.faults() == []
@@ -235,7 +241,7 @@ def test_an_agreement_outlives_the_service() -> None:
     """Its processors stay sold, and it ends by itself, also while the service is away."""
     shop = Shop()
     name = shop.bought("alice", 8, 100.0)
-    shop.billing.ready(name, 8)
+    shop.billing.admission.ready(name, 8)
     shop.journal.commit()
     shop.crash(away=10.0)
     assert isinstance(shop.buy("bob", 1, 50.0), Reject)
@@ -249,27 +255,27 @@ def test_an_invoice_says_what_was_paid_for() -> None:
     shop = Shop()
     for processors in (1, 2):
         name = shop.bought("alice", processors, 100.0)
-        shop.billing.ready(name, processors)
+        shop.billing.admission.ready(name, processors)
         shop.wait(50.0)
-        shop.billing.ready(name, 1)
+        shop.billing.admission.ready(name, 1)
         shop.wait(50.0)
     other = shop.bought("bob")
-    shop.billing.ready(other, 1)
+    shop.billing.admission.ready(other, 1)
     shop.wait(100.0)
 
-    invoice = shop.billing.invoice("alice")
+    invoice = shop.billing.accounts.invoice("alice")
     assert [line.amount for line in invoice.lines] == [50 * MICROS, 75 * MICROS]
     assert [line.processor_seconds for line in invoice.lines] == [100.0, 150.0]
-    assert invoice.total == shop.billing.account("alice").spent == 125 * MICROS
-    assert shop.billing.invoice("alice", until=shop.now - 250.0).total == 0
-    chain = shop.billing.usage("alice")
+    assert invoice.total == shop.billing.accounts.account("alice").spent == 125 * MICROS
+    assert shop.billing.accounts.invoice("alice", until=shop.now - 250.0).total == 0
+    chain = shop.billing.accounts.usage("alice")
     assert len(chain) == 3
-    assert check_chain(chain, shop.billing.public_key) == []
-    key = shop.billing.public_key.public_bytes_raw()
+    assert check_chain(chain, shop.billing.accounts.public_key) == []
+    key = shop.billing.accounts.public_key.public_bytes_raw()
     shop.journal.commit()
     shop.crash()
-    assert check_chain(shop.billing.usage("alice"), shop.billing.public_key) == []
-    assert shop.billing.public_key.public_bytes_raw() == key
+    assert check_chain(shop.billing.accounts.usage("alice"), shop.billing.accounts.public_key) == []
+    assert shop.billing.accounts.public_key.public_bytes_raw() == key
 
 
 # Shared processors.
@@ -278,34 +284,34 @@ def test_an_invoice_says_what_was_paid_for() -> None:
 def test_shared_processors_are_free_unless_they_have_a_price() -> None:
     """And are not to be had where one must buy; local users have a pool of their own."""
     shop = Shop(users={"bob": UserSettings(local_user="bobby")})
-    assert shop.billing.pool_of("alice", "") == "shared"
-    assert shop.billing.pool_of("bob", "") == "shared:bob"
-    assert shop.billing.may_run("shared", "alice", shop.now) == math.inf
-    assert isinstance(shop.billing.may_run("shared", "bob", shop.now), Refusal)
-    shop.billing.used("shared", "alice", "i1", 1, 100.0)
+    assert shop.billing.admission.pool_of("alice", "") == "shared"
+    assert shop.billing.admission.pool_of("bob", "") == "shared:bob"
+    assert shop.billing.admission.may_run("shared", "alice", shop.now) == math.inf
+    assert isinstance(shop.billing.admission.may_run("shared", "bob", shop.now), Refusal)
+    shop.billing.admission.used("shared", "alice", "i1", 1, 100.0)
     assert shop.balance("alice") == 1_000.0
 
     strict = Shop(selling=MarketSettings(must_buy=True))
     refusal = Refusal("tasks run here only under an agreement", final=True)
-    assert strict.billing.pool_of("alice", "") == refusal
-    assert strict.billing.may_run("shared", "alice", strict.now) == refusal
+    assert strict.billing.admission.pool_of("alice", "") == refusal
+    assert strict.billing.admission.may_run("shared", "alice", strict.now) == refusal
 
 
 def test_shared_use_is_added_up_and_posted() -> None:
     """3600 tasks of a second at 0.5 are one row of 1800, not 3600; to the micro-unit."""
     shop = Shop(selling=MarketSettings(credit=2_000.0, price_shared=True))
     for _ in range(3_599):
-        shop.billing.used("shared", "alice", "i1", 1, 1.0)
+        shop.billing.admission.used("shared", "alice", "i1", 1, 1.0)
         shop.wait(1.0)
     assert shop.balance("alice") == 2_000 - 1_799.5
     records = len(shop.journal.records)
     shop.journal.commit()
     shop.crash()
     assert shop.balance("alice") == 2_000 - 1_799.5
-    assert shop.billing.came_to("alice", "i1") == int(1_799.5 * MICROS)
-    shop.billing.used("shared", "alice", "i1", 1, 1.0)
+    assert shop.billing.admission.came_to("alice", "i1") == int(1_799.5 * MICROS)
+    shop.billing.admission.used("shared", "alice", "i1", 1, 1.0)
     shop.wait(10.0)
-    assert shop.billing.invoice("alice").lines == [
+    assert shop.billing.accounts.invoice("alice").lines == [
         api.InvoiceLine(
             what="i1",
             since=shop.now - 3_609.0,
@@ -315,27 +321,31 @@ def test_shared_use_is_added_up_and_posted() -> None:
         )
     ]
     assert records < 10
-    assert shop.billing.account("alice").spent == 1_800 * MICROS
-    shop.billing.used("shared", "alice", "i1", 1, 2.0)  # counts on from what was posted
+    assert shop.billing.accounts.account("alice").spent == 1_800 * MICROS
+    shop.billing.admission.used("shared", "alice", "i1", 1, 2.0)  # counts on from what was posted
     shop.journal.commit()
     shop.crash()
-    assert shop.billing.came_to("alice", "i1") == 1_801 * MICROS
-    assert shop.billing.came_to("bob", "i1") == shop.billing.came_to("alice", "i2") == 0
+    assert shop.billing.admission.came_to("alice", "i1") == 1_801 * MICROS
+    assert (
+        shop.billing.admission.came_to("bob", "i1")
+        == shop.billing.admission.came_to("alice", "i2")
+        == 0
+    )
     assert shop.billing.faults() == []
 
 
 def test_an_empty_account_runs_nothing_and_is_never_overdrawn() -> None:
     """What tasks at the same time used beyond it is not charged, nor later."""
     shop = Shop(selling=MarketSettings(credit=10.0, price_shared=True))
-    assert shop.billing.may_run("shared", "alice", shop.now) == 20.0
-    shop.billing.used("shared", "alice", "i1", 8, 100.0)
+    assert shop.billing.admission.may_run("shared", "alice", shop.now) == 20.0
+    shop.billing.admission.used("shared", "alice", "i1", 8, 100.0)
     assert shop.balance("alice") == 0.0
-    assert shop.billing.may_run("shared", "alice", shop.now) == Refusal(
+    assert shop.billing.admission.may_run("shared", "alice", shop.now) == Refusal(
         "the account is empty", final=False
     )
     assert isinstance(shop.buy("alice"), Reject)
-    shop.billing.deposit("alice", api.Deposit(amount=10 * MICROS, key="1"))
-    shop.billing.used("shared", "alice", "i1", 1, 2.0)
+    shop.billing.accounts.deposit("alice", api.Deposit(amount=10 * MICROS, key="1"))
+    shop.billing.admission.used("shared", "alice", "i1", 1, 2.0)
     assert shop.balance("alice") == 9.0
     shop.wait(4_000.0)
     assert shop.balance("alice") == 9.0
@@ -407,13 +417,24 @@ def test_a_price_holds_until_the_file_asks_for_another() -> None:
     assert asked() == 0.75
 
 
+def test_keys_of_deposits_are_each_users_own() -> None:
+    """Wherever the colons are: user "a" with key "b:c" is not user "a:b" with key "c"."""
+    shop = Shop()
+    for user, key in (("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a", "b%3Ac")):
+        before = shop.balance(user)
+        for _ in range(2):
+            shop.billing.accounts.deposit(user, api.Deposit(amount=5 * MICROS, key=key))
+        assert shop.balance(user) == before + 5
+    assert shop.billing.faults() == []
+
+
 def test_a_user_called_like_the_owner_has_an_account() -> None:
     """The owner's own account is not a user's."""
     shop = Shop()
     name = shop.bought(SITE.name)
-    shop.billing.ready(name, 1)
+    shop.billing.admission.ready(name, 1)
     shop.wait(100.0)
-    assert shop.billing.account(SITE.name).spent == 50 * MICROS
+    assert shop.billing.accounts.account(SITE.name).spent == 50 * MICROS
     refusal = shop.buy(f"{SITE.name} (owner)")
     assert isinstance(refusal, Reject)
     assert shop.billing.faults() == []
@@ -433,13 +454,13 @@ def test_a_clock_that_is_put_forward_charges_nobody(jump: float, charged: float)
     """4 processors x 100 s x 0.5; after 20 s the clock jumps: that time was held by nobody."""
     shop = Shop()
     name = shop.bought("alice", 4, 100.0)
-    shop.billing.ready(name, 4)
+    shop.billing.admission.ready(name, 4)
     shop.wait(20.0)
     before = shop.now
     shop.now += jump
     shop.billing.skipped(before, shop.now)
     shop.wait(100.0)
-    shop.billing.ready(name, 0)
+    shop.billing.admission.ready(name, 0)
     shop.wait(1.0)
     info = shop.billing.agreement("alice", name)
     assert (info.state, info.charged) == ("over", charged * MICROS)

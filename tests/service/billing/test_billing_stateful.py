@@ -119,7 +119,7 @@ class Dealing(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.deals)
     def ready(self, data: st.DataObject, processors: int) -> None:
         name = data.draw(st.sampled_from(list(self.plain.deals)))
-        self.shop.billing.ready(name, processors)
+        self.shop.billing.admission.ready(name, processors)
         deal = self.plain.deals[name]
         fresh = min(processors, deal.processors)
         if deal.paid is None and fresh != deal.ready:
@@ -141,16 +141,16 @@ class Dealing(RuleBasedStateMachine):
         known = self.plain.keys.setdefault((user, key), amount)
         if known != amount:
             with pytest.raises(Exception, match="was used for something else"):
-                self.shop.billing.deposit(user, deposit)
+                self.shop.billing.accounts.deposit(user, deposit)
             return
-        self.shop.billing.deposit(user, deposit)
+        self.shop.billing.accounts.deposit(user, deposit)
         keyed = sum(a for (who, _), a in self.plain.keys.items() if who == user)
         self.plain.given[user] = CREDIT + keyed
 
     @rule(user=USERS, seconds=st.integers(1, 40), what=st.sampled_from("xy"))
     def share(self, user: str, seconds: int, what: str) -> None:
         cost = min(seconds * PRICE, max(0.0, self.plain.balance(user)))
-        self.shop.billing.used("shared", user, what, 1, float(seconds))
+        self.shop.billing.admission.used("shared", user, what, 1, float(seconds))
         self.plain.shared[user] += cost
 
     @rule(seconds=st.one_of(st.integers(0, 100), st.just(4_000)))
@@ -186,7 +186,7 @@ class Dealing(RuleBasedStateMachine):
         desk = self.shop.billing
         assert desk.faults() == []
         for user in ("alice", "bob"):
-            account = desk.account(user)
+            account = desk.accounts.account(user)
             assert account.held == round(self.plain.held(user) * MICROS)
             assert account.spent == round(self.plain.spent(user) * MICROS)
             assert account.balance == round(self.plain.balance(user) * MICROS)
@@ -194,7 +194,7 @@ class Dealing(RuleBasedStateMachine):
                 name for name, deal in self.plain.deals.items() if deal.user == user
             }
         for name, deal in self.plain.deals.items():
-            may = desk.may_run(name, deal.user, self.shop.now)
+            may = desk.admission.may_run(name, deal.user, self.shop.now)
             running = deal.paid is None and deal.start <= self.now
             assert (may == deal.end - self.now) if running else not isinstance(may, float)
 

@@ -212,6 +212,7 @@ class FakeTill:
     def __init__(self) -> None:
         self.pricing: Pricing | None = None
         self.deposits: dict[tuple[str, str], int] = {}
+        self.accounts = self
 
     def _agreement(self) -> api.AgreementInfo:
         return api.AgreementInfo(

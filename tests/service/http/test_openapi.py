@@ -138,7 +138,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
     )
     engine = ServiceEngine(
         journal,
-        desk,
+        desk.admission,
         clock=time.time,
         entropy=os.urandom,
         homes=InstanceHomes(folder / "instances"),

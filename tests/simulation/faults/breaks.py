@@ -33,9 +33,11 @@ from bursar.model.money import Refusal
 from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_record import AgreementRecord
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.price_list import PriceList
 from bursar.service.billing.service_billing import ServiceBilling
 from bursar.service.billing.shared_usage import SHARED_USAGE, SharedUsage, SharedUsageMeter
+from bursar.service.billing.user_accounts import UserAccounts
 from bursar.service.engine import results as engine_results
 from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.engine import ServiceEngine
@@ -208,14 +210,14 @@ def _what_was_used_counts_twice_after_a_crash(patch: pytest.MonkeyPatch) -> None
 
 
 def _deposits_count_each_time(patch: pytest.MonkeyPatch) -> None:
-    real = ServiceBilling.deposit
+    real = UserAccounts.deposit
     times = iter(range(10**9))
 
-    def deposit(self: ServiceBilling, user: str, deposit: api.Deposit) -> api.AccountInfo:
+    def deposit(self: UserAccounts, user: str, deposit: api.Deposit) -> api.AccountInfo:
         again = msgspec.structs.replace(deposit, key=f"{deposit.key}-{next(times)}")
         return real(self, user, again)
 
-    patch.setattr(ServiceBilling, "deposit", deposit)
+    patch.setattr(UserAccounts, "deposit", deposit)
 
 
 def _handles_are_good_for_everybody(patch: pytest.MonkeyPatch) -> None:
@@ -233,15 +235,15 @@ def _agreements_end_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ended_agreements_are_used(patch: pytest.MonkeyPatch) -> None:
-    real = ServiceBilling.may_run
+    real = PoolAdmission.may_run
 
-    def may_run(self: ServiceBilling, pool: str, user: str, now: float) -> float | Refusal:
-        deal = self._dealings.deals.get(pool)
+    def may_run(self: PoolAdmission, pool: str, user: str, now: float) -> float | Refusal:
+        deal = self._agreements.deals.get(pool)
         if deal is not None and deal.start <= now < deal.end:
             return deal.end - now
         return real(self, pool, user, now)
 
-    def pools(self: ServiceBilling, now: float) -> dict[str, WorkerDemand]:
+    def pools(self: PoolAdmission, now: float) -> dict[str, WorkerDemand]:
         return {
             name: WorkerDemand(
                 user=deal.agreement.customer,
@@ -249,12 +251,12 @@ def _ended_agreements_are_used(patch: pytest.MonkeyPatch) -> None:
                 start=deal.start,
                 until=deal.end,
             )
-            for name, deal in self._dealings.deals.items()
+            for name, deal in self._agreements.deals.items()
             if deal.start <= now < deal.end
         }
 
-    patch.setattr(ServiceBilling, "may_run", may_run)
-    patch.setattr(ServiceBilling, "pools", pools)
+    patch.setattr(PoolAdmission, "may_run", may_run)
+    patch.setattr(PoolAdmission, "pools", pools)
 
 
 def _an_acceptance_sells_each_time(patch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,12 @@ class AgreementRegistry:
         """Return the agreements of a user."""
         return (self._deals[name] for name in self._by_user.get(user, ()))
 
+    def of_user(self, user: str, name: str) -> AgreementRecord | None:
+        """Return an agreement of a user; None when there is none or another user has it."""
+        # Another user's agreement gives the same answer as none.
+        found = self._deals.get(name)
+        return found if found is not None and found.agreement.customer == user else None
+
     def next_tick(self, now: float) -> float:
         """Return the next time at which an agreement begins, ends or is due for a checkpoint."""
         return min(
@@ -230,3 +236,8 @@ class AgreementRegistry:
             self._open[name] = None
         else:
             self._open.pop(name, None)
+
+
+def unknown_agreement(name: str) -> Refusal:
+    """Return the refusal of a request about an agreement that the user does not have."""
+    return Refusal(f'no agreement "{name}"', final=True)

@@ -1,41 +1,33 @@
-"""The billing of the service: deals, accounts, invoices, and which tasks may run."""
+"""The billing of the service: agreements from offer to settlement, and the parts around them."""
 
 import math
 from collections.abc import Callable, Mapping
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from bursar.market.pricing import unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
-from bursar.market.usage import SignedRecord
-from bursar.model.money import MICROS, Micros, Refusal, to_micros
+from bursar.model.money import Micros, to_micros
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_record import HORIZON, AgreementRecord
-from bursar.service.billing.agreement_registry import AgreementRegistry
+from bursar.service.billing.agreement_registry import AgreementRegistry, unknown_agreement
 from bursar.service.billing.auditing import find_inconsistencies
 from bursar.service.billing.free_slots import free_slots
-from bursar.service.billing.invoices import write_invoice
 from bursar.service.billing.metering import UsageRecordLog
 from bursar.service.billing.negotiations import Negotiations
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.price_list import PriceList
 from bursar.service.billing.service_ledger import ServiceLedger
 from bursar.service.billing.shared_usage import SharedUsageMeter
+from bursar.service.billing.user_accounts import UserAccounts
 from bursar.service.config import MarketSettings, UserSettings
 from bursar.service.interfaces import (
-    SHARED,
     Clock,
     Entropy,
     ServiceError,
     ServiceJournal,
-    WorkerDemand,
-    is_shared,
 )
-
-SOON = 3_600.0
-"""Seconds before an agreement begins from which on its workers are wanted."""
 
 MOST_SLOTS = 200
 
@@ -45,7 +37,7 @@ _TYPICAL = 3_600.0
 
 class ServiceBilling:
     """
-    Implements :class:`bursar.service.interfaces.UsageBilling`.
+    Sells the processors of a service's site and keeps the accounts of its users.
 
     Changes are in the journal when a method returns, and durable once the journal's ``durable()``
     has returned; whoever answers a client awaits that first. A negotiation that has not come to
@@ -69,6 +61,13 @@ class ServiceBilling:
         Sources of time, in seconds since the epoch, and of random identifiers.
     on_change
         Called with the pool whose agreement was signed, ended, or got or lost processors.
+
+    Attributes
+    ----------
+    accounts
+        Answers what users ask about their money.
+    admission
+        Decides what may run on which processors.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class ServiceBilling:
         self.fixed_price = site.fixed_price or 0.0
         self.protocols: tuple[NegotiationProtocol, ...] = selling.protocols
         self.must_buy = selling.must_buy
-        self._journal = journal
         self._selling = selling
         self._users = users
         self._clock = clock
@@ -97,6 +95,19 @@ class ServiceBilling:
         self._shared_usage = SharedUsageMeter(journal, self._ledger, entropy)
         self._dealings = AgreementRegistry(journal, self._ledger, self._meter, entropy, on_change)
         self._negotiations = Negotiations()
+        self.accounts = UserAccounts(
+            site.name, journal, self._ledger, self._meter, self._shared_usage, clock
+        )
+        self.admission = PoolAdmission(
+            self._dealings,
+            self._ledger,
+            self._shared_usage,
+            selling=selling,
+            users=users,
+            price_for=self._price,
+            typical=_TYPICAL,
+            clock=clock,
+        )
         self._owner = TradeServer(
             site.name,
             processors=site.processors,
@@ -137,9 +148,9 @@ class ServiceBilling:
             # sold again for seconds in which the customer had them.
             elif not deal.cancelled and deal.ended > now - self._owner.validity:
                 self._owner.restore_ended(deal.agreement, deal.ended)
-        for user, amount in self._ledger.paid().items():
+        for user in self._ledger.accounts.accounts:
             # Prices may depend on how much a customer has paid so far.
-            self._owner.note_payment(user, amount)
+            self._paid(user, self._ledger.accounts.spent_by(user))
         # Agreements that ended while the service was away are settled before anybody asks.
         self.tick(now)
 
@@ -147,93 +158,6 @@ class ServiceBilling:
         """Skip time over which the clock jumped: nothing was delivered in it."""
         self._dealings.skip(before, after)
         self.tick(after)
-
-    # What may run, and for whom workers are wanted.
-
-    def pool_of(self, user: str, agreement: str) -> str | Refusal:
-        """
-        Return the pool of workers that run an instance's tasks, or why no pool may.
-
-        Parameters
-        ----------
-        agreement
-            Agreement of the instance; empty: shared processors.
-        """
-        if not agreement:
-            return self._not_shared() or self._shared_pool(user)
-        # Another user's agreement gives the same answer as none.
-        deal = self._deal_of(user, agreement)
-        if deal is None:
-            return _unknown(agreement)
-        if not deal.is_open:
-            return Refusal(f"the agreement is {deal.state(self._clock())}", final=True)
-        return agreement
-
-    def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
-        """Return for how many seconds a task may run in a pool, or why no task of the user may."""
-        if is_shared(pool):
-            return self._may_share(pool, user, now)
-        deal = self._deal_of(user, pool)
-        if deal is None:
-            return _unknown(pool)
-        state = deal.state(now)
-        if state == "signed":
-            return Refusal(f"the agreement begins in {deal.start - now:.0f} s", final=False)
-        if state != "running":
-            return Refusal(f"the agreement is {state}", final=True)
-        return deal.end - now
-
-    def width(self, pool: str, user: str) -> int | None:
-        """Return the processors that a task in a pool may hold; None: as many as the site has."""
-        deal = None if is_shared(pool) else self._deal_of(user, pool)
-        return None if deal is None else deal.agreement.processors
-
-    def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
-        """
-        Charge the usage of shared processors that have a price; in the journal on return.
-
-        Tasks that run at the same time may together use more than the account has: the part that
-        the account lacks is not charged. Usage of an agreement's pool is not charged here.
-
-        Parameters
-        ----------
-        what
-            Handle of the instance, under which the usage is summed up.
-        seconds
-            Seconds for which each of the processors was used.
-        """
-        if not is_shared(pool) or not self._selling.price_shared or seconds <= 0:
-            return
-        now = self._clock()
-        # At the price when the task ends; later changes of the price do not touch it.
-        price = self._price(user, now, processors, seconds)
-        self._shared_usage.add(user, what, processors * seconds, price, now)
-
-    def came_to(self, user: str, what: str) -> int:
-        """Return the cost so far of a user's instance on shared processors, in micro-units."""
-        return self._shared_usage.spent(user, what)
-
-    def pools(self, now: float) -> Mapping[str, WorkerDemand]:
-        """
-        Return the workers that agreements want, by pool, which is the agreement's identifier.
-
-        An agreement wants workers from :data:`SOON` seconds before its start until its end.
-        """
-        return {
-            deal.agreement.id: WorkerDemand(
-                user=deal.agreement.customer,
-                processors=deal.agreement.processors,
-                start=deal.start,
-                until=deal.end,
-            )
-            for deal in self._dealings.all_open()
-            if deal.start - SOON <= now < deal.end
-        }
-
-    def ready(self, pool: str, processors: int) -> None:
-        """Note how many processors of an agreement have workers now."""
-        if pool in self._dealings.deals:
-            self._dealings.ready(pool, processors, self._clock())
 
     # Deals.
 
@@ -338,69 +262,11 @@ class ServiceBilling:
         self._prices.reconfigure(pricing)
         self._owner.reprice(self._prices.pricing)
 
-    # Money.
-
-    def account(self, user: str) -> api.AccountInfo:
-        """Return a user's account."""
-        return api.AccountInfo(
-            user=user,
-            currency=self.currency,
-            balance=self._ledger.available(user),
-            held=self._ledger.held(user),
-            spent=self._ledger.spent(user),
-        )
-
-    def deposit(self, user: str, deposit: api.Deposit) -> api.AccountInfo:
-        """
-        Add money to an account; repeating a key adds nothing.
-
-        Raises
-        ------
-        ServiceError
-            409, when the key was used for another amount; 400, when there can be no such
-            account; 507, when the disk is full.
-        """
-        if self._journal.problem:
-            raise ServiceError("disk-full", 507, self._journal.problem, retry_after=1.0)
-        self._ledger.deposit(user, deposit.amount, deposit.key, self._clock())
-        return self.account(user)
-
-    def invoice(
-        self, user: str, since: float = -math.inf, until: float = math.inf
-    ) -> api.InvoiceInfo:
-        """
-        Return the charges posted for a user from ``since`` until before ``until``.
-
-        Both are in seconds since the epoch; by default everything that was ever posted.
-        """
-        return write_invoice(
-            user,
-            since,
-            until,
-            owner=self.name,
-            ledger=self._ledger,
-            meter=self._meter,
-            shared_usage=self._shared_usage,
-        )
-
-    def usage(self, user: str) -> tuple[SignedRecord, ...]:
-        """Return the signed chain of usage records of a user's agreements."""
-        return self._meter.chain(user)
-
-    @property
-    def public_key(self) -> Ed25519PublicKey:
-        """Return the public key by which usage records are verified."""
-        return self._meter.public_key
-
-    def spent(self) -> Micros:
-        """Return the total that all users have paid."""
-        return sum(self._ledger.paid().values())
+    # Time.
 
     def faults(self) -> list[str]:
         """Return inconsistencies of deals and money; any is a defect of this package."""
         return find_inconsistencies(self._dealings, self._ledger, self._meter, self._shared_usage)
-
-    # Time.
 
     def tick(self, now: float) -> None:
         """Handle what is due by now; to be called at :meth:`next_tick`."""
@@ -432,49 +298,16 @@ class ServiceBilling:
         units = self._selling.credit if credit is None else credit
         return None if units is None else to_micros(units)
 
-    def _not_shared(self) -> Refusal | None:
-        if self.must_buy:
-            return Refusal("tasks run here only under an agreement", final=True)
-        return None
-
-    def _shared_pool(self, user: str) -> str:
-        known = self._users.get(user)
-        return f"{SHARED}:{user}" if known is not None and known.local_user else SHARED
-
-    def _may_share(self, pool: str, user: str, now: float) -> float | Refusal:
-        refusal = self._not_shared()
-        if refusal is not None:
-            return refusal
-        # The user's local account was changed while an instance waited: workers of the old account
-        # must not run its tasks.
-        if pool != self._shared_pool(user):
-            return Refusal("these processors are not for this user", final=True)
-        if not self._selling.price_shared or not self._ledger.is_limited(user):
-            return math.inf
-        price = self._price(user, now, 1, _TYPICAL)
-        if price == 0:
-            return math.inf
-        left = self._ledger.available(user)
-        if left <= 0:
-            return Refusal("the account is empty", final=False)
-        # Tasks are killed when the money would be used up by one processor. Several tasks together
-        # may use it up sooner: the excess is not charged, see used().
-        return left / (price * MICROS)
-
     def _price(
         self, user: str, now: float, processors: int, seconds: float, start: float | None = None
     ) -> float:
         asked = self._owner.asked(user, processors, seconds, now if start is None else start, now)
         return unit_price(self._prices.pricing, asked)
 
-    def _deal_of(self, user: str, agreement: str) -> AgreementRecord | None:
-        deal = self._dealings.deals.get(agreement)
-        return deal if deal is not None and deal.agreement.customer == user else None
-
     def _known(self, user: str, agreement: str) -> AgreementRecord:
-        deal = self._deal_of(user, agreement)
+        deal = self._dealings.of_user(user, agreement)
         if deal is None:
-            raise ServiceError("not-found", 404, _unknown(agreement).reason)
+            raise ServiceError("not-found", 404, unknown_agreement(agreement).reason)
         return deal
 
     def _end(self, agreement: str, now: float) -> None:
@@ -506,7 +339,3 @@ class ServiceBilling:
             charged=deal.charged,
             held=agreement.terms.amount if deal.is_open else 0,
         )
-
-
-def _unknown(agreement: str) -> Refusal:
-    return Refusal(f'no agreement "{agreement}"', final=True)

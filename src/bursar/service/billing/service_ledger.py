@@ -43,10 +43,8 @@ class ServiceLedger:
         self._journal = journal
         self._credit = credit
         self._rows: list[Transfer] = []
-        self._accounts = Accounts(currency)
-        self._spent: dict[str, Micros] = {}
+        self._accounts = Accounts(currency, on_post=self._keep)
         self._owed: dict[str, Micros] = {}
-        self._posted = 0
         journal.register([ROW], self)
 
     # Its records.
@@ -69,11 +67,8 @@ class ServiceLedger:
         users = dict.fromkeys(row.target for row in rows if row.kind == "grant")
         opened = [LedgerAccount(name=user.partition(":")[2]) for user in users]
         provider = LedgerAccount(name=self.provider, kind="provider")
-        self._accounts = Accounts(self.currency, [provider, *opened], rows)
+        self._accounts = Accounts(self.currency, [provider, *opened], rows, self._keep)
         self._rows.clear()
-        self._posted = len(rows)
-        for row in rows:
-            self._note(row)
 
     # What it says.
 
@@ -102,11 +97,7 @@ class ServiceLedger:
 
     def spent(self, user: str) -> Micros:
         """Return what a user has paid, and owes for usage that is not yet posted."""
-        return self._spent.get(user, 0) + self._owed.get(user, 0)
-
-    def paid(self) -> dict[str, Micros]:
-        """Return the total paid by each user."""
-        return dict(self._spent)
+        return self._accounts.spent_by(user) + self._owed.get(user, 0)
 
     # Operations. Each row is in the journal when they return.
 
@@ -126,11 +117,9 @@ class ServiceLedger:
             return Refusal(f"costs {costs}, the account has {left}", final=False)
         # A user without a limit is granted what is lacking, so that no balance is ever negative.
         if short > 0:
-            self._post(
-                self._accounts.grant(now, f"credit:{agreement}", user, short, memo="on account")
-            )
+            _done(self._accounts.grant(now, f"credit:{agreement}", user, short, memo="on account"))
         if amount > 0:
-            self._post(self._accounts.hold(now, f"hold:{agreement}", user, agreement, amount))
+            _done(self._accounts.hold(now, f"hold:{agreement}", user, agreement, amount))
         return None
 
     def settle(self, agreement: str, amount: Micros, now: float) -> None:
@@ -140,11 +129,11 @@ class ServiceLedger:
             return
         if amount > 0:
             key = f"settle:{agreement}"
-            self._post(self._accounts.settle(now, key, agreement, self.provider, amount))
+            _done(self._accounts.settle(now, key, agreement, self.provider, amount))
         # Less than was held was charged: the rest goes back in a row of its own.
         if promise.held > 0:
             key = f"release:{agreement}"
-            self._post(self._accounts.release(now, key, agreement, promise.held))
+            _done(self._accounts.release(now, key, agreement, promise.held))
 
     def deposit(self, user: str, amount: Micros, key: str, now: float) -> None:
         """
@@ -161,13 +150,15 @@ class ServiceLedger:
         refusal = self._check_user(user, now)
         if refusal is not None:
             raise ServiceError("bad-value", 400, refusal.reason, where="user")
-        row = self._accounts.grant(now, f"deposit:{user}:{key}", user, amount, memo="deposit")
+        # A colon in the user's name must not end it: each user's keys are apart from all others'.
+        name = user.replace("%", "%25").replace(":", "%3A")
+        identity = f"deposit:{name}:{key}"
+        row = self._accounts.grant(now, identity, user, amount, memo="deposit")
         if isinstance(row, Refusal):
-            used = self._accounts.row_of(f"deposit:{user}:{key}") is not None
+            used = self._accounts.row_of(identity) is not None
             raise ServiceError(
                 "conflict" if used else "bad-value", 409 if used else 400, row.reason
             )
-        self._post(row)
 
     # Inside.
 
@@ -183,21 +174,15 @@ class ServiceLedger:
         credit = self._credit(user)
         self._accounts.open_account(account)
         if credit:
-            self._post(self._accounts.grant(now, f"credit:{user}", user, credit, memo="credit"))
+            _done(self._accounts.grant(now, f"credit:{user}", user, credit, memo="credit"))
         return None
 
-    def _post(self, row: Transfer | Refusal) -> None:
-        if isinstance(row, Refusal):
-            raise AssertionError(row.reason)  # it was looked at before
-        # Each movement has a key that follows from what it is for. The ledger returns the old row
-        # when the key is repeated; appending that again would count it twice after a restart.
-        if row.number <= self._posted:  # made before, under the same key
-            return
-        self._posted = row.number
+    def _keep(self, row: Transfer) -> None:
         self._journal.append(ROW, msgspec.msgpack.encode(row), essential=True)
-        self._note(row)
 
-    def _note(self, row: Transfer) -> None:
-        if row.kind == "settle":
-            user = self._accounts.agreements[row.agreement].user
-            self._spent[user] = self._spent.get(user, 0) + row.amount
+
+def _done(answer: Transfer | Refusal) -> None:
+    # Every movement was looked at before: a refusal is a defect of this package, and nothing that
+    # was sold or used may go unpaid because of it.
+    if isinstance(answer, Refusal):
+        raise AssertionError(answer.reason)

@@ -38,20 +38,8 @@ class ApiEngine(interfaces.ExecutionEngine, Protocol):
         """
 
 
-class CustomerBilling(Protocol):
-    """Agreements and accounts; changes are durable once the journal is."""
-
-    def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
-        """Handle a user's trade message and return the answers."""
-
-    def agreements(self, user: str) -> api.AgreementList:
-        """Return a user's agreements."""
-
-    def agreement(self, user: str, agreement: str) -> api.AgreementInfo:
-        """Return one agreement of a user; ServiceError 404 when there is none of this id."""
-
-    def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
-        """End an agreement early."""
+class CustomerAccounts(Protocol):
+    """Accounts of users; changes are durable once the journal is."""
 
     def account(self, user: str) -> api.AccountInfo:
         """Return a user's account."""
@@ -67,6 +55,26 @@ class CustomerBilling(Protocol):
 
     def usage(self, user: str) -> Sequence[SignedRecord]:
         """Return a user's signed usage records."""
+
+
+class CustomerBilling(Protocol):
+    """Agreements and accounts; changes are durable once the journal is."""
+
+    @property
+    def accounts(self) -> CustomerAccounts:
+        """Return the accounts of users."""
+
+    def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
+        """Handle a user's trade message and return the answers."""
+
+    def agreements(self, user: str) -> api.AgreementList:
+        """Return a user's agreements."""
+
+    def agreement(self, user: str, agreement: str) -> api.AgreementInfo:
+        """Return one agreement of a user; ServiceError 404 when there is none of this id."""
+
+    def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
+        """End an agreement early."""
 
     def reprice(self, pricing: Pricing) -> None:
         """Set the prices that are asked from now on."""

@@ -72,17 +72,17 @@ async def cancel_agreement(call: AuthorizedRequest) -> api.AgreementInfo:
 async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> api.InvoiceInfo:
     """Return the caller's charges in a period."""
     until = call.service.clock() if query.until is None else query.until
-    return call.service.billing.invoice(call.user, query.since, until)
+    return call.service.billing.accounts.invoice(call.user, query.since, until)
 
 
 async def usage(call: AuthorizedRequest) -> list[SignedRecord]:
     """Return the caller's signed usage records."""
-    return list(call.service.billing.usage(call.user))
+    return list(call.service.billing.accounts.usage(call.user))
 
 
 async def account(call: AuthorizedRequest) -> api.AccountInfo:
     """Return the caller's account."""
-    return call.service.billing.account(call.user)
+    return call.service.billing.accounts.account(call.user)
 
 
 async def reprice(call: AuthorizedRequest, body: Pricing) -> None:
@@ -147,7 +147,7 @@ async def revoke_token(call: AuthorizedRequest) -> None:
 
 async def deposit(call: AuthorizedRequest, body: api.Deposit) -> api.AccountInfo:
     """Add money to a user's account."""
-    account = call.service.billing.deposit(call.path["user"], body)
+    account = call.service.billing.accounts.deposit(call.path["user"], body)
     await call.service.journal.durable()
     return account
 
@@ -157,7 +157,7 @@ async def overview(call: AuthorizedRequest) -> Overview:
     seen = call.service.engine.overview()
     currency = call.service.manager.site(call.user).currency
     degraded = call.service.manager.degraded()
-    spent = call.service.billing.spent()
+    spent = call.service.billing.accounts.spent()
     return replace(seen, spent=spent, currency=currency, degraded=degraded)
 
 
