@@ -85,7 +85,7 @@ TOLERANCE = 1e-9
 
 def peak_offered_processors(slots: Iterable[Slot]) -> int:
     """Return the most processors that slots of a site offer at the same moment; 0 without any."""
-    return -unoffered(slots).least_free(-math.inf, math.inf)
+    return -_unoffered(slots).least_free(-math.inf, math.inf)
 
 
 def find_oversubscription(slots: Sequence[Slot], processors: int) -> tuple[float, list[int]] | None:
@@ -100,13 +100,13 @@ def find_oversubscription(slots: Sequence[Slot], processors: int) -> tuple[float
         The first such moment, seconds, and the indices of the slots that are open
         then; None when there is no such moment.
     """
-    for moment, _, left in unoffered(slots, processors).steps():
+    for moment, _, left in _unoffered(slots, processors).steps():
         if left < 0:
             return moment, [i for i, slot in enumerate(slots) if slot.start <= moment < _last(slot)]
     return None
 
 
-def unoffered(slots: Iterable[Slot], processors: int = 0) -> ResourceProfile:
+def _unoffered(slots: Iterable[Slot], processors: int = 0) -> ResourceProfile:
     """Return the processors of a site that slots leave, negative where they are more together."""
     return ResourceProfile.summed(
         ((slot.start, _last(slot), -slot.processors) for slot in slots), processors
