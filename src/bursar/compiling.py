@@ -11,6 +11,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+SHARED = Path(__file__).with_name("profile_kernel.py")
+"""Kernel that kernels of other folders call."""
+
 PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of functions that only compiled functions call."""
 
@@ -61,7 +64,7 @@ def _compiled(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, 
 
 def _stamp_with_folder(dispatcher: Any) -> None:
     """
-    Make code kept on disk outdated when a module beside the function or beside this one changes.
+    Make code kept on disk outdated when a module changes that the function may call.
 
     Numba looks at the function's own file only; but the machine code of a kernel
     holds that of the kernels it calls from other modules: from its own folder, and from
@@ -72,10 +75,10 @@ def _stamp_with_folder(dispatcher: Any) -> None:
     file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(file, "_version"):
         folder = Path(dispatcher.py_func.__code__.co_filename).parent
-        file._version = (file._version, _stamp(folder), _stamp(Path(__file__).parent))
+        file._version = (file._version, _stamp(folder), _stamp(SHARED.parent, SHARED.name))
 
 
 @cache
-def _stamp(folder: Path) -> tuple[tuple[str, float, int], ...]:
-    modules = sorted(folder.glob("*.py"))
+def _stamp(folder: Path, pattern: str = "*.py") -> tuple[tuple[str, float, int], ...]:
+    modules = sorted(folder.glob(pattern))
     return tuple((m.name, s.st_mtime, s.st_size) for m in modules for s in [m.stat()])
