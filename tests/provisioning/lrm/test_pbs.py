@@ -11,7 +11,7 @@ from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
-from bursar.provisioning.lrm import pbs_output
+from bursar.provisioning.lrm import pbs as pbs_output
 from bursar.provisioning.lrm.command_runner import CommandResult
 from bursar.provisioning.lrm.pbs import PBS
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest

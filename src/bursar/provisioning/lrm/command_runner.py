@@ -468,30 +468,3 @@ def unreadable_output_error(doing: str, output: str) -> SiteError:
     """The error of a command that succeeded, but whose answer cannot be read."""
     start = " ".join(output.split())[:120]
     return SiteError(f"{doing} printed what cannot be read: {start!r}", transient=True)
-
-
-def check_cancelled(
-    what: str, answer: CommandResult, gone: str, complaints: Iterable[KnownComplaint]
-) -> None:
-    """
-    Check the answer to a cancellation; jobs that have ended already are no error.
-
-    Parameters
-    ----------
-    what
-        Command that was to end the jobs.
-    gone
-        Pattern of a line that says that a job is gone, whatever its case.
-
-    Raises
-    ------
-    SiteError
-        When the scheduler says why some jobs do not end.
-    """
-    bad = [
-        line
-        for line in answer.stderr.splitlines()
-        if line.strip() and not re.search(gone, line, re.IGNORECASE)
-    ]
-    if answer.status != 0 and bad:
-        raise command_error(what, CommandResult(answer.status, "", "\n".join(bad)), complaints)

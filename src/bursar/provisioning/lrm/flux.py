@@ -11,31 +11,24 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import BatchScheduler
+from bursar.model.errors import SiteError
+from bursar.provisioning.lrm.command_adapter import CommandAdapter
 from bursar.provisioning.lrm.command_runner import (
-    CommandResult,
-    CommandRunner,
     KnownComplaint,
-    check_cancelled,
-    command_error,
     unreadable_output_error,
 )
 from bursar.provisioning.lrm.listed_job import ListedJob, unknown_report
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,
-    JobReport,
     JobRequest,
     JobState,
-    JobUsage,
     ManagerCapabilities,
-    MinimalManager,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import JobIds, JobSubmitter, check, job_script, plain_folder
+from bursar.provisioning.lrm.submission import JobIds, check, job_script, plain_folder
 
 # Parse the output of ``flux jobs --json`` and ``flux resource R``.
 
@@ -293,8 +286,6 @@ def _table(entry: Entry, name: str) -> Entry:
 
 # Run Flux's commands and parse the output.
 
-_GONE = r"unknown|invalid or|inactive|no such job|not found|job is not active"
-_ENGLISH = {"LC_ALL": "C.UTF-8"}
 
 COMPLAINTS = (
     KnownComplaint(
@@ -320,7 +311,7 @@ COMPLAINTS = (
 )
 
 
-class Flux(MinimalManager):
+class Flux(CommandAdapter):
     """
     Adapter to a Flux instance, with the rights of a plain user.
 
@@ -342,21 +333,12 @@ class Flux(MinimalManager):
     """
 
     title = "Flux"
-
-    def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
-        if batch.qos is not None:
-            raise InputError("Flux has no such thing", where="qos")
-        self._batch = batch
-        self._shell = shell or CommandRunner(
-            environment=batch.environment, ssh=batch.ssh, scheduler="Flux"
-        )
-        self._submissions = JobSubmitter()
-        self._user: str | None = None
-
-    @property
-    def shell(self) -> CommandRunner:
-        """Runner of the commands."""
-        return self._shell
+    command = ("flux",)
+    environment: ClassVar = {"LC_ALL": "C.UTF-8"}
+    complaints = COMPLAINTS
+    cancelling = ("cancel",)
+    gone = r"unknown|invalid or|inactive|no such job|not found|job is not active"
+    quality = ""
 
     @property
     def abilities(self) -> ManagerCapabilities:
@@ -367,84 +349,51 @@ class Flux(MinimalManager):
         """Submit jobs one by one; when one is refused, cancel the earlier ones."""
         check(request)
         if request.copies == 1:
-            return await self._submit(request, 0)
+            return await self._submit_one(request, 0)
         ids: JobIds = []
         for copy in range(request.copies):
             one = replace(request, name=f"{request.name}-{copy}", copies=1)
             try:
-                ids += await self._submit(one, copy)
+                ids += await self._submit_one(one, copy)
             except SiteError:
                 await self.cancel(ids)
                 raise
         return ids
 
-    async def _submit(self, request: JobRequest, number: int) -> JobIds:
-        script = self._script(request, number)
+    async def _submit_one(self, request: JobRequest, number: int) -> JobIds:
+        return await self._submit_once(request.name, request, self._numbered(request, number))
 
-        async def hand_in() -> JobIds:
-            answer = await self._run(["batch"], stdin=script)
-            if answer.status != 0:
-                raise command_error("flux batch", answer, COMPLAINTS)
-            words = answer.stdout.split()
-            id = job_number(words[-1]) if words else None
-            if id is None:
-                raise unreadable_output_error("flux batch", answer.stdout)
-            return [id]
+    async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
+        answer = await self._run(["batch"], stdin=script)
+        if answer.status != 0:
+            raise self._error("flux batch", answer)
+        words = answer.stdout.split()
+        id = job_number(words[-1]) if words else None
+        if id is None:
+            raise unreadable_output_error("flux batch", answer.stdout)
+        return [id]
 
-        async def find(name: str) -> JobIds:
-            jobs, _ = await self._jobs(["jobs", "-a", f"--name={name}", "--json"])
-            return [str(job["id"]) for job in jobs if job.get("name") == name]
-
-        return await self._submissions.once(request.name, hand_in, find)
-
-    async def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; jobs that have ended already are no error."""
-        if not ids:
-            return
-        answer = await self._run(["cancel", *ids])
-        check_cancelled("flux cancel", answer, _GONE, COMPLAINTS)
-
-    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Report on jobs by one command, which also lists jobs that have ended."""
-        return {id: seen.report for id, seen in (await self._seen(ids)).items()}
+    async def _named(self, name: str, copies: int) -> JobIds:
+        jobs, _ = await self._jobs(["jobs", "-a", f"--name={name}", "--json"])
+        return [str(job["id"]) for job in jobs if job.get("name") == name]
 
     async def queue(self) -> QueueState:
         """Read the queue by four commands; an instance may hide details of other users' jobs."""
-        user = await self._who()
         only = [f"--queue={self._batch.queue}"] if self._batch.queue is not None else []
         jobs, odd = await self._jobs(
             ["jobs", "-A", "--filter=pending,running", "--count=0", *only, "--json"]
         )
         parts = []
         for states in ("all", "allocated", "down"):
-            answer = await self._run(["resource", "R", "-s", states])
-            if answer.status != 0:
-                raise command_error("flux resource", answer, COMPLAINTS)
-            parts.append(answer.stdout)
+            parts.append(await self._output_of(["resource", "R", "-s", states]))
         try:
             nodes = nodes_of(*parts)
         except ValueError:
             raise unreadable_output_error("flux resource R", parts[0]) from None
-        seen = [read_job(job) for job in jobs]
         problems = [f"flux jobs: {block}" for block in odd]
-        problems += [f"{job.id}: {job.reason}" for job in seen if job.state == "unknown"]
-        lines = [line for job in seen if (line := job.queued(user)) is not None]
-        return QueueState(
-            at=time.time(),
-            nodes=tuple(nodes),
-            jobs=tuple(sorted(lines, key=lambda line: not line.running)),
-            odd=tuple(problems),
-        )
-
-    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Return usage of jobs by the scheduler's record."""
-        now = time.time()
-        found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
-        return {id: usage for id, usage in found.items() if usage is not None}
+        return await self._queue_of(map(read_job, jobs), nodes, problems)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
-        if not ids:
-            return {}
         jobs, odd = await self._jobs(["jobs", "-a", "--json", *ids])
         listed = {seen.id: seen for seen in map(read_job, jobs)}
         for block in odd:
@@ -454,7 +403,7 @@ class Flux(MinimalManager):
                 )
         return {id: listed.get(id) or unknown_report(id, "Flux knows no such job") for id in ids}
 
-    def _script(self, request: JobRequest, number: int) -> str:
+    def _numbered(self, request: JobRequest, number: int) -> str:
         folder = plain_folder(request)
         directives = [
             f"--job-name={request.name}",
@@ -484,16 +433,8 @@ class Flux(MinimalManager):
             told = re.search(r"job ?id.*(unknown|invalid|not found)", answer.stderr, re.IGNORECASE)
             if told or answer.status == 0:
                 return [], []
-            raise command_error("flux jobs", answer, COMPLAINTS)
+            raise self._error("flux jobs", answer)
         raise unreadable_output_error("flux jobs", answer.stdout)
-
-    async def _who(self) -> str:
-        if self._user is None:
-            self._user = (await self._shell.run(["id", "-un"])).stdout.strip()
-        return self._user
-
-    async def _run(self, command: Sequence[str], stdin: str = "") -> CommandResult:
-        return await self._shell.run(["flux", *command], stdin=stdin, environment=_ENGLISH)
 
 
 def _size(request: JobRequest) -> list[str]:

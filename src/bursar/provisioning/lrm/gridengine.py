@@ -5,18 +5,17 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from bursar.model.errors import InputError, SiteError
+from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm import gridengine_output, gridengine_settings
+from bursar.provisioning.lrm.command_adapter import CommandAdapter
 from bursar.provisioning.lrm.command_runner import (
     CommandResult,
     CommandRunner,
-    command_error,
     unreadable_output_error,
 )
 from bursar.provisioning.lrm.gridengine_output import QacctRecord, QstatJob, parse_records
 from bursar.provisioning.lrm.gridengine_settings import COMPLAINTS
-from bursar.provisioning.lrm.listed_job import UTC
 from bursar.provisioning.lrm.resource_manager import (
     JobReport,
     JobRequest,
@@ -27,7 +26,6 @@ from bursar.provisioning.lrm.resource_manager import (
 )
 from bursar.provisioning.lrm.submission import (
     JobIds,
-    JobSubmitter,
     check,
     element,
     job_script,
@@ -47,7 +45,7 @@ _SLACK = 3600.0
 """Seconds by which the clock here may be ahead of the clock there, when records are looked up."""
 
 
-class GridEngine:
+class GridEngine(CommandAdapter):
     """
     Adapter to a Grid Engine, with the rights of a plain user.
 
@@ -68,59 +66,39 @@ class GridEngine:
         When the site names a quality of service.
     """
 
+    title = "Grid Engine"
+    complaints = COMPLAINTS
+    quality = ""
+
     def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
-        if batch.qos is not None:
-            raise InputError("Grid Engine has no such thing", where="qos")
-        self._batch = batch
-        self._shell = shell or CommandRunner(
-            environment=batch.environment, ssh=batch.ssh, scheduler="Grid Engine"
-        )
-        self._submissions = JobSubmitter()
-        self._named, self._directives = gridengine_settings.named(batch.directives)
+        super().__init__(batch, shell)
+        self._parallel, self._directives = gridengine_settings.named(batch.directives)
         self._environments: list[gridengine_settings.ParallelEnvironment] | None = None
-        self._user: str | None = None
         self._submitted: dict[str, float] = {}
         self._deleted: set[str] = set()
-
-    @property
-    def shell(self) -> CommandRunner:
-        """Runner of the commands."""
-        return self._shell
 
     @property
     def abilities(self) -> ManagerCapabilities:
         """Capabilities of Grid Engine, which estimates no start beyond "at once" or not."""
         return ManagerCapabilities(arrays=True, reservations=True, begin=True, accounting=True)
 
-    async def submit(self, request: JobRequest) -> JobIds:
-        """
-        Submit single jobs or one job array.
-
-        What no queue could ever run is refused at once (``-w e``), with what ``-w v`` says of it.
-        """
-        check(request)
-        script = await self._script(request)
-
-        async def hand_in() -> JobIds:
-            answer = await self._run(["qsub", "-terse", "-w", "e"], stdin=script)
-            if answer.status != 0:
-                if "no suitable queues" in answer.words:
-                    why = await self._run(["qsub", "-w", "v"], stdin=script)
-                    complaints = re.sub(
-                        r"\bJob \d+ |verification: no suitable queues", "", why.stderr
-                    )
-                    answer = CommandResult(answer.status, "", f"{answer.stderr}\n{complaints}")
-                raise _refusal("qsub", answer)
-            found = _GIVEN.findall(answer.stdout)
-            if not found:
-                raise unreadable_output_error("qsub", answer.stdout)
-            number, first, last, step = found[-1]
-            self._submitted[number] = time.time()
-            if not first:
-                return [number]
-            return [f"{number}.{task}" for task in range(int(first), int(last) + 1, int(step))]
-
-        return await self._submissions.once(plain_name(request), hand_in, self.named)
+    async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
+        # What no queue could ever run is refused at once (-w e), with what -w v says of it.
+        answer = await self._run(["qsub", "-terse", "-w", "e"], stdin=script)
+        if answer.status != 0:
+            if "no suitable queues" in answer.words:
+                why = await self._run(["qsub", "-w", "v"], stdin=script)
+                complaints = re.sub(r"\bJob \d+ |verification: no suitable queues", "", why.stderr)
+                answer = CommandResult(answer.status, "", f"{answer.stderr}\n{complaints}")
+            raise self._error("qsub", answer)
+        found = _GIVEN.findall(answer.stdout)
+        if not found:
+            raise unreadable_output_error("qsub", answer.stdout)
+        number, first, last, step = found[-1]
+        self._submitted[number] = time.time()
+        if not first:
+            return [number]
+        return [f"{number}.{task}" for task in range(int(first), int(last) + 1, int(step))]
 
     async def cancel(self, ids: Sequence[str]) -> None:
         """Cancel jobs by one ``qdel``, naming tasks of an array by ranges."""
@@ -136,7 +114,7 @@ class GridEngine:
             and not gone.search(line)
         ]
         if answer.status != 0 and bad:
-            raise _refusal("qdel", CommandResult(answer.status, "", "\n".join(bad)))
+            raise self._error("qdel", CommandResult(answer.status, "", "\n".join(bad)))
         self._deleted.update(_deleted(answer.stdout))
 
     async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
@@ -215,7 +193,7 @@ class GridEngine:
             return now
         if "no suitable queues" in answer.stdout + answer.stderr:
             return None
-        raise _refusal("qsub -w p", answer)
+        raise self._error("qsub -w p", answer)
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
         """Make an advance reservation, which only users in the list ``arusers`` may do."""
@@ -235,18 +213,14 @@ class GridEngine:
             command += ["-pe", environment, str(processors)]
         answer = await self._run(command)
         if answer.status != 0 or "granted" not in answer.stdout + answer.stderr:
-            raise _refusal("qrsub", answer)
+            raise self._error("qrsub", answer)
 
     async def unreserve(self, name: str) -> None:
         """Delete a reservation, which ends the jobs that run in the reservation."""
         plain = _plain(name)
         answer = await self._run(["qrdel", plain])
         if answer.status != 0 and "does not exist" not in answer.words:
-            raise _refusal("qrdel", answer)
-
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Raise SiteError: Grid Engine cannot take hosts from a running job."""
-        raise SiteError("Grid Engine takes no hosts from a job that runs")
+            raise self._error("qrdel", answer)
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """Return usage of running jobs by ``qstat`` and of ended jobs by the accounting."""
@@ -301,8 +275,8 @@ class GridEngine:
 
     async def _environment(self, request: JobRequest) -> str:
         """Return the name of a parallel environment that fits a request."""
-        if self._named is not None:
-            return self._named
+        if self._parallel is not None:
+            return self._parallel
         if self._environments is None:
             names = (await self._output_of(["qconf", "-spl"])).split()
             found = []
@@ -313,15 +287,7 @@ class GridEngine:
             self._environments = found
         return gridengine_settings.choose(self._environments, request).name
 
-    async def named(self, name: str) -> JobIds:
-        """
-        Return ids of this user's jobs with a name, including jobs that ended lately.
-
-        Raises
-        ------
-        SiteError
-            When Grid Engine cannot be asked.
-        """
+    async def _named(self, name: str, copies: int) -> JobIds:
         user = await self._who()
         lines = await self._listed()
         ours = [line for line in lines if line.name == name and line.owner in ("", user)]
@@ -437,27 +403,10 @@ class GridEngine:
                 return number
         raise SiteError(f"Grid Engine has no reservation {name} of yours")
 
-    async def _who(self) -> str:
-        """Return the name of the user whose jobs are ours."""
-        if self._user is None:
-            answer = await self._shell.run(["id", "-un"])
-            self._user = answer.stdout.strip()
-        return self._user
-
-    async def _output_of(self, command: Sequence[str]) -> str:
-        answer = await self._run(command)
-        if answer.status != 0:
-            raise _refusal(" ".join(command[:2]), answer)
-        return answer.stdout
-
-    async def _run(self, command: Sequence[str], stdin: str = "") -> CommandResult:
-        return await self._shell.run(command, stdin=stdin, environment=UTC)
-
-
-def _refusal(doing: str, answer: CommandResult) -> SiteError:
-    """Return Grid Engine's complaint as an error, without the phrases common to all."""
-    plain = re.sub(r"Unable to run job: |\bExiting\.|\berror: ", "", answer.stderr)
-    return command_error(doing, CommandResult(answer.status, answer.stdout, plain), COMPLAINTS)
+    def _error(self, doing: str, answer: CommandResult) -> SiteError:
+        """Return Grid Engine's complaint as an error, without the phrases common to all."""
+        plain = re.sub(r"Unable to run job: |\bExiting\.|\berror: ", "", answer.stderr)
+        return super()._error(doing, CommandResult(answer.status, answer.stdout, plain))
 
 
 def _line_of(id: str, listed: Iterable[QstatJob]) -> QstatJob | None:

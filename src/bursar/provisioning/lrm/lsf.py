@@ -13,13 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bursar.model.errors import InputError
-from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_adapter import CommandAdapter
 from bursar.provisioning.lrm.command_runner import (
-    CommandResult,
-    CommandRunner,
     KnownComplaint,
-    check_cancelled,
     command_error,
     unreadable_output_error,
 )
@@ -27,18 +23,13 @@ from bursar.provisioning.lrm.listed_job import UTC, ListedJob, parse_moment, sec
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,
-    JobReport,
     JobRequest,
     JobState,
-    JobUsage,
     ManagerCapabilities,
-    MinimalManager,
     QueueState,
 )
 from bursar.provisioning.lrm.submission import (
     JobIds,
-    JobSubmitter,
-    check,
     element,
     job_script,
     plain_folder,
@@ -291,7 +282,6 @@ def _hosts(text: str) -> tuple[str, ...]:
 # Run LSF's commands and parse the output.
 
 _GIVEN = re.compile(r"Job <(\d+)> is submitted")
-_GONE = r"no matching job found|job has already finished|is not found|no unfinished job"
 _ASK = {**UTC, "LSB_DISPLAY_YEAR": "Y"}
 
 COMPLAINTS = (
@@ -322,7 +312,7 @@ COMPLAINTS = (
 )
 
 
-class LSF(MinimalManager):
+class LSF(CommandAdapter):
     """
     Adapter to an LSF cluster, with the rights of a plain user.
 
@@ -343,63 +333,33 @@ class LSF(MinimalManager):
     """
 
     title = "LSF"
-
-    def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
-        if batch.qos is not None:
-            raise InputError(
-                "LSF has no such thing", where="qos", hint='name a service class by "directives"'
-            )
-        self._batch = batch
-        self._shell = shell or CommandRunner(
-            environment=batch.environment, ssh=batch.ssh, scheduler="LSF"
-        )
-        self._submissions = JobSubmitter()
-        self._user: str | None = None
-
-    @property
-    def shell(self) -> CommandRunner:
-        """Runner of the commands."""
-        return self._shell
+    environment = _ASK
+    complaints = COMPLAINTS
+    cancelling = ("bkill",)
+    gone = r"no matching job found|job has already finished|is not found|no unfinished job"
+    quality = 'name a service class by "directives"'
 
     @property
     def abilities(self) -> ManagerCapabilities:
         """Capabilities of the scheduler."""
         return ManagerCapabilities(arrays=True, node_ranges=True, begin=True, accounting=True)
 
-    async def submit(self, request: JobRequest) -> JobIds:
-        """Submit single jobs or one job array."""
-        check(request)
-        script = await self._script(request)
-
-        async def hand_in() -> JobIds:
-            # Without UTC: bsub hands its variables on to the job.
-            answer = await self._shell.run(["bsub"], stdin=script, environment={"LC_ALL": "C"})
-            if answer.status != 0:
-                raise command_error("bsub", answer, COMPLAINTS)
-            found = _GIVEN.findall(answer.stdout)
-            if not found:
-                raise unreadable_output_error("bsub", answer.stdout)
-            number = found[-1]
-            if request.copies == 1:
-                return [number]
-            return [f"{number}[{index}]" for index in range(1, request.copies + 1)]
-
-        return await self._submissions.once(plain_name(request), hand_in, self.named)
-
-    async def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; jobs that have ended already are no error."""
-        if not ids:
-            return
-        answer = await self._run(["bkill", *ids])
-        check_cancelled("bkill", answer, _GONE, COMPLAINTS)
-
-    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Report on jobs by one ``bjobs``, and by ``bacct`` for jobs that LSF no longer lists."""
-        return {id: seen.report for id, seen in (await self._seen(ids)).items()}
+    async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
+        # Without UTC: bsub hands its variables on to the job.
+        answer = await self._shell.run(["bsub"], stdin=script, environment={"LC_ALL": "C"})
+        if answer.status != 0:
+            raise self._error("bsub", answer)
+        found = _GIVEN.findall(answer.stdout)
+        if not found:
+            raise unreadable_output_error("bsub", answer.stdout)
+        number = found[-1]
+        if request.copies == 1:
+            return [number]
+        return [f"{number}[{index}]" for index in range(1, request.copies + 1)]
 
     async def queue(self) -> QueueState:
         """Read the queue by three commands, without reservations."""
-        now, user, queue = time.time(), await self._who(), self._batch.queue
+        now, queue = time.time(), self._batch.queue
         only = ["-q", queue] if queue is not None else []
         jobs = ["bjobs", "-u", "all", *only, "-o", JOB_FIELDS, "-json"]
         records, odd = await self._records(jobs)
@@ -408,36 +368,19 @@ class LSF(MinimalManager):
         if queue is not None:
             answer = await self._run(["bqueues", "-l", queue])
             if answer.status != 0 or not answer.stdout.strip():
-                raise command_error("bqueues", answer, COMPLAINTS)
+                raise self._error("bqueues", answer)
             longest, up = parse_queue(answer.stdout)
         seen = [read_job(entry, now) for entry in records]
         problems = [f"bjobs: {block}" for block in odd] + [f"bhosts: {it}" for it in odd_hosts]
-        problems += [f"{job.id}: {job.reason}" for job in seen if job.state == "unknown"]
         nodes = []
         for entry in hosts:
             try:
                 nodes.append(read_host(entry))
             except (ValueError, KeyError) as error:  # "-" where there is no limit
                 problems.append(f"{entry.get('HOST_NAME', 'a host')}: {error}")
-        lines = [line for job in seen if (line := job.queued(user)) is not None]
-        return QueueState(
-            at=now,
-            nodes=tuple(nodes),
-            jobs=tuple(sorted(lines, key=lambda line: not line.running)),
-            longest=longest,
-            up=up,
-            odd=tuple(problems),
-        )
-
-    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Return usage of jobs that ``bjobs`` still lists."""
-        now = time.time()
-        found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
-        return {id: usage for id, usage in found.items() if usage is not None}
+        return await self._queue_of(seen, nodes, problems, longest=longest, up=up)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
-        if not ids:
-            return {}
         now = time.time()
         records, odd = await self._records(["bjobs", "-o", JOB_FIELDS, "-json", *ids])
         listed = {seen.id: seen for seen in (read_job(entry, now) for entry in records)}
@@ -488,15 +431,7 @@ class LSF(MinimalManager):
             raise command_error("date", answer, ())
         return answer.stdout.strip()
 
-    async def named(self, name: str) -> JobIds:
-        """
-        Return ids of this user's jobs with a name, including jobs that ended lately.
-
-        Raises
-        ------
-        SiteError
-            When LSF cannot be asked.
-        """
+    async def _named(self, name: str, copies: int) -> JobIds:
         command = ["bjobs", "-a", "-J", name, "-o", JOB_FIELDS, "-json"]
         records, _ = await self._records(command)
         return [id_of(entry) for entry in records if "JOBID" in entry]
@@ -507,19 +442,11 @@ class LSF(MinimalManager):
         if found is not None:
             return found
         output = f"{answer.stderr}\n{answer.stdout}"
-        if re.search(_GONE, output, re.IGNORECASE):
+        if re.search(self.gone, output, re.IGNORECASE):
             return [], []
         if answer.status != 0:
-            raise command_error(command[0], answer, COMPLAINTS)
+            raise self._error(command[0], answer)
         raise unreadable_output_error(command[0], answer.stdout)
-
-    async def _who(self) -> str:
-        if self._user is None:
-            self._user = (await self._shell.run(["id", "-un"])).stdout.strip()
-        return self._user
-
-    async def _run(self, command: Sequence[str]) -> CommandResult:
-        return await self._shell.run(command, environment=_ASK)
 
 
 def _size(request: JobRequest) -> list[str]:

@@ -1,43 +1,354 @@
-"""PBS adapter, for OpenPBS and Torque: not run live, tested on recorded outputs."""
+"""
+PBS adapter, for OpenPBS and Torque: not run live, tested on recorded outputs.
 
+Both are read into the same tables, attribute by attribute. OpenPBS does not always print valid
+JSON (a name of digits comes without quotes): then each entry is read for itself.
+"""
+
+import contextlib
+import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
-from bursar.provisioning.lrm import pbs_output
+from bursar.provisioning.lrm.command_adapter import CommandAdapter
 from bursar.provisioning.lrm.command_runner import (
-    CommandResult,
     CommandRunner,
     KnownComplaint,
-    check_cancelled,
-    command_error,
     unreadable_output_error,
 )
-from bursar.provisioning.lrm.listed_job import UTC, ListedJob, format_walltime, unknown_report
+from bursar.provisioning.lrm.listed_job import (
+    ListedJob,
+    format_walltime,
+    parse_moment,
+    seconds,
+    unknown_report,
+)
 from bursar.provisioning.lrm.resource_manager import (
-    JobReport,
+    ClusterNode,
+    JobEnding,
     JobRequest,
-    JobUsage,
+    JobState,
     ManagerCapabilities,
-    MinimalManager,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import (
-    JobIds,
-    JobSubmitter,
-    check,
-    element,
-    job_script,
-    plain_folder,
-    plain_name,
+from bursar.provisioning.lrm.submission import JobIds, element, job_script, plain_folder, plain_name
+
+# Parse ``qstat -f`` and ``pbsnodes``, in OpenPBS's JSON or in the text that Torque also prints.
+
+Entry = Mapping[str, Any]
+
+_CTIME = "%a %b %d %H:%M:%S %Y"
+_STATES: Mapping[str, JobState] = {
+    "Q": "pending",
+    "T": "pending",  # on its way to another queue
+    "W": "pending",  # for its begin
+    "B": "pending",  # an array of which some have begun
+    "H": "held",
+    "R": "running",
+    "S": "running",  # suspended
+    "U": "running",  # suspended, as a person uses the machine
+    "E": "running",  # at its end, but it has its nodes yet
+    "F": "ended",
+    "X": "ended",  # of an array
+    "C": "ended",  # Torque's
+}
+_WORDS = {"S": "suspended", "U": "suspended", "E": "exiting", "T": "being moved"}
+
+_DELETED = 91
+"""``substate``: terminated (OpenPBS)."""
+
+_TIME = -29
+"""``Exit_status``: JOB_EXEC_KILL_WALLTIME (OpenPBS)."""
+
+_TIME_TORQUE = -11
+"""The same, JOB_EXEC_OVERLIMIT_WT (Torque)."""
+
+_UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "w": 8}
+_DOWN = frozenset(
+    {
+        "down",
+        "offline",
+        "unknown",
+        "state-unknown",
+        "stale",
+        "provisioning",
+        "sleep",
+        "maintenance",
+        "unresolvable",
+        "wait-provisioning",
+        "powered-off",
+        "busy",
+    }
 )
+_FULL = frozenset({"job-exclusive", "job-busy", "resv-exclusive", "reserve"})
+
+
+def parse_entries(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]] | None:
+    """
+    Parse entries by name; for unreadable entries, return the reason by name.
+
+    Parameters
+    ----------
+    text
+        JSON or not.
+    kind
+        ``"Jobs"``, ``"nodes"`` or ``"Queue"``.
+
+    Returns
+    -------
+    tuple or None
+        None when the text is neither JSON nor a table, and so says nothing of any entry.
+    """
+    if text.lstrip().startswith("{"):
+        return _parse_json(text, kind)
+    if not text.strip():
+        return {}, {}
+    entries = _parse_text(text, kind)
+    return (entries, {}) if entries else None
+
+
+def _parse_json(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]] | None:
+    with contextlib.suppress(ValueError):
+        whole = json.loads(text, strict=False)
+        found = whole.get(kind, {})
+        if isinstance(found, dict):
+            odd = {name: "no table" for name, it in found.items() if not isinstance(it, dict)}
+            return {name: it for name, it in found.items() if name not in odd}, odd
+    if f'"{kind}"' not in text:
+        return None
+    entries: dict[str, Entry] = {}
+    odd = {}
+    # One odd value makes the whole document invalid JSON: the other entries are still read.
+    for name, block in _blocks(text.partition(f'"{kind}"')[2]):
+        try:
+            entry = json.loads(block, strict=False)
+        except ValueError as error:
+            odd[name] = f"cannot be read: {error}"
+            continue
+        entries[name] = entry
+    return entries, odd
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Split a table that is no valid JSON into entries, by indentation."""
+    first = re.search(r'^([ \t]*)"[^"\n]+"\s*:\s*\{', text, re.MULTILINE)
+    if first is None:
+        return
+    head = re.compile(rf'^{re.escape(first[1])}"([^"\n]+)"\s*:\s*(?=\{{)', re.MULTILINE)
+    heads = list(head.finditer(text))
+    for number, found in enumerate(heads):
+        end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
+        block = text[found.end() : end]
+        last = re.search(rf"^{re.escape(first[1])}\}}", block, re.MULTILINE)
+        yield found[1], block[: last.end()] if last else block
+
+
+def _parse_text(text: str, kind: str) -> dict[str, Entry]:
+    """``Job Id: 1.server`` or ``node1``, then ``    attribute = value``; a tab continues one."""
+    entries: dict[str, dict[str, Any]] = {}
+    entry: dict[str, Any] | None = None
+    for line in re.sub(r"\n\t", "", text).splitlines():
+        if line.strip() and not line[0].isspace():
+            name = re.sub(r"^(Job Id|Queue)\s*:\s*", "", line).strip()
+            entry = entries.setdefault(name, {})
+            continue
+        name, equals, value = line.partition(" = ")
+        if entry is None or not equals:
+            continue
+        table, dot, rest = name.strip().partition(".")
+        if dot and isinstance(within := entry.setdefault(table, {}), dict):
+            within[rest] = value.strip()
+        else:
+            entry[name.strip()] = value.strip()
+    return {name: it for name, it in entries.items() if it}
+
+
+def read_job(id: str, entry: Entry) -> ListedJob:
+    """
+    Parse one job.
+
+    A state or value that cannot be read makes this job unknown, and no other.
+    """
+    try:
+        return _read_job(id, entry)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return unknown_report(id, f"qstat said of it what cannot be read: {error}")
+
+
+def _read_job(id: str, entry: Entry) -> ListedJob:
+    letter = str(entry["job_state"])
+    asked, used = entry.get("Resource_List", {}), entry.get("resources_used", {})
+    limit = seconds(str(asked["walltime"])) if "walltime" in asked else None
+    spent = seconds(str(used["walltime"])) if "walltime" in used else None
+    state = _STATES.get(letter, "unknown")
+    if state == "pending" and str(entry.get("Hold_Types", "n")).strip() not in ("n", "None", ""):
+        state = "held"
+    comment = str(entry.get("comment", ""))
+    how: JobEnding | None = None
+    if state == "ended":
+        how, why = _end_of(entry, limit, spent)
+        reason = why or comment
+    elif state == "unknown":
+        moved = "moved to another server" if letter == "M" else "in a state that is not known"
+        reason = f"{moved}: {letter!r}"
+    else:
+        reason = ", ".join(word for word in (_WORDS.get(letter), comment) if word)
+    began = _time(entry.get("stime") or entry.get("start_time"))
+    ended = _time(entry.get("comp_time") or entry.get("obittime"))
+    # Where no end is listed, begin plus the used walltime comes closest.
+    if state == "ended" and ended is None and began is not None and spent is not None:
+        ended = began + spent
+    return ListedJob(
+        id=id,
+        state=state,
+        how=how,
+        reason=reason,
+        name=str(entry.get("Job_Name", "")),
+        owner=str(entry.get("Job_Owner", "")).partition("@")[0],
+        queue=str(entry.get("queue", "")),
+        submitted=_time(entry.get("ctime")),
+        began=began,
+        ended=ended,
+        expected=_time(_table(entry, "estimated").get("start_time")),
+        limit=limit,
+        processors=_processors(entry, asked),
+        nodes=_nodes(str(entry.get("exec_host", ""))),
+        spent=spent,
+    )
+
+
+def _end_of(entry: Entry, limit: float | None, spent: float | None) -> tuple[JobEnding, str]:
+    """Return a job's ending and the reason, empty where the job's comment gives the reason."""
+    substate = str(entry.get("substate", ""))
+    status = entry.get("Exit_status", entry.get("exit_status"))
+    torque = "comp_time" in entry or entry.get("job_state") == "C"
+    if status is None:
+        return ("cancelled", "") if substate == str(_DELETED) or torque else ("unknown", "")
+    code = int(status)
+    words = f"exit status {code}"
+    if code == (_TIME_TORQUE if torque else _TIME):
+        return "timeout", f"{words}: over its walltime"
+    if code < 0:
+        comment = str(entry.get("comment", ""))
+        lost = re.search(r"node.*(fail|down|lost)", comment, re.IGNORECASE)
+        # The scheduler's own failures: before the job, or a limit of memory and the like.
+        how: JobEnding = "node-fail" if lost else "failed" if -29 < code < -23 else "rejected"
+        return how, f"{words}: {comment}" if comment else words
+    if code > 256:  # ended by that signal
+        over = limit is not None and spent is not None and spent >= limit
+        return "timeout" if over else "cancelled", f"{words}: signal {code - 256}"
+    if substate == str(_DELETED):
+        return "cancelled", words
+    return ("completed", "") if code == 0 else ("failed", words)
+
+
+def read_node(name: str, entry: Entry) -> ClusterNode:
+    """
+    Parse one node.
+
+    Raises
+    ------
+    ValueError
+        When the entry cannot be read.
+    """
+    state = str(entry.get("state", ""))
+    words = {word.strip() for word in state.split(",")}
+    there, taken = _table(entry, "resources_available"), _table(entry, "resources_assigned")
+    processors = int(there.get("ncpus", entry.get("np", entry.get("pcpus", 0))))
+    if "np" in entry:  # Torque: a list of slots, 0-3/1.server or 0/1.server, 1/1.server
+        allocated = sum(_slots(part) for part in _taken(str(entry.get("jobs", ""))))
+    else:
+        allocated = int(taken.get("ncpus", 0))
+    # A reserved or exclusive node lists free processors that no job of ours can have.
+    if words & _FULL:
+        allocated = processors
+    status = dict(
+        part.partition("=")[::2] for part in str(entry.get("status", "")).split(",") if "=" in part
+    )
+    return ClusterNode(
+        name=name,
+        processors=processors,
+        allocated=min(allocated, processors),
+        up=bool(state) and not words & _DOWN,
+        state=state or "unknown",
+        memory=_bytes(str(there.get("mem", status.get("physmem", "")))),
+    )
+
+
+def serves(entry: Entry, queue: str | None) -> bool:
+    """Whether a node takes jobs of a queue; one that names none takes all."""
+    only = str(entry.get("queue", _table(entry, "resources_available").get("Qlist", "")))
+    return queue is None or not only or queue in (word.strip() for word in only.split(","))
+
+
+def read_queue(entry: Entry) -> tuple[float | None, bool]:
+    """Longest time of a job, seconds, and whether jobs are started."""
+    longest = _table(entry, "resources_max").get("walltime")
+    limit = None
+    with contextlib.suppress(ValueError):
+        limit = seconds(str(longest)) if longest is not None else None
+    return limit, str(entry.get("started", "True")) == "True"
+
+
+def _table(entry: Entry, name: str) -> Entry:
+    found = entry.get(name, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _time(value: object) -> float | None:
+    """Parse epoch seconds, or a time in the C library's format."""
+    if value is None:
+        return None
+    text = str(value)
+    return float(text) if re.fullmatch(r"\d{6,}", text) else parse_moment(text, _CTIME)
+
+
+def _processors(entry: Entry, asked: Entry) -> int | None:
+    if "ncpus" in asked and "nodes" not in asked:
+        return int(asked["ncpus"])
+    if "procs" in asked:
+        return int(asked["procs"])
+    if "nodes" in asked:  # 2:ppn=4+1:ppn=2; a name counts as one
+        total = 0
+        for part in str(asked["nodes"]).split("+"):
+            count, _, rest = part.partition(":")
+            per_node = re.search(r"ppn=(\d+)", rest)
+            total += (int(count) if count.isdigit() else 1) * int(per_node[1] if per_node else 1)
+        return total
+    hosts = str(entry.get("exec_host", ""))
+    return len(hosts.split("+")) if hosts else None
+
+
+def _nodes(exec_host: str) -> tuple[str, ...]:
+    """Parse the node names of an ``exec_host``, for example ``n1/0*2+n2/0``."""
+    return tuple(dict.fromkeys(part.partition("/")[0] for part in exec_host.split("+") if part))
+
+
+def _taken(jobs: str) -> list[str]:
+    """Slots of Torque's ``jobs``, without the jobs."""
+    return re.findall(r"(\d[\d,-]*)/\d", jobs)
+
+
+def _slots(part: str) -> int:
+    total = 0
+    for piece in part.strip(",").split(","):
+        first, dash, last = piece.partition("-")
+        total += int(last) - int(first) + 1 if dash else 1
+    return total
+
+
+def _bytes(text: str) -> int | None:
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower())
+    return int(found[1]) * _UNITS[found[2] or "b"] if found and found[2] in ("", *_UNITS) else None
+
 
 # Run PBS's commands and parse the output.
 
 _GIVEN = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.MULTILINE)
-_GONE = r"unknown job id|job has finished|invalid state for job|request invalid for state"
 _NO_HISTORY = "not configured to maintain job history"
 
 COMPLAINTS = (
@@ -66,7 +377,7 @@ COMPLAINTS = (
 )
 
 
-class PBS(MinimalManager):
+class PBS(CommandAdapter):
     """
     Adapter to OpenPBS (also PBS Professional) or Torque, with the rights of a plain user.
 
@@ -83,63 +394,37 @@ class PBS(MinimalManager):
     """
 
     title = "PBS"
+    complaints = COMPLAINTS
+    cancelling = ("qdel",)
+    gone = r"unknown job id|job has finished|invalid state for job|request invalid for state"
 
     def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
-        self._batch = batch
-        self._shell = shell or CommandRunner(
-            environment=batch.environment, ssh=batch.ssh, scheduler="PBS"
-        )
-        self._submissions = JobSubmitter()
+        super().__init__(batch, shell)
         self._torque: bool | None = None
         self._history = True
-        self._user: str | None = None
-
-    @property
-    def shell(self) -> CommandRunner:
-        """Runner of the commands."""
-        return self._shell
 
     @property
     def abilities(self) -> ManagerCapabilities:
         """Capabilities of the scheduler."""
         return ManagerCapabilities(arrays=True, begin=True, accounting=self._torque is not True)
 
-    async def submit(self, request: JobRequest) -> JobIds:
-        """Submit single jobs or one job array."""
-        check(request)
-        torque = await self._is_torque()
-        script = self._script(request, torque)
+    async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
+        answer = await self._run(["qsub"], stdin=script)
+        if answer.status != 0:
+            raise self._error("qsub", answer)
+        return _elements(answer.stdout, request.copies)
 
-        async def hand_in() -> JobIds:
-            answer = await self._run(["qsub"], stdin=script)
-            if answer.status != 0:
-                raise command_error("qsub", answer, COMPLAINTS)
-            return _elements(answer.stdout, request.copies)
-
-        async def find(name: str) -> JobIds:
-            answer = await self._run(["qselect", "-N", name, "-u", await self._who()])
-            if answer.status != 0:
-                raise command_error("qselect", answer, COMPLAINTS)
-            return _elements(answer.stdout, request.copies) if answer.stdout.strip() else []
-
-        return await self._submissions.once(plain_name(request), hand_in, find)
-
-    async def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; jobs that have ended already are no error."""
-        if not ids:
-            return
-        answer = await self._run(["qdel", *ids])
-        check_cancelled("qdel", answer, _GONE, COMPLAINTS)
-
-    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Report on jobs, finished ones included, by one command."""
-        return {id: seen.report for id, seen in (await self._seen(ids)).items()}
+    async def _named(self, name: str, copies: int) -> JobIds:
+        answer = await self._run(["qselect", "-N", name, "-u", await self._who()])
+        if answer.status != 0:
+            raise self._error("qselect", answer)
+        return _elements(answer.stdout, copies) if answer.stdout.strip() else []
 
     async def queue(self) -> QueueState:
         """
         Read the queue by three commands; reservations are not read, and their nodes count as full.
         """
-        user, queue = await self._who(), self._batch.queue
+        queue = self._batch.queue
         torque = await self._is_torque()
         jobs, odd_jobs = self._entries("qstat", await self._output_of(self._status(torque)), "Jobs")
         text = await self._output_of(["pbsnodes", "-a", *self._format(torque)])
@@ -151,57 +436,45 @@ class PBS(MinimalManager):
         odd = [f"{name}: {why}" for name, why in (*odd_jobs.items(), *odd_nodes.items())]
         there = []
         for name, entry in nodes.items():
-            if not pbs_output.serves(entry, queue):
+            if not serves(entry, queue):
                 continue
             try:
-                there.append(pbs_output.read_node(name, entry))
+                there.append(read_node(name, entry))
             except (ValueError, KeyError, TypeError) as error:
                 odd.append(f"{name}: {error}")
-        seen = [pbs_output.read_job(id, entry) for id, entry in jobs.items()]
-        odd += [f"{job.id}: {job.reason}" for job in seen if job.state == "unknown"]
+        seen = [read_job(id, entry) for id, entry in jobs.items()]
         ours = [job for job in seen if queue in (None, job.queue)]
-        lines = [line for job in ours if (line := job.queued(user)) is not None]
-        longest, up = pbs_output.read_queue(queues[queue]) if queue in queues else (None, True)
-        return QueueState(
-            at=time.time(),
-            nodes=tuple(there),
-            jobs=tuple(sorted(lines, key=lambda line: not line.running)),
-            longest=longest,
-            up=up,
-            odd=tuple(odd),
-        )
-
-    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Return usage of jobs by the scheduler's record."""
-        now = time.time()
-        found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
-        return {id: usage for id, usage in found.items() if usage is not None}
+        # A job of which no queue can be read may be in this one.
+        odd += [
+            f"{job.id}: {job.reason}" for job in seen if job.state == "unknown" and job not in ours
+        ]
+        longest, up = read_queue(queues[queue]) if queue in queues else (None, True)
+        return await self._queue_of(ours, there, odd, longest=longest, up=up)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
-        if not ids:
-            return {}
         torque = await self._is_torque()
         answer = await self._run([*self._status(torque, history=True), *ids])
         # Sites may switch the history off; asked once, then only listed jobs are looked up.
         if _NO_HISTORY in answer.stderr:
             self._history = False
             answer = await self._run([*self._status(torque, history=True), *ids])
-        job_is_gone = not answer.stdout.strip() and re.search(_GONE, answer.stderr, re.IGNORECASE)
+        job_is_gone = re.search(self.gone, answer.stderr, re.IGNORECASE)
         if answer.status != 0 and not answer.stdout.strip() and not job_is_gone:
-            raise command_error("qstat", answer, COMPLAINTS)
+            raise self._error("qstat", answer)
         jobs, odd = self._entries("qstat", answer.stdout, "Jobs")
         by_number = {_short(name): (name, entry) for name, entry in jobs.items()}
         odd = {_short(name): why for name, why in odd.items()}
         seen = {}
         for id in ids:
             if (found := by_number.get(_short(id))) is not None:
-                seen[id] = pbs_output.read_job(id, found[1])
+                seen[id] = read_job(id, found[1])
             else:
                 why = odd.get(_short(id), "neither listed nor in the history")
                 seen[id] = unknown_report(id, why)
         return seen
 
-    def _script(self, request: JobRequest, torque: bool) -> str:
+    async def _script(self, request: JobRequest) -> str:
+        torque = await self._is_torque()
         folder = plain_folder(request)
         directives = [
             f"-N {plain_name(request)}",
@@ -250,10 +523,8 @@ class PBS(MinimalManager):
     def _format(self, torque: bool) -> list[str]:
         return [] if torque else ["-F", "json"]
 
-    def _entries(
-        self, doing: str, text: str, kind: str
-    ) -> tuple[dict[str, pbs_output.Entry], dict[str, str]]:
-        found = pbs_output.parse_entries(text, kind)
+    def _entries(self, doing: str, text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]]:
+        found = parse_entries(text, kind)
         if found is None:
             raise unreadable_output_error(doing, text)
         return found
@@ -263,23 +534,9 @@ class PBS(MinimalManager):
             answer = await self._run(["qstat", "--version"])
             output = f"{answer.stdout}{answer.stderr}"
             if not re.search(r"version", output, re.IGNORECASE):
-                raise command_error("qstat --version", answer, COMPLAINTS)
+                raise self._error("qstat --version", answer)
             self._torque = "pbs_version" not in output
         return self._torque
-
-    async def _who(self) -> str:
-        if self._user is None:
-            self._user = (await self._shell.run(["id", "-un"])).stdout.strip()
-        return self._user
-
-    async def _output_of(self, command: Sequence[str]) -> str:
-        answer = await self._run(command)
-        if answer.status != 0:
-            raise command_error(" ".join(command[:2]), answer, COMPLAINTS)
-        return answer.stdout
-
-    async def _run(self, command: Sequence[str], stdin: str = "") -> CommandResult:
-        return await self._shell.run(command, stdin=stdin, environment=UTC)
 
 
 def _elements(text: str, copies: int) -> JobIds:

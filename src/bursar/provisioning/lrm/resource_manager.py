@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bursar.model.errors import SiteError
-
 JobState = Literal["pending", "held", "running", "ended", "unknown"]
 """States of a job: waiting; on hold; on its processors; ended, in whatever way; and not known to
 anybody."""
@@ -329,36 +327,3 @@ class ResourceManager(Protocol):
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """Return usage of jobs by the scheduler's record; jobs without a record are left out."""
-
-
-# Defaults for adapters whose scheduler lacks estimates, reservations and shrinking.
-
-
-class MinimalManager:
-    """
-    A base for adapters that can neither estimate starts, nor reserve, nor shrink jobs.
-
-    Attributes
-    ----------
-    title
-        Name of the scheduler, for people.
-    """
-
-    title = "the scheduler"
-
-    async def expected_start(self, request: JobRequest) -> float | None:
-        """Return None: no estimate is available."""
-        return None
-
-    async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
-        """Raise SiteError: reservations are not supported."""
-        raise SiteError(
-            f"no reservations are made with {self.title}; pilots with a begin time are used instead"
-        )
-
-    async def unreserve(self, name: str) -> None:
-        """Do nothing: there are no reservations."""
-
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Raise SiteError: running jobs cannot be shrunk."""
-        raise SiteError(f"no nodes are taken from a running job with {self.title}")

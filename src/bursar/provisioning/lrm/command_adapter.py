@@ -1,0 +1,216 @@
+"""
+A base of adapters to schedulers without a programming interface: run a command, parse its output.
+
+A subclass says which command and how its output reads. What schedulers have in common stands here:
+a submission whose answer is lost, a cancelled job that has ended already, reports and usage from
+one listing, and refusals of what a scheduler cannot do.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from bursar.model.errors import InputError, SiteError
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_runner import (
+    CommandResult,
+    CommandRunner,
+    KnownComplaint,
+    command_error,
+)
+from bursar.provisioning.lrm.listed_job import UTC, ListedJob
+from bursar.provisioning.lrm.resource_manager import (
+    ClusterNode,
+    JobReport,
+    JobRequest,
+    JobUsage,
+    QueueState,
+)
+from bursar.provisioning.lrm.submission import JobIds, JobSubmitter, check, plain_name
+
+
+class CommandAdapter:
+    """
+    Runs a scheduler's commands with the rights of a plain user.
+
+    Starts are not estimated, nothing is reserved and no job is shrunk, unless a subclass says how.
+
+    Parameters
+    ----------
+    batch
+        Batch scheduler of the site.
+    shell
+        Runs the commands; None: a runner for the host that ``batch`` names.
+
+    Attributes
+    ----------
+    title
+        Name of the scheduler, for people.
+    command
+        Words before each command, such as ``flux``.
+    environment
+        Variables under which commands print what is parsed here.
+    complaints
+        Messages of the scheduler that are known, with hints.
+    cancelling
+        Command that ends jobs, without their ids.
+    gone
+        Pattern of a line that says that a job is gone, whatever its case.
+    quality
+        Hint for a site that names a quality of service; None: the scheduler knows these.
+
+    Raises
+    ------
+    InputError
+        When the site names a quality of service that the scheduler does not know.
+    """
+
+    title: ClassVar[str]
+    command: ClassVar[tuple[str, ...]] = ()
+    environment: ClassVar[Mapping[str, str]] = UTC
+    complaints: ClassVar[tuple[KnownComplaint, ...]]
+    cancelling: ClassVar[tuple[str, ...]]
+    gone: ClassVar[str]
+    quality: ClassVar[str | None] = None
+
+    def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
+        if batch.qos is not None and self.quality is not None:
+            raise InputError(f"{self.title} has no such thing", where="qos", hint=self.quality)
+        self._batch = batch
+        self._shell = shell or CommandRunner(
+            environment=batch.environment, ssh=batch.ssh, scheduler=self.title
+        )
+        self._submissions = JobSubmitter()
+        self._user: str | None = None
+
+    @property
+    def shell(self) -> CommandRunner:
+        """Runner of the commands."""
+        return self._shell
+
+    async def submit(self, request: JobRequest) -> JobIds:
+        """Submit single jobs or one job array."""
+        check(request)
+        return await self._submit_once(plain_name(request), request, await self._script(request))
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel jobs; jobs that have ended already are no error."""
+        if not ids:
+            return
+        answer = await self._run([*self.cancelling, *ids])
+        bad = [
+            line
+            for line in answer.stderr.splitlines()
+            if line.strip() and not re.search(self.gone, line, re.IGNORECASE)
+        ]
+        if answer.status != 0 and bad:
+            failed = CommandResult(answer.status, "", "\n".join(bad))
+            raise self._error(self._words(self.cancelling), failed)
+
+    async def poll(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+        """Report on jobs, with those that the scheduler still lists after their end."""
+        found = await self._seen(ids) if ids else {}
+        return {id: seen.report for id, seen in found.items()}
+
+    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
+        """Return usage of jobs by the scheduler's record."""
+        now = time.time()
+        found = await self._seen(ids) if ids else {}
+        return {id: usage for id, seen in found.items() if (usage := seen.usage(now)) is not None}
+
+    async def expected_start(self, request: JobRequest) -> float | None:
+        """Return None: no estimate is available."""
+        return None
+
+    async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
+        """Raise SiteError: reservations are not supported."""
+        raise SiteError(
+            f"no reservations are made with {self.title}; pilots with a begin time are used instead"
+        )
+
+    async def unreserve(self, name: str) -> None:
+        """Do nothing: there are no reservations."""
+
+    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
+        """Raise SiteError: running jobs cannot be shrunk."""
+        raise SiteError(f"no nodes are taken from a running job with {self.title}")
+
+    # What a subclass says.
+
+    async def _script(self, request: JobRequest) -> str:
+        """Return the job script of a request, with directives."""
+        raise NotImplementedError
+
+    async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
+        """Submit a script and return the ids that the scheduler gives."""
+        raise NotImplementedError
+
+    async def _named(self, name: str, copies: int) -> JobIds:
+        """Return ids of this user's jobs of a name, including jobs that ended lately."""
+        raise NotImplementedError
+
+    async def _seen(self, ids: Sequence[str]) -> Mapping[str, ListedJob]:
+        """List jobs, each of those asked for; one at least is asked for."""
+        raise NotImplementedError
+
+    # What subclasses use.
+
+    async def _submit_once(self, name: str, request: JobRequest, script: str) -> JobIds:
+        """Submit a script unless a job of this name is found after an answer that was lost."""
+
+        async def hand_in() -> JobIds:
+            return await self._hand_in(request, script)
+
+        async def find(name: str) -> JobIds:
+            return await self._named(name, request.copies)
+
+        return await self._submissions.once(name, hand_in, find)
+
+    async def _queue_of(
+        self,
+        seen: Iterable[ListedJob],
+        nodes: Iterable[ClusterNode],
+        odd: Iterable[str],
+        *,
+        longest: float | None = None,
+        up: bool = True,
+    ) -> QueueState:
+        """Put a queue together; jobs of an unknown state are told as odd, not listed."""
+        user = await self._who()
+        seen = list(seen)
+        lines = [line for job in seen if (line := job.queued(user)) is not None]
+        unknown = [f"{job.id}: {job.reason}" for job in seen if job.state == "unknown"]
+        return QueueState(
+            at=time.time(),
+            nodes=tuple(nodes),
+            jobs=tuple(sorted(lines, key=lambda line: not line.running)),
+            longest=longest,
+            up=up,
+            odd=(*odd, *unknown),
+        )
+
+    async def _who(self) -> str:
+        """Return the name of the user whose jobs are ours."""
+        if self._user is None:
+            self._user = (await self._shell.run(["id", "-un"])).stdout.strip()
+        return self._user
+
+    async def _output_of(self, command: Sequence[str]) -> str:
+        """Return what a command prints; raise the scheduler's complaint if there is one."""
+        answer = await self._run(command)
+        if answer.status != 0:
+            raise self._error(self._words(command), answer)
+        return answer.stdout
+
+    async def _run(self, command: Sequence[str], stdin: str = "") -> CommandResult:
+        return await self._shell.run(
+            [*self.command, *command], stdin=stdin, environment=self.environment
+        )
+
+    def _error(self, doing: str, answer: CommandResult) -> SiteError:
+        """Return a complaint of the scheduler as an error."""
+        return command_error(doing, answer, self.complaints)
+
+    def _words(self, command: Sequence[str]) -> str:
+        return " ".join([*self.command, *command][:2])
