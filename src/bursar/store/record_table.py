@@ -15,11 +15,12 @@ earlier moment; after a power cut, the loss of transactions since the small file
 disk by itself; two changes whose checksums of 32 bits agree by chance.
 """
 
+import json
 import re
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 from zlib import crc32
 
@@ -46,6 +47,19 @@ _SPARE = 1024
 
 _CHUNK = 8 << 20
 """Bytes of payloads read at a time when the store is opened."""
+
+_ROWS = 8_000
+"""Rows in one statement; SQLite allows four times as many parameters, and a few more."""
+
+_BEGIN = """
+BEGIN IMMEDIATE;
+UPDATE commits SET number = number + 1, total = total + :added - (
+    SELECT coalesce(sum("check"), 0) FROM records
+    WHERE position IN (SELECT value FROM json_each(:dead)))
+RETURNING number, total;
+DELETE FROM records WHERE position IN (SELECT value FROM json_each(:dead));
+"""
+"""Begins a transaction, notes it, and deletes records."""
 
 _TABLES = """
 CREATE TABLE records (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL,
@@ -74,8 +88,9 @@ class RecordTable:
 
     def __init__(self, disk: Disk, log_size: int) -> None:
         self._disk = disk
-        self._log_pages = max(1, log_size // _PAGE)
-        self._logged = 0  # pages in the write-ahead log
+        self._log_size = log_size
+        self._logged = 0  # bytes in the write-ahead log since it was merged, about
+        self._is_sparse = False  # whether most pages of the database were free when last asked
         self._db = apsw.Connection(":memory:")  # until open() connects to the disk
         self._rows: Iterator[tuple[int, int, int, bytes]] = iter(())
         # Of the last transaction: its number, and the sum of the checksums of living records.
@@ -116,8 +131,8 @@ class RecordTable:
             for pragma in ("cell_size_check=1", "trusted_schema=0", "temp_store=MEMORY"):
                 self._pragma(pragma)
             self._pragma("synchronous=FULL")
-            # Counts pages only: the log is merged by us, since SQLite would not tell of errors.
-            db.set_wal_hook(self._on_logged)
+            # The log is merged by us, since SQLite would not tell of errors.
+            db.wal_autocheckpoint(0)
             # A process that was killed while it made the database has left one page at the most.
             tables = self._value("SELECT count(*) FROM sqlite_master")
             if not tables and self._pragma("page_count") <= 1 and not self._disk.noted():
@@ -187,38 +202,41 @@ class RecordTable:
         ------
         DiskFull, DiskBroken
         """
-        db, total = self._db, self._total
+        db = self._db
         rows = [
             (position, kind, check_of(position, kind, payload), payload)
             for position, (kind, payload) in added.items()
         ]
+        change = {"dead": json.dumps(list(dead)), "added": sum(row[2] for row in rows)}
         with self._translated(writing=True):
-            db.execute("BEGIN IMMEDIATE")
             try:
-                db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
-                total += sum(row[2] for row in rows)
-                gone = db.executemany(
-                    'DELETE FROM records WHERE position = ? RETURNING "check"',
-                    [(position,) for position in dead],
-                )
-                total -= sum(check for (check,) in gone)
-                db.execute("UPDATE commits SET number = ?, total = ?", (self._number + 1, total))
+                # Few statements: each gives the interpreter's lock away and waits for it again,
+                # for up to 5 ms while the event loop is busy.
+                noted: Any = db.execute(_BEGIN, change).fetchall()
+                for begin in range(0, len(rows), _ROWS):
+                    some = rows[begin : begin + _ROWS]
+                    values = ",".join(["(?,?,?,?)"] * len(some))
+                    db.execute(f"INSERT INTO records VALUES {values}", tuple(chain(*some)))
                 db.execute("COMMIT")
             except BaseException:
                 with suppress(apsw.Error):
                     if db.in_transaction:
                         db.execute("ROLLBACK")
                 raise
-            self._number, self._total = self._number + 1, total
+            ((self._number, self._total),) = noted
             # After the transaction, never before: a database behind its head counts as damaged.
             self._note_head()
+        # Leaves and the row of the transaction are written as whole pages.
+        self._logged += sum(len(row[3]) + _PAGE for row in rows) + 2 * _PAGE
         # The transaction is there, whatever happens now: without room the log goes on to grow.
         with suppress(DiskFull), self._translated(writing=True):
-            if tidy:
+            is_due = self._logged >= self._log_size
+            if tidy and (is_due or self._is_sparse):
                 self._give_back()
-            if self._logged >= self._log_pages:
+            if is_due:
                 db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self.size = _PAGE * self._pragma("page_count")
+                self._logged = 0
+                self.size = _PAGE * self._pragma("page_count")
 
     def read(self, position: int) -> bytes:
         """
@@ -258,7 +276,8 @@ class RecordTable:
     def _give_back(self) -> None:
         """Shrink the database by a little when most of its pages are free."""
         free = self._pragma("freelist_count")
-        if free > _SPARE and 2 * free > self._pragma("page_count"):
+        self._is_sparse = free > _SPARE and 2 * free > self._pragma("page_count")
+        if self._is_sparse:
             self._db.execute(f"PRAGMA incremental_vacuum({_VACUUM})").fetchall()
 
     def _note_head(self) -> None:
@@ -288,10 +307,6 @@ class RecordTable:
         # All rows are read: a statement that is not finished would hold the transaction open.
         rows = self._db.execute(query).fetchall()
         return rows[0][0] if rows else None
-
-    def _on_logged(self, db: apsw.Connection, name: str, pages: int) -> int:
-        self._logged = pages
-        return apsw.SQLITE_OK
 
     @contextmanager
     def _translated(self, *, writing: bool = False) -> Iterator[None]:
