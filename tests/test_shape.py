@@ -23,8 +23,6 @@ CLASSES = {
     "ServiceEngine": ONE_ENGINE,
     "SlurmCluster": "starts, stops and breaks the daemons of one throwaway cluster: 16 methods, "
     "and 5 properties that say where and what the cluster is",
-    "WorkerServer": "is what three callers see: connections report to it, the provisioner admits "
-    "leases by it, the engine sends by it; admission is the cut, and belongs to the one engine",
 }
 """Classes with more public methods, and why."""
 

@@ -17,7 +17,6 @@ from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.dispatch.orphans import kill_leftovers
-from bursar.dispatch.pilot_listener import PilotListener
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello
 from bursar.engine import reactor
@@ -26,6 +25,7 @@ from bursar.engine.figures import EngineFigures
 from bursar.engine.filling import schedule_fill
 from bursar.engine.in_process import InProcessEngineLink
 from bursar.engine.loop_clock import LoopClock
+from bursar.engine.pilot_listener import PilotListener
 from bursar.engine.run_workers import RunWorkers
 from bursar.engine.task_queue import TaskQueue
 from bursar.engine.transactions import GroupCommit
@@ -178,7 +178,7 @@ class Dispatcher:
             self.store.fail,
             options.silence,
         )
-        self._pilot_workers = RunWorkers(self._core, pilots=self.pilot_listener)
+        self._pilot_workers = RunWorkers(self._core, pilots=self.pilot_listener.admission)
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -346,6 +346,7 @@ class Dispatcher:
     async def _hang_up(self) -> None:
         """End all links, also one that is just being made, and wait until all are gone."""
         self._core.closed = True
+        self._local_workers.is_closed = self._pilot_workers.is_closed = True
         for link in self._links():
             link.hang_up()
         give_up = self._loop.time() + _PARTING

@@ -2,7 +2,6 @@
 
 import hmac
 
-from bursar.dispatch.pilot_listener import PilotListener
 from bursar.dispatch.wire import (
     FromWorker,
     Hello,
@@ -14,10 +13,11 @@ from bursar.dispatch.wire import (
 )
 from bursar.engine import reactor
 from bursar.engine.core import ConnectedWorker, EngineCore
-from bursar.engine.worker_connection import FrameLimits, WorkerConnection
+from bursar.engine.lease_admission import AdmittedLease, LeaseAdmission
+from bursar.engine.worker_connection import ConnectionHandler, FrameLimits, WorkerConnection
 
 
-class RunWorkers:
+class RunWorkers(ConnectionHandler):
     """
     Handles the connections of workers of this machine, or of pilots.
 
@@ -26,61 +26,47 @@ class RunWorkers:
     core
         State of the engine.
     token
-        Secret that workers of this machine show; None: the workers are of pilots.
+        Secret that workers of this machine show; ignored for pilots.
     pilots
-        Admits workers of pilots; None: the workers are of this machine.
+        Leases whose pilots are admitted; None: the workers are of this machine.
     """
 
     def __init__(
-        self, core: EngineCore, *, token: str | None = None, pilots: PilotListener | None = None
+        self, core: EngineCore, *, token: str = "", pilots: LeaseAdmission | None = None
     ) -> None:
+        super().__init__(core.store.fail)
         self._core = core
         self._token = token
         self._pilots = pilots
-        self.unauthenticated: set[WorkerConnection] = set()
         self._workers: dict[WorkerConnection, ConnectedWorker] = {}
 
     def protocol(self) -> WorkerConnection:
         """Return the protocol object of a new connection."""
         return WorkerConnection(self, FrameLimits())
 
-    def came(self, connection: WorkerConnection) -> bool:
-        """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
-        # Accepted before the listener closed, made after: nobody would wait for its end.
-        if self._core.closed:
-            return False
-        self.unauthenticated.add(connection)
-        return True
-
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
         """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
-        if self._pilots is not None and self._pilots.is_turned_out(hello):
-            # Told to go and not just refused: a pilot that is only hung up on would try again until
-            # its patience ends.
-            connection.leave()
-            connection.hang_up()
-            return True
-        if not self._is_let_in(hello):
-            return False
-        self.unauthenticated.discard(connection)
-        connection.introduce(hello)
-        is_pilot = self._pilots is not None
-        self._workers[connection] = reactor.worker_joined(
-            self._core, hello, connection, is_pilot=is_pilot
-        )
-        if self._pilots is not None:
-            self._pilots.joined(hello.lease)
-        return True
-
-    def _is_let_in(self, hello: Hello) -> bool:
         # Two of one name would share claims. A worker that comes back before its former connection
         # is seen to have ended tries again.
-        if hello.worker in self._core.workers or hello.processors < 1:
-            return False
-        if self._pilots is not None:
-            return self._pilots.lets_in(hello)
-        # In constant time, so that nobody guesses the token byte by byte.
-        return hmac.compare_digest(hello.token.encode(), (self._token or "").encode())
+        is_taken = hello.worker in self._core.workers
+        if self._pilots is None:
+            # In constant time, so that nobody guesses the token byte by byte.
+            has_token = hmac.compare_digest(hello.token.encode(), self._token.encode())
+            if is_taken or hello.processors < 1 or not has_token:
+                return False
+            self.introduce(connection, hello)
+            self._take_in(connection, hello)
+            return True
+        entry = self.authenticate(connection, hello, self._pilots, is_taken=is_taken)
+        if isinstance(entry, AdmittedLease):
+            self._take_in(connection, hello)
+            entry.come(hello)
+        return bool(entry)
+
+    def _take_in(self, connection: WorkerConnection, hello: Hello) -> None:
+        self._workers[connection] = reactor.worker_joined(
+            self._core, hello, connection, is_pilot=self._pilots is not None
+        )
 
     def on_message(self, connection: WorkerConnection, message: FromWorker) -> None:
         """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
@@ -95,23 +81,17 @@ class RunWorkers:
             case Hello():
                 raise ProtocolError("a second hello")
 
-    def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
-        """Do nothing: the worker's tasks are lost with its connection, which is journalled."""
-
     def too_large(self, connection: WorkerConnection, job: WireJob, size: int) -> None:
         """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
         reactor.job_too_large(self._core, self._workers[connection], job, size)
 
     def left(self, connection: WorkerConnection) -> None:
         """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
-        self.unauthenticated.discard(connection)
+        self.unauthenticated.pop(connection, None)
         worker = self._workers.pop(connection, None)
         if worker is None:
             return
         reactor.worker_left(self._core, worker)
-        if self._pilots is not None:
-            self._pilots.left(worker.lease, worker.name)
-
-    def failed(self, error: BaseException) -> None:
-        """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
-        self._core.store.fail(error)
+        entry = None if self._pilots is None else self._pilots.leases.get(worker.lease)
+        if entry is not None:
+            entry.go(worker.name)

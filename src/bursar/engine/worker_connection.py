@@ -1,7 +1,7 @@
 """The server's end of a worker's connection, unauthenticated until the worker says who it is."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.dispatch.worker_listener import AcceptedConnection
+from bursar.engine.lease_admission import AdmittedLease, LeaseAdmission
 
 AUTHENTICATION = 10.0
 """Seconds in which a connection must have said who it is."""
@@ -78,6 +79,98 @@ class WorkerMessageHandler(Protocol[_C]):
 
     def failed(self, error: BaseException) -> None:
         """Report an internal error of ours, not of the worker."""
+
+
+class ConnectionHandler:
+    """
+    Handles what all connections of workers bring; see :class:`WorkerMessageHandler`.
+
+    Parameters
+    ----------
+    on_fault
+        Called with an internal error of ours.
+    most
+        Greatest number of unauthenticated connections at a time; None: no limit.
+
+    Attributes
+    ----------
+    unauthenticated
+        Connections whose workers have not said who they are, the oldest first.
+    is_closed
+        Whether no connection may come any more.
+    """
+
+    def __init__(self, on_fault: Callable[[BaseException], None], most: int | None = None) -> None:
+        self._on_fault = on_fault
+        self._most = most
+        self.unauthenticated: dict[WorkerConnection, None] = {}
+        self.is_closed = False
+
+    def came(self, connection: "WorkerConnection") -> bool:
+        """
+        Register a new connection, and return whether the connection may stay.
+
+        At the limit of unauthenticated connections the oldest of them is aborted: a worker sends
+        its hello at once, so that many idle connections cannot keep it out.
+        """
+        # Accepted before the listener closed, made after: nobody would wait for its end.
+        if self.is_closed:
+            return False
+        if self._most is not None and len(self.unauthenticated) >= self._most:
+            oldest = next(iter(self.unauthenticated))
+            del self.unauthenticated[oldest]
+            oldest.abort()
+        self.unauthenticated[connection] = None
+        return True
+
+    def authenticate(
+        self,
+        connection: "WorkerConnection",
+        hello: Hello,
+        admission: LeaseAdmission,
+        *,
+        is_taken: bool = False,
+    ) -> AdmittedLease | bool:
+        """
+        Decide about a worker of a lease by its hello, and introduce the connection.
+
+        Parameters
+        ----------
+        is_taken
+            Whether a worker of that name is there, in whose place no other may come.
+
+        Returns
+        -------
+        AdmittedLease or bool
+            Lease of a worker that joins; False: refused; True: told to leave.
+        """
+        # First: without the right token nobody learns which leases there are.
+        if not admission.has_token(hello):
+            return False
+        if admission.is_over(hello):
+            connection.leave()
+            connection.hang_up()
+            return True
+        entry = admission.admitted(hello)
+        if entry is None or is_taken:
+            return False
+        self.introduce(connection, hello)
+        return entry
+
+    def introduce(self, connection: "WorkerConnection", hello: Hello) -> None:
+        """Count a connection as authenticated."""
+        self.unauthenticated.pop(connection, None)
+        connection.introduce(hello)
+
+    def misspoke(self, connection: "WorkerConnection", error: Exception) -> None:
+        """Do nothing: the end of the connection is told by :meth:`WorkerMessageHandler.left`."""
+
+    def too_large(self, connection: "WorkerConnection", job: WireJob, size: int) -> None:
+        """Do nothing: jobs are limited in size when they are submitted."""
+
+    def failed(self, error: BaseException) -> None:
+        """Report an internal error of ours, not of the worker."""
+        self._on_fault(error)
 
 
 class WorkerConnection(AcceptedConnection):

@@ -51,7 +51,6 @@ from bursar.service.http import handlers
 from bursar.service.http.request_admission import RequestAdmission
 from bursar.service.identity.authentication import Bearer, JournalTokenStore
 from bursar.service.interfaces import ResultBatch, WorkerDemand
-from bursar.service.workers import connection as hub_connection
 from bursar.service.workers.bounds import bound_outcomes
 from bursar.service.workers.connection import ServiceWorkerConnection
 from bursar.service.workers.worker_server import WorkerServer
@@ -411,17 +410,17 @@ def _revoked_leases_let_workers_in(patch: pytest.MonkeyPatch) -> None:
     real = WorkerServer.revoke
 
     def revoke(self: WorkerServer, lease: str) -> None:
-        entry = self._leases.get(lease)
+        entry = self.admission.leases.get(lease)
         real(self, lease)
         if entry is not None:
             entry.workers.clear()
-            self._leases[lease] = entry
+            self.admission.leases[lease] = entry
 
     patch.setattr(WorkerServer, "revoke", revoke)
 
 
 def _whoever_says_nothing_may_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hub_connection, "PATIENCE", 1e9)
+    patch.setattr("bursar.engine.worker_connection.AUTHENTICATION", 1e9)
 
 
 def _a_half_closed_connection_stays(patch: pytest.MonkeyPatch) -> None:

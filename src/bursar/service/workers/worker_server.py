@@ -8,9 +8,10 @@ until the outcome is durable, and reports it again on the next connection.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
+from bursar.dispatch.credential import SILENCE, PilotTerms
 from bursar.dispatch.tls import server_context
 from bursar.dispatch.wire import (
     FromWorker,
@@ -21,11 +22,17 @@ from bursar.dispatch.wire import (
     ReturnedJobs,
     SealKey,
     Welcome,
-    WireJob,
 )
 from bursar.dispatch.worker_listener import WorkerListener
 from bursar.engine.core import SPILL
+from bursar.engine.lease_admission import (
+    AdmittedLease,
+    LeaseAdmission,
+    derived_token,
+    make_credential,
+)
 from bursar.engine.lease_loads import add_loads
+from bursar.engine.worker_connection import ConnectionHandler, WorkerConnection
 from bursar.model.allocation import AllocationLoad
 from bursar.model.errors import SiteError
 from bursar.remote.admin_messages import WorkerInfo
@@ -34,7 +41,6 @@ from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER, RateLimitedLog
 from bursar.service.workers.bounds import LARGEST_VALUE, bound_outcomes
 from bursar.service.workers.connection import ServiceWorkerConnection
-from bursar.service.workers.leases import AdmittedLease, has_lease_token, lease_token
 from bursar.service.workers.seal_key import SealKeyFile
 
 _log = logging.getLogger(f"{LOGGER}.workers")
@@ -54,7 +60,7 @@ _NOWHERE = "/nonexistent"  # for tasks without a home, of which there are none
 _ALL = 2**31  # jobs; more than any worker has
 
 
-class WorkerServer:
+class WorkerServer(ConnectionHandler):
     """
     Implements :class:`bursar.service.engine.dispatching.WorkerChannel` and
     :class:`bursar.worker.launch.PilotAdmission`.
@@ -79,6 +85,11 @@ class WorkerServer:
         Key of sealed tasks, sent to workers that may not read the file; None: no worker gets one.
     on_change
         Called when workers have come or gone, or have nothing to do.
+
+    Attributes
+    ----------
+    admission
+        Leases whose workers are admitted, connected or not.
     """
 
     def __init__(
@@ -94,25 +105,23 @@ class WorkerServer:
         seal_key: SealKeyFile | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(lambda error: engine.on_fault(error), MOST_UNAUTHENTICATED)
         self._engine = engine
         self._dispatching = engine.dispatching
         self._clock = clock
-        self._secret = secret
         self._run = run
         self._outlives = outlives
         self._absence = absence
         self._silence = silence
         self._seal_key = seal_key
         self.on_change: Callable[[], None] = on_change or (lambda: None)
-        self._leases: dict[str, AdmittedLease] = {}
+        self.admission = LeaseAdmission(partial(derived_token, secret))
         self._connections: dict[str, ServiceWorkerConnection] = {}
-        self._unauthenticated: dict[ServiceWorkerConnection, None] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._complaints = RateLimitedLog(_log)
         self._listener: WorkerListener | None = None
         self._port = 0
         self._certificate = ""
-        self._is_gathered = self._closed = False
         engine.attach(self)
 
     def protocol(self) -> ServiceWorkerConnection:
@@ -167,14 +176,14 @@ class WorkerServer:
 
     async def close(self) -> None:
         """End all connections; the workers go on, and look for the service's next start."""
-        self._closed = True
+        self.is_closed = True
         self._complaints.close()
         for timer in self._absent.values():
             timer.cancel()
         self._absent.clear()
         if self._listener is not None:
             await self._listener.close()
-        for connection in [*self._connections.values(), *self._unauthenticated]:
+        for connection in [*self._connections.values(), *self.unauthenticated]:
             connection.abort()
 
     # Leases.
@@ -188,10 +197,9 @@ class WorkerServer:
         str
             The token that they must show, the same each time and after each restart.
         """
-        entry = self._leases.get(lease)
+        entry = self.admission.leases.get(lease)
         if entry is None:
-            entry = AdmittedLease(pool, site, processors, lease_token(self._secret, lease))
-            self._leases[lease] = entry
+            entry = self.admission.admit(lease, site=site, processors=processors, pool=pool)
         # A site may grant fewer processors than were asked for; restored leases are announced
         # again.
         entry.processors = processors
@@ -199,12 +207,12 @@ class WorkerServer:
 
     def gathered(self) -> None:
         """Note that all restored leases have been announced by :meth:`expect`."""
-        self._is_gathered = True
+        self.admission.is_complete = True
         self._check_missing_workers()
 
     def dismiss(self, lease: str) -> None:
         """Give no more tasks to a lease's workers, and let each leave when no task is left."""
-        entry = self._leases.get(lease)
+        entry = self.admission.leases.get(lease)
         if entry is None or entry.dismissed:
             return
         entry.dismissed = True
@@ -213,7 +221,7 @@ class WorkerServer:
 
     def revoke(self, lease: str) -> None:
         """Admit no more workers of a lease; connected ones stop their tasks and leave."""
-        if self._leases.pop(lease, None) is None:
+        if self.admission.leases.pop(lease, None) is None:
             return
         for connection in self._of(lease):
             self._turn_out(connection)
@@ -233,32 +241,23 @@ class WorkerServer:
         SiteError
             When the lease is not admitted, or there is no listener for other machines.
         """
-        entry = self._leases.get(terms.lease)
+        entry = self.admission.leases.get(terms.lease)
         if entry is None:
             raise SiteError(f"nobody expects the workers of {terms.lease}")
         if self._listener is None:
             raise SiteError("the service does not listen for workers from elsewhere")
         entry.processors = terms.processors
         entry.on_join, entry.on_leave = terms.on_join, terms.on_leave
-        return Credential(
-            host=terms.host,
-            port=self._port,
-            token=entry.token,
-            certificate=self._certificate,
+        return make_credential(
+            terms,
+            entry.token,
             run=self._run,
-            site=terms.site,
-            lease=terms.lease,
-            processors=terms.processors,
-            idle=terms.idle,
-            # A worker that gave up sooner than the service takes to come back would end its tasks.
-            patience=max(terms.patience, self._outlives),
+            port=self._port,
+            certificate=self._certificate,
             silence=self._silence,
-        ).encode()
-
-    @property
-    def expected(self) -> Collection[str]:
-        """Names of the leases whose workers are admitted, connected or not."""
-        return self._leases.keys()
+            # A worker that gave up sooner than the service takes to come back would end its tasks.
+            patience=self._outlives,
+        )
 
     def leases(self) -> dict[str, AllocationLoad]:
         """
@@ -316,43 +315,12 @@ class WorkerServer:
 
     # For connections; see WorkerMessageHandler.
 
-    def came(self, connection: ServiceWorkerConnection) -> bool:
-        """
-        Register a new connection, and return whether the connection may stay.
-
-        At the limit of unauthenticated connections the oldest of them is aborted: a worker sends
-        its hello at once, so that many idle connections cannot keep it out.
-        """
-        if self._closed:
-            return False
-        if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            oldest.abort()
-        self._unauthenticated[connection] = None
-        return True
-
     def joined(self, connection: ServiceWorkerConnection, hello: Hello) -> bool:
         """Authenticate a connection by the hello, and return whether the hello was accepted."""
-        # First, and in constant time: without the right token nobody learns which leases there
-        # are.
-        if not has_lease_token(self._secret, hello):
-            return False
-        entry = self._leases.get(hello.lease)
-        if entry is None:
-            if not self._is_gathered:
-                return False  # it may be expected soon: it will try again
-            # The token is right and the lease is over: told to leave, the worker ends instead of
-            # coming again until its patience is over.
-            connection.leave()
-            connection.hang_up()
-            return True
-        if not entry.has_room(hello):
-            return False
-        self._unauthenticated.pop(connection, None)
-        connection.introduce(hello)
-        self._take_place(connection, hello, entry)
-        return True
+        entry = self.authenticate(connection, hello, self.admission)
+        if isinstance(entry, AdmittedLease):
+            self._take_place(connection, hello, entry)
+        return bool(entry)
 
     def on_message(self, connection: ServiceWorkerConnection, message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
@@ -381,31 +349,25 @@ class WorkerServer:
         if self._is_done(connection):
             self.on_change()
 
-    def too_large(self, connection: ServiceWorkerConnection, job: WireJob, size: int) -> None:
-        """Do nothing: a service's jobs are limited in size when they are submitted."""
-
-    def misspoke(self, connection: ServiceWorkerConnection, error: Exception) -> None:
+    def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
         """Log an invalid message of a worker at a limited rate; the caller ends the connection."""
         self._complaints.warning(
             "the worker %a on %a says what no worker says (%s); its connection ends",
             connection.worker,
-            connection.host,
+            connection.host if isinstance(connection, ServiceWorkerConnection) else "",
             error,
         )
 
     def left(self, connection: ServiceWorkerConnection) -> None:
         """Forget a connection that ended; for some time the worker may come back to the tasks."""
-        self._unauthenticated.pop(connection, None)
+        self.unauthenticated.pop(connection, None)
         name = connection.worker
-        if self._closed or self._connections.get(name) is not connection:
+        if self.is_closed or self._connections.get(name) is not connection:
             return
         del self._connections[name]
-        entry = self._leases.get(connection.lease)
+        entry = self.admission.leases.get(connection.lease)
         if entry is not None:
-            entry.workers.pop(name, None)
-            # The site is asked at once what became of the worker; one that was let go is no news.
-            if not entry.dismissed and entry.on_leave is not None:
-                entry.on_leave()
+            entry.go(name)
         # Without tasks there is nothing to come back to; a revoked lease lets nobody come back.
         if entry is None or not self._dispatching.registered[name].claims:
             self._dispatching.leave(name)
@@ -416,10 +378,6 @@ class WorkerServer:
             # tasks to others would run them twice.
             self._absent[name] = loop.call_later(self._absence, self._give_up, name)
         self.on_change()
-
-    def failed(self, error: BaseException) -> None:
-        """Report an internal error of the service, not of the worker."""
-        self._engine.on_fault(error)
 
     # Inside.
 
@@ -440,8 +398,6 @@ class WorkerServer:
         if name in self._absent:
             self._absent.pop(name).cancel()
         self._connections[name] = connection
-        is_first = not entry.workers
-        entry.workers[name] = hello.processors
         connection.welcome(
             Welcome(
                 run=self._run,
@@ -469,8 +425,7 @@ class WorkerServer:
         # The lease was dismissed while the worker was away.
         if entry.dismissed:
             self._see_off(connection)
-        if is_first and entry.on_join is not None:
-            entry.on_join()
+        entry.come(hello)
         self._check_missing_workers()
         self.on_change()
 
@@ -539,7 +494,7 @@ class WorkerServer:
         """Let tasks from before a restart be given out once all workers are back."""
         # When every processor of the restored leases is back no other worker can have a task.
         # Before all leases are announced the ones known so far say nothing.
-        if self._is_gathered and all(
-            entry.ready >= entry.processors for entry in self._leases.values()
+        if self.admission.is_complete and all(
+            entry.ready >= entry.processors for entry in self.admission.leases.values()
         ):
             self._engine.settle()

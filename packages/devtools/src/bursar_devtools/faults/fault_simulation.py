@@ -565,7 +565,7 @@ class FaultSimulation:
         if service.journal.size > LARGEST_JOURNAL:
             self.checker.wrong(PARTY, f"the journal has grown to {service.journal.size} bytes")
         if self._cluster is not None:
-            self._cluster.judge(service.worker_server.expected, self.server.up_since)
+            self._cluster.judge(service.worker_server.admission.leases, self.server.up_since)
 
     def _on_exception(self, loop: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
