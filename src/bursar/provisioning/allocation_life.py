@@ -84,6 +84,11 @@ class AllocationLife:
     keeps_start
         Whether it is paid from the agreed start on however late the processors come, since whoever
         asks for them is late.
+
+    Attributes
+    ----------
+    allocation, due
+        As given; the allocation changes with each event.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class AllocationLife:
         keeps_start: bool = False,
     ) -> None:
         self.allocation = allocation
-        self._due = due
+        self.due = due
         self._grace = grace
         self._keeps_start = keeps_start
         self._was_asked = False
@@ -142,9 +147,7 @@ class AllocationLife:
             return LifeStep(LifeAction.SETTLE)
         if self._was_asked:
             return LifeStep(LifeAction.WITHDRAW if a.leaving else LifeAction.WAIT)
-        return (
-            LifeStep(LifeAction.ASK) if now >= self._due else LifeStep(LifeAction.WAIT, self._due)
-        )
+        return LifeStep(LifeAction.ASK) if now >= self.due else LifeStep(LifeAction.WAIT, self.due)
 
     def payable(self, *, is_metered: bool) -> float | None:
         """

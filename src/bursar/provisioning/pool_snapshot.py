@@ -132,10 +132,13 @@ class AllocationRelease:
     ----------
     reason
         Reason for people and the journal.
+    at_once
+        Whether running tasks are stopped, to run again elsewhere; False: they end first.
     """
 
     name: str
     reason: str
+    at_once: bool = False
 
 
 PoolDecision = AllocationRequest | AllocationRelease

@@ -1,10 +1,11 @@
 """What a service on a cluster asks its scheduler for."""
 
+from bursar.model.allocation import Allocation, AllocationRequest
 from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.service.interfaces import SHARED
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
-from bursar.service.provisioner.provisioning_view import LeaseView, OpenLease, ProvisioningView
+from bursar.service.provisioner.provisioning_view import ProvisioningView
 
 HOUR = 3600.0
 
@@ -19,12 +20,16 @@ def test_a_request_that_waits_for_longer_than_it_lasts_is_not_made_twice() -> No
     for i, asked in enumerate(
         rules.decide(ProvisioningView(now=0.0, processors=64, demand=demand))
     ):
-        assert isinstance(asked, OpenLease)
+        assert isinstance(asked, AllocationRequest)
         lease = f"lease-{i}"
         rules.opened(lease, asked, 0.0)
         waiting.append(
-            LeaseView(
-                name=lease, pool=SHARED, processors=asked.processors, asked=0.0, until=asked.until
+            Allocation(
+                name=lease,
+                pool=SHARED,
+                processors=asked.processors,
+                asked=0.0,
+                duration=asked.duration,
             )
         )
     assert sum(lease.processors for lease in waiting) == 4

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.provisioning import ProcessorDemand
+from bursar.provisioning.pool_snapshot import AllocationRelease
 from bursar.service.interfaces import WorkerDemand, is_shared
 from bursar.service.provisioner.machine_policy import (
     AHEAD,
@@ -14,12 +16,7 @@ from bursar.service.provisioner.machine_policy import (
     MachineLeasePolicy,
     fair_shares,
 )
-from bursar.service.provisioner.provisioning_view import (
-    CloseLease,
-    LeaseView,
-    OpenLease,
-    ProvisioningView,
-)
+from bursar.service.provisioner.provisioning_view import ProvisioningView
 
 
 def waiting(tasks: int, widest: int = 1, running: int = 0) -> ProcessorDemand:
@@ -30,18 +27,26 @@ def owed(processors: int, start: float = 0.0, until: float = 100.0) -> WorkerDem
     return WorkerDemand(user="ann", processors=processors, start=start, until=until)
 
 
-def lease(name: str, pool: str = "shared", processors: int = 1, **others: object) -> LeaseView:
-    return LeaseView(
+def lease(
+    name: str,
+    pool: str = "shared",
+    processors: int = 1,
+    *,
+    busy: int = 0,
+    idle_since: float | None = 0.0,
+    **others: object,
+) -> Allocation:
+    return Allocation(
         name=name,
         pool=pool,
         processors=processors,
-        began=0.0,
-        ready=processors,
-        **({"idle_since": 0.0} | others),  # type: ignore[arg-type]
+        granted=0.0,
+        load=AllocationLoad(ready=processors, busy=busy, idle_since=idle_since),
+        **others,  # type: ignore[arg-type]
     )
 
 
-def busy(name: str, pool: str = "shared", processors: int = 1) -> LeaseView:
+def busy(name: str, pool: str = "shared", processors: int = 1) -> Allocation:
     return lease(name, pool, processors, busy=processors, idle_since=None)
 
 
@@ -53,7 +58,7 @@ def test_workers_are_there_before_a_task_is() -> None:
     """A single task finds a worker that has been started; one more look opens nothing more."""
     rules = MachineLeasePolicy(unit=2)
 
-    assert rules.decide(view()) == [OpenLease(pool="shared", processors=2)] * 2
+    assert rules.decide(view()) == [AllocationRequest(pool="shared", processors=2)] * 2
     there = [lease("a", processors=2), lease("b", processors=2)]
     assert rules.decide(view(leases=there)) == []
     assert rules.wake == math.inf
@@ -68,15 +73,15 @@ def test_an_agreement_has_its_processors_from_its_start() -> None:
     assert rules.decide(view(now=20.0 - AHEAD - 1, leases=leases, wanted=wanted)) == []
     assert rules.wake == 20.0 - AHEAD
     before = rules.decide(view(now=20.0 - AHEAD, leases=leases, wanted=wanted))
-    assert [(d.name, d.at_once) for d in before if isinstance(d, CloseLease)] == [
+    assert [(d.name, d.at_once) for d in before if isinstance(d, AllocationRelease)] == [
         ("d", False),
         ("a", False),
     ]
     leases = [lease("a", busy=1, idle_since=None, leaving=True), *leases[1:3]]
     at_start = rules.decide(view(now=20.0, leases=leases, wanted=wanted))
     assert at_start == [
-        CloseLease(name="a", reason="its processors are sold from now on", at_once=True),
-        OpenLease(pool="deal", processors=1, until=100.0),
+        AllocationRelease(name="a", reason="its processors are sold from now on", at_once=True),
+        AllocationRequest(pool="deal", processors=1, until=100.0),
     ]
 
 
@@ -87,7 +92,7 @@ def test_an_agreement_that_is_over_has_nothing() -> None:
 
     decisions = rules.decide(view(now=100.0, leases=held, wanted={"deal": owed(2)}))
 
-    assert [(d.name, d.at_once) for d in decisions if isinstance(d, CloseLease)] == [
+    assert [(d.name, d.at_once) for d in decisions if isinstance(d, AllocationRelease)] == [
         ("a", True),
         ("b", True),
     ]
@@ -101,12 +106,12 @@ def test_a_wide_task_gets_a_worker_that_is_wide_enough() -> None:
     leases = [busy("a"), lease("b"), lease("c"), lease("d")]
 
     closes = rules.decide(view(leases=leases, demand=demand))
-    assert [d.name for d in closes if isinstance(d, CloseLease)] == ["b", "c", "d"]
+    assert [d.name for d in closes if isinstance(d, AllocationRelease)] == ["b", "c", "d"]
     going = [leases[0], *(lease(name, leaving=True) for name in "bcd")]
     assert rules.decide(view(leases=going, demand=demand)) == []
     assert rules.decide(view(leases=going[:2], demand=demand)) == []
     assert rules.decide(view(leases=going[:1], demand=demand)) == [
-        OpenLease(pool="shared", processors=3)
+        AllocationRequest(pool="shared", processors=3)
     ]
 
 
@@ -116,7 +121,7 @@ def test_a_task_that_is_too_wide_for_all_there_is_holds_nobody_up() -> None:
 
     decisions = MachineLeasePolicy(warm=False).decide(view(demand=demand))
 
-    assert decisions == [OpenLease(pool="shared:ann", processors=1)] * 4
+    assert decisions == [AllocationRequest(pool="shared:ann", processors=1)] * 4
 
 
 def test_who_has_more_than_a_share_gives_way() -> None:
@@ -126,13 +131,13 @@ def test_who_has_more_than_a_share_gives_way() -> None:
     leases = [busy(name, "shared:ann") for name in "abcd"]
 
     decisions = rules.decide(view(leases=leases, demand=demand))
-    assert [d.name for d in decisions if isinstance(d, CloseLease)] == ["a", "b"]
-    assert not any(isinstance(d, CloseLease) and d.at_once for d in decisions)
+    assert [d.name for d in decisions if isinstance(d, AllocationRelease)] == ["a", "b"]
+    assert not any(isinstance(d, AllocationRelease) and d.at_once for d in decisions)
     left = [*(lease(n, "shared:ann", leaving=True) for n in "ab"), *leases[2:]]
     assert rules.decide(view(leases=left, demand=demand)) == []
     assert (
         rules.decide(view(leases=left[2:], demand=demand))
-        == [OpenLease(pool="shared:bob", processors=1)] * 2
+        == [AllocationRequest(pool="shared:bob", processors=1)] * 2
     )
 
 
@@ -144,13 +149,13 @@ def test_a_users_idle_worker_goes_after_a_while() -> None:
     assert rules.decide(view(now=39.0, leases=[idle])) == []
     assert rules.wake == 40.0
     (gone,) = rules.decide(view(now=40.0, leases=[idle]))
-    assert gone == CloseLease(name="a", reason="idle for 30 s")
+    assert gone == AllocationRelease(name="a", reason="idle for 30 s")
     others = {"shared:bob": waiting(1)}
     early = 10.0 + SETTLING / 2
     assert rules.decide(view(now=early, processors=1, leases=[idle], demand=others)) == []
     assert rules.wake == 10.0 + SETTLING
     (gone,) = rules.decide(view(now=12.0, processors=1, leases=[idle], demand=others))
-    assert isinstance(gone, CloseLease)
+    assert isinstance(gone, AllocationRelease)
 
 
 @given(
@@ -191,11 +196,11 @@ class Carried(RuleBasedStateMachine):
         self.rules = MachineLeasePolicy(unit=2, warm=True)
         self.now = 0.0
         self.count = 0
-        self.leases: dict[str, LeaseView] = {}
+        self.leases: dict[str, Allocation] = {}
         self.wanted: dict[str, WorkerDemand] = {}
         self.demand: dict[str, ProcessorDemand] = {}
 
-    def poll(self) -> list[OpenLease | CloseLease]:
+    def poll(self) -> list[AllocationRequest | AllocationRelease]:
         decisions = self.rules.decide(
             ProvisioningView(
                 now=self.now,
@@ -206,7 +211,7 @@ class Carried(RuleBasedStateMachine):
             )
         )
         for decision in decisions:
-            if isinstance(decision, OpenLease):
+            if isinstance(decision, AllocationRequest):
                 self.count += 1
                 name = f"l{self.count}"
                 self.leases[name] = lease(
@@ -250,13 +255,16 @@ class Carried(RuleBasedStateMachine):
     def work(self, number: int, works: bool) -> None:
         name = list(self.leases)[number % len(self.leases)]
         size = self.leases[name].processors
-        self.change(name, busy=size if works else 0, idle_since=None if works else self.now)
+        load = AllocationLoad(
+            ready=size, busy=size if works else 0, idle_since=None if works else self.now
+        )
+        self.change(name, load=load)
 
     @precondition(lambda self: any(x.leaving for x in self.leases.values()))
     @rule()
     def leave(self) -> None:
         for name, one in list(self.leases.items()):
-            if one.leaving and (one.stopped or not one.busy):
+            if one.leaving and (one.stopped or not one.load.busy):
                 del self.leases[name]
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 2.0, 61.0]))
@@ -278,10 +286,10 @@ class Carried(RuleBasedStateMachine):
         """As long as nothing happens it comes to rest; what was sold has its processors then."""
         for _ in range(12):
             for name, one in list(self.leases.items()):
-                if one.leaving and (one.stopped or not one.busy):
+                if one.leaving and (one.stopped or not one.load.busy):
                     del self.leases[name]
             if not self.poll() and not any(
-                x.leaving and (x.stopped or not x.busy) for x in self.leases.values()
+                x.leaving and (x.stopped or not x.load.busy) for x in self.leases.values()
             ):
                 break
         else:
@@ -294,7 +302,7 @@ class Carried(RuleBasedStateMachine):
             ending = sum(
                 x.processors
                 for x in self.leases.values()
-                if x.pool == pool and x.leaving and x.busy and not x.stopped
+                if x.pool == pool and x.leaving and x.load.busy and not x.stopped
             )
             if due and not widest > 2:
                 count = sum(x.processors for x in held)

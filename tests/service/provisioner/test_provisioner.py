@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from bursar.dispatch.credential import PilotTerms
-from bursar.model.allocation import Allocation, AllocationLoss
+from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.provisioning.pool_snapshot import PoolDecision, PoolSite
 from bursar.service.interfaces import ServiceError, WorkerDemand
 from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
 from bursar.service.provisioner.lease_policy import LeasePolicy
 from bursar.service.provisioner.machine_policy import MachineLeasePolicy
-from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLease, ProvisioningView
+from bursar.service.provisioner.provisioning_view import ProvisioningView
 from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import HeldProcessors, PilotBeginListener
@@ -355,10 +355,10 @@ def test_what_was_held_is_known_again() -> None:
 class OneMinute(MachineLeasePolicy):
     """One lease at a time, of a minute."""
 
-    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
+    def decide(self, view: ProvisioningView) -> list[PoolDecision]:
         if view.leases:
             return []
-        return [OpenLease(pool="shared", processors=2, until=view.now + 60.0)]
+        return [AllocationRequest(pool="shared", processors=2, duration=60.0)]
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -10,18 +10,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
+from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
 from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool import PilotPool
-from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
-from bursar.service.interfaces import SHARED, is_shared
-from bursar.service.provisioner.provisioning_view import (
-    CloseLease,
-    LeaseDecision,
-    LeaseView,
-    OpenLease,
-    ProvisioningView,
+from bursar.provisioning.pool_snapshot import (
+    AllocationRelease,
+    PoolDecision,
+    PoolSite,
+    PoolSnapshot,
 )
+from bursar.service.interfaces import SHARED, is_shared
+from bursar.service.provisioner.provisioning_view import ProvisioningView
 
 
 class ClusterLeasePolicy:
@@ -44,10 +43,10 @@ class ClusterLeasePolicy:
         """Time of the next decision without an event, seconds since the epoch; infinite: never."""
         return min(self._wake, self._pool.wake)
 
-    def opened(self, name: str, lease: OpenLease, now: float) -> None:
+    def opened(self, name: str, lease: AllocationRequest, now: float) -> None:
         """Note that a lease was requested, and the name of the lease."""
         if is_shared(lease.pool):
-            self._pool.asked(name, self._ask(lease, now), now)
+            self._pool.asked(name, replace(lease, site=self._seen().name), now)
 
     def began(self, name: str, now: float) -> None:
         """Note that the site has granted the processors of a lease."""
@@ -57,7 +56,7 @@ class ClusterLeasePolicy:
         """Note that a lease has ended or was refused."""
         self._pool.ended(name, now, loss, reason)
 
-    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
+    def decide(self, view: ProvisioningView) -> list[PoolDecision]:
         """
         Return the leases to open and to close now.
 
@@ -66,8 +65,8 @@ class ClusterLeasePolicy:
         self._wake = math.inf
         return [*self._agreements(view), *self._shared(view)]
 
-    def _agreements(self, view: ProvisioningView) -> list[LeaseDecision]:
-        decisions: list[LeaseDecision] = []
+    def _agreements(self, view: ProvisioningView) -> list[PoolDecision]:
+        decisions: list[PoolDecision] = []
         held = dict.fromkeys(view.wanted, 0)
         for lease in view.leases:
             if is_shared(lease.pool):
@@ -78,7 +77,9 @@ class ClusterLeasePolicy:
                 # says nothing new.
                 if not lease.stopped:
                     decisions.append(
-                        CloseLease(name=lease.name, reason="its agreement is over", at_once=True)
+                        AllocationRelease(
+                            name=lease.name, reason="its agreement is over", at_once=True
+                        )
                     )
             elif not lease.leaving:
                 held[lease.pool] += lease.processors
@@ -90,11 +91,13 @@ class ClusterLeasePolicy:
                 # queue be joined early enough.
                 start = wanted.start if wanted.start > view.now else None
                 decisions.append(
-                    OpenLease(pool=pool, processors=missing, start=start, until=wanted.until)
+                    AllocationRequest(
+                        pool=pool, processors=missing, start=start, until=wanted.until
+                    )
                 )
         return decisions
 
-    def _shared(self, view: ProvisioningView) -> list[LeaseDecision]:
+    def _shared(self, view: ProvisioningView) -> list[PoolDecision]:
         site = self._seen()
         # A shared lease that is opened now may last until then, and must not be in the way of an
         # agreement that begins before.
@@ -102,15 +105,17 @@ class ClusterLeasePolicy:
         sold = [w for w in view.wanted.values() if w.start <= soon and view.now < w.until]
         room = view.processors - sum(wanted.processors for wanted in sold)
         leases = [x for x in view.leases if is_shared(x.pool)]
-        decisions: list[LeaseDecision] = []
+        decisions: list[PoolDecision] = []
         staying = []
         # Busy leases keep their processors first; among idle ones the oldest.
-        for lease in sorted(leases, key=lambda x: (-x.busy, x.asked, x.name)):
+        for lease in sorted(leases, key=lambda x: (-x.load.busy, x.asked, x.name)):
             if not lease.leaving and lease.processors <= room:
                 room -= lease.processors
                 staying.append(lease)
             elif not lease.leaving:
-                decisions.append(CloseLease(name=lease.name, reason="its processors are sold"))
+                decisions.append(
+                    AllocationRelease(name=lease.name, reason="its processors are sold")
+                )
         if room + sum(lease.processors for lease in staying) <= 0:
             return decisions
         limited = replace(
@@ -119,54 +124,19 @@ class ClusterLeasePolicy:
         shown = PoolSnapshot(
             now=view.now,
             demand=view.demand.get(SHARED, ProcessorDemand()),
-            allocations=tuple(self._allocation(lease, site.name) for lease in staying),
+            allocations=tuple(_observed(lease, site.name) for lease in staying),
             sites={site.name: limited},
         )
         for decision in self._pool.decide(shown):
-            match decision:
-                case AllocationRequest():
-                    decisions.append(
-                        OpenLease(
-                            pool=SHARED,
-                            processors=decision.processors,
-                            until=view.now + decision.duration,
-                            least_processors=decision.least_processors,
-                            least_seconds=decision.least_duration,
-                            bundle=decision.bundle,
-                            fits=decision.fits,
-                        )
-                    )
-                case AllocationRelease():
-                    decisions.append(CloseLease(name=decision.name, reason=decision.reason))
+            if isinstance(decision, AllocationRequest):
+                decision = replace(decision, pool=SHARED)
+            decisions.append(decision)
         return decisions
 
-    def _ask(self, lease: OpenLease, now: float) -> AllocationRequest:
-        return AllocationRequest(
-            site=self._seen().name,
-            processors=lease.processors,
-            duration=lease.until - now,
-            least_duration=lease.least_seconds,
-            least_processors=lease.least_processors,
-            bundle=lease.bundle,
-            fits=lease.fits,
-        )
 
-    def _allocation(self, lease: LeaseView, site: str) -> Allocation:
-        """Return a lease of the service as the pool policy of a run sees it."""
-        return Allocation(
-            name=lease.name,
-            site=site,
-            processors=lease.processors,
-            asked=lease.asked,
-            duration=lease.until - lease.asked,
-            granted=lease.began,
-            # Without an end while it waits: its walltime runs from its start only, and the batch
-            # queue may keep it past the end that was planned when it was requested.
-            until=math.inf if lease.began is None else lease.until,
-            load=AllocationLoad(
-                ready=lease.ready,
-                busy=lease.busy,
-                idle_since=lease.idle_since if lease.ready else lease.began,
-            ),
-            leaving=lease.leaving,
-        )
+def _observed(allocation: Allocation, site: str) -> Allocation:
+    """Return an allocation as the pool of a run sees it: without workers it is idle, too."""
+    load = allocation.load
+    if not load.ready:
+        load = replace(load, idle_since=allocation.granted)
+    return replace(allocation, site=site, load=load)

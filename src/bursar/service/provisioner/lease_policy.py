@@ -2,21 +2,22 @@
 
 from typing import Protocol
 
-from bursar.model.allocation import AllocationLoss
-from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLease, ProvisioningView
+from bursar.model.allocation import AllocationLoss, AllocationRequest
+from bursar.provisioning.pool_snapshot import PoolDecision
+from bursar.service.provisioner.provisioning_view import ProvisioningView
 
 
 class LeasePolicy(Protocol):
     """Decides which leases to open and close; keeps no clock and does no I/O."""
 
-    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
+    def decide(self, view: ProvisioningView) -> list[PoolDecision]:
         """Return the leases to open and to close now; nothing while the view is unchanged."""
 
     @property
     def wake(self) -> float:
         """Time of the next decision without an event, seconds since the epoch; infinite: never."""
 
-    def opened(self, name: str, lease: OpenLease, now: float) -> None:
+    def opened(self, name: str, lease: AllocationRequest, now: float) -> None:
         """Note that a lease was requested, and the name of the lease."""
 
     def began(self, name: str, now: float) -> None:

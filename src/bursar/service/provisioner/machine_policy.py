@@ -12,16 +12,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bursar.model.allocation import AllocationLoss
+from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
 from bursar.model.provisioning import ProcessorDemand
+from bursar.provisioning.pool_snapshot import AllocationRelease, PoolDecision
 from bursar.service.interfaces import SHARED, WorkerDemand, is_shared
-from bursar.service.provisioner.provisioning_view import (
-    CloseLease,
-    LeaseDecision,
-    LeaseView,
-    OpenLease,
-    ProvisioningView,
-)
+from bursar.service.provisioner.provisioning_view import ProvisioningView
 
 AHEAD = 2.0
 """Seconds before an agreement's start in which shared workers on its processors get no tasks."""
@@ -40,10 +35,10 @@ class _LeasePlan:
     """The leases after the decisions taken so far."""
 
     view: ProvisioningView
-    decisions: list[LeaseDecision]
+    decisions: list[PoolDecision]
     closed: set[str]
 
-    def staying(self, pool: str | None = None) -> list[LeaseView]:
+    def staying(self, pool: str | None = None) -> list[Allocation]:
         """Return the leases of a pool, or of all shared pools, that are not on the way out."""
         return [
             lease
@@ -60,7 +55,7 @@ class _LeasePlan:
     @property
     def free(self) -> int:
         """Processors that no lease holds; leases on the way out still hold theirs."""
-        opened = sum(d.processors for d in self.decisions if isinstance(d, OpenLease))
+        opened = sum(d.processors for d in self.decisions if isinstance(d, AllocationRequest))
         return self.view.processors - sum(x.processors for x in self.view.leases) - opened
 
     def opened(self, pool: str | None = None) -> int:
@@ -68,12 +63,13 @@ class _LeasePlan:
         return sum(
             d.processors
             for d in self.decisions
-            if isinstance(d, OpenLease) and (is_shared(d.pool) if pool is None else d.pool == pool)
+            if isinstance(d, AllocationRequest)
+            and (is_shared(d.pool) if pool is None else d.pool == pool)
         )
 
-    def close(self, lease: LeaseView, reason: str, *, at_once: bool = False) -> None:
+    def close(self, lease: Allocation, reason: str, *, at_once: bool = False) -> None:
         self.closed.add(lease.name)
-        self.decisions.append(CloseLease(name=lease.name, reason=reason, at_once=at_once))
+        self.decisions.append(AllocationRelease(name=lease.name, reason=reason, at_once=at_once))
 
 
 class MachineLeasePolicy:
@@ -101,7 +97,7 @@ class MachineLeasePolicy:
         """Time of the next decision without an event, seconds since the epoch; infinite: never."""
         return self._wake
 
-    def opened(self, name: str, lease: OpenLease, now: float) -> None:
+    def opened(self, name: str, lease: AllocationRequest, now: float) -> None:
         """Do nothing: this policy keeps no state of leases."""
 
     def began(self, name: str, now: float) -> None:
@@ -110,7 +106,7 @@ class MachineLeasePolicy:
     def pilot_ended(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
         """Do nothing: this policy keeps no state of leases."""
 
-    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
+    def decide(self, view: ProvisioningView) -> list[PoolDecision]:
         """
         Return the leases to open and to close now.
 
@@ -200,12 +196,12 @@ class MachineLeasePolicy:
 
     def _leave_idle(self, plan: _LeasePlan, pools: Mapping[str, ProcessorDemand]) -> None:
         for lease in plan.staying():
-            if lease.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
+            if lease.load.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
                 continue
             # Kept, so that a single task finds a worker that has been started.
             if self._warm and lease.pool == SHARED:
                 continue
-            end = lease.idle_since + self._idle
+            end = lease.load.idle_since + self._idle
             if plan.view.now >= end:
                 plan.close(lease, f"idle for {self._idle:g} s")
             else:
@@ -243,11 +239,11 @@ class MachineLeasePolicy:
         if widest:
             if processors < widest:
                 return  # those that make room for it are on their way out
-            plan.decisions.append(OpenLease(pool=pool, processors=widest, until=until))
+            plan.decisions.append(AllocationRequest(pool=pool, processors=widest, until=until))
             processors -= widest
         while processors > 0:
             size = min(self._unit, processors)
-            plan.decisions.append(OpenLease(pool=pool, processors=size, until=until))
+            plan.decisions.append(AllocationRequest(pool=pool, processors=size, until=until))
             processors -= size
 
 
@@ -300,7 +296,9 @@ def _widest(plan: _LeasePlan, pool: str, target: int) -> int:
     """Return the width of the worker that a pool lacks; 0: the present workers are wide enough."""
     widest = plan.view.demand.get(pool, _NOTHING).widest
     there = [lease.processors for lease in plan.staying(pool)]
-    there += [d.processors for d in plan.decisions if isinstance(d, OpenLease) and d.pool == pool]
+    there += [
+        d.processors for d in plan.decisions if isinstance(d, AllocationRequest) and d.pool == pool
+    ]
     return widest if max(there, default=1) < widest <= target else 0
 
 
@@ -314,7 +312,7 @@ def _end_blocking_leases(plan: _LeasePlan, missing: int) -> None:
         Processors that these agreements lack. Free ones, and those of leases that end at once
         anyway, are counted first.
     """
-    at_once = {d.name for d in plan.decisions if isinstance(d, CloseLease) and d.at_once}
+    at_once = {d.name for d in plan.decisions if isinstance(d, AllocationRelease) and d.at_once}
     coming = plan.free
     for lease in plan.view.leases:
         if lease.stopped or lease.name in at_once:
@@ -361,19 +359,19 @@ def _release_unfair_excess(plan: _LeasePlan, room: int, shares: Mapping[str, int
             return
         if plan.held(lease.pool) - lease.processors < shares.get(lease.pool, 0):
             continue
-        if lease.busy or _settled_at(lease) <= plan.view.now:
+        if lease.load.busy or _settled_at(lease) <= plan.view.now:
             plan.close(lease, "others wait for its processors")
             missing -= lease.processors
 
 
-def _settled_at(lease: LeaseView) -> float:
+def _settled_at(lease: Allocation) -> float:
     """Return when an idle worker may be released: a next task may be on the way until then."""
-    return math.inf if lease.idle_since is None else lease.idle_since + SETTLING
+    return math.inf if lease.load.idle_since is None else lease.load.idle_since + SETTLING
 
 
-def _by_loss(lease: LeaseView) -> tuple[bool, int, int, str]:
+def _by_loss(lease: Allocation) -> tuple[bool, int, int, str]:
     """Sort key by which idle leases are closed before busy ones, and small before large ones."""
-    return lease.busy > 0, lease.busy, lease.processors, lease.name
+    return lease.load.busy > 0, lease.load.busy, lease.processors, lease.name
 
 
 def _by_start(view: ProvisioningView) -> Iterable[tuple[str, WorkerDemand]]:

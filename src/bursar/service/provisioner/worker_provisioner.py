@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
-from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss
+from bursar.model.allocation import NO_LOAD, Allocation, AllocationLoad, AllocationRequest
 from bursar.model.errors import BursarError, SiteError
+from bursar.provisioning.allocation_life import AllocationLife
+from bursar.provisioning.pool_snapshot import AllocationRelease
 from bursar.service.interfaces import (
     PROVISIONER_KINDS,
     SHARED,
@@ -19,7 +22,6 @@ from bursar.service.interfaces import (
     ServiceJournal,
     is_shared,
 )
-from bursar.service.provisioner.active_lease import ActiveLease, LeaseRecord
 from bursar.service.provisioner.collaborators import (
     AgreementDemand,
     ReattachableSite,
@@ -28,12 +30,8 @@ from bursar.service.provisioner.collaborators import (
 )
 from bursar.service.provisioner.lease_policy import LeasePolicy
 from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs
-from bursar.service.provisioner.provisioning_view import (
-    CloseLease,
-    LeaseView,
-    OpenLease,
-    ProvisioningView,
-)
+from bursar.service.provisioner.provisioning_view import ProvisioningView
+from bursar.sites.allocation_keeper import AllocationKeeper
 from bursar.sites.protocol import HeldProcessors, Site
 from bursar.store import Position
 from bursar.supervisor import TaskSupervisor
@@ -126,8 +124,9 @@ class WorkerProvisioner:
         self._clock = clock
         self._entropy = entropy
         self._notify = notify
-        self._leases: dict[str, ActiveLease] = {}
-        self._before: dict[Position, LeaseRecord] = {}  # of an earlier life
+        self._leases: dict[str, AllocationKeeper] = {}
+        self._positions: dict[str, Position] = {}  # of their records in the journal
+        self._before: dict[Position, Allocation] = {}  # of an earlier life
         self._backoffs = PoolBackoffs(self._has_workers, notify)
         self._reported: dict[str, int] = {}  # processors that billing was told of, by pool
         self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
@@ -141,32 +140,29 @@ class WorkerProvisioner:
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of a lease from before the restart."""
-        self._before[position] = msgspec.msgpack.decode(payload, type=LeaseRecord)
+        self._before[position] = _restored(payload)
 
     # Its life.
 
     async def open(self) -> None:
         """Adopt the leases from before the restart that still exist, and end the others."""
-        by_account: dict[str, list[LeaseRecord]] = {"": []}
-        for record in self._before.values():
-            by_account.setdefault(record.account, []).append(record)
-        for account, records in by_account.items():
-            held = await self._adopted(account, records)
-            positions = {record.name: position for position, record in self._before.items()}
-            for record in records:
-                position = positions[record.name]
-                if record.name not in held:
+        by_account: dict[str, list[Allocation]] = {"": []}
+        for allocation in self._before.values():
+            by_account.setdefault(allocation.account, []).append(allocation)
+        positions = {known.name: position for position, known in self._before.items()}
+        for account, allocations in by_account.items():
+            adopted = await self._adopted(account, allocations)
+            for known in allocations:
+                if known.name not in adopted:
                     # It ended meanwhile: its workers, if any come back, are told to leave.
-                    self._workers.revoke(record.name)
-                    self._journal.kill(position)
+                    self._workers.revoke(known.name)
+                    self._journal.kill(positions[known.name])
                     continue
-                lease = ActiveLease(record, position, held=held[record.name])
-                self._leases[record.name] = lease
-                self._rules.opened(record.name, record.opened(), record.asked)
-                if record.began is not None:
-                    # Released as idle, its worker would lose a task on the way back.
-                    lease.expected = self._clock() + RETURNING
-                    self._rules.began(record.name, record.began)
+                self._leases[known.name] = adopted[known.name]
+                self._positions[known.name] = positions[known.name]
+                self._rules.opened(known.name, known, known.asked)
+                if known.granted is not None:
+                    self._rules.began(known.name, known.granted)
         site = self._sites("")
         if isinstance(site, ReattachableSite):
             await site.end_others(self._leases.keys())
@@ -178,22 +174,31 @@ class WorkerProvisioner:
             with contextlib.suppress(ServiceError):  # what was not killed is looked for next time
                 await self._journal.durable()
         for lease in self._leases.values():
-            self._tasks.start(self._keep(lease))
+            self._tasks.start(self._run_lease(lease))
 
     async def _adopted(
-        self, account: str, records: Sequence[LeaseRecord]
-    ) -> Mapping[str, HeldProcessors]:
-        """Return the adopted processors of an account by lease."""
+        self, account: str, allocations: Sequence[Allocation]
+    ) -> dict[str, AllocationKeeper]:
+        """Return the keepers of an account's allocations that are still there."""
+        now = self._clock()
         try:
             site = self._sites(account)
             if not isinstance(site, ReattachableSite):
                 return {}
-            endpoints = {record.name: self._endpoint(record) for record in records}
-            pilots = [self._pilot(record) for record in records]
-            return await site.adopt(pilots, endpoints, self._notify)
+            known = {a.name: replace(a, site=site.facts.name) for a in allocations}
+            endpoints = {name: self._endpoint(a) for name, a in known.items()}
+            wanted = [a.seen_from(now) for a in known.values()]
+            held = await site.adopt(wanted, endpoints, self._notify)
         except SiteError as error:  # the account may be gone, too
             self._notify(str(error))
             return {}
+        adopted = {}
+        for name, processors in held.items():
+            life = AllocationLife(known[name])
+            # Released as idle, its worker would lose a task on the way back.
+            life.adopt(self._clock(), self._clock() + RETURNING)
+            adopted[name] = AllocationKeeper(life, self, processors)
+        return adopted
 
     async def run(self) -> None:
         """
@@ -216,7 +221,7 @@ class WorkerProvisioner:
         """Detach from the workers: they go on, and the next start finds them."""
         self._tasks.cancel()
         # Before what the tasks asked for is given up: what waits in a queue is to stay there.
-        for account in dict.fromkeys(lease.record.account for lease in self._leases.values()):
+        for account in dict.fromkeys(lease.allocation.account for lease in self._leases.values()):
             site = self._sites(account)
             if isinstance(site, ReattachableSite):
                 await site.leave()
@@ -226,8 +231,8 @@ class WorkerProvisioner:
         """Decide soon: tasks wait, a worker has come or gone, or an agreement has changed."""
         self._review_due.set()
         for lease in self._leases.values():
-            if lease.leaving:  # its worker may be the one that is gone
-                lease.changed.set()
+            if lease.allocation.leaving:  # its worker may be the one that is gone
+                lease.wake()
 
     def review_idle(self) -> None:
         """Decide soon if a worker has become idle since the last decision."""
@@ -244,8 +249,8 @@ class WorkerProvisioner:
         taken = 0
         for name, lease in self._leases.items():
             load = loads.get(name)
-            if not is_shared(lease.record.pool):
-                taken += lease.record.processors
+            if not is_shared(lease.allocation.pool):
+                taken += lease.allocation.processors
             elif load is not None:
                 taken += load.busy
         return max(0, self._settings.processors - taken)
@@ -285,20 +290,23 @@ class WorkerProvisioner:
         # Billing hears at once of workers that came or went: deliveries are metered from then.
         self._report_ready_processors()
         for name, lease in list(self._leases.items()):
-            if lease.held is not None and not lease.held.workers and not lease.leaving:
-                self._pause(lease.record, "its workers are gone")
-                self._close(CloseLease(name=name, reason="its workers are gone", at_once=True))
+            if lease.held is None:
+                continue
+            if not lease.held.workers and not lease.allocation.leaving:
+                self._pause(lease.allocation, "its workers are gone")
+                gone = AllocationRelease(name=name, reason="its workers are gone", at_once=True)
+                self._close(gone)
             # The site tells nobody of it: the first worker shows that the job has left the queue.
-            elif lease.held is not None and lease.record.began is None and self._is_there(name):
-                self._begin(lease, None, None)  # it was still in the queue when it was adopted
+            elif lease.allocation.granted is None and self._is_there(name):
+                self._on_granted(lease)  # it was still in the queue when it was adopted
         view = self._view(now)
         self._backoffs.review(now)
-        opened: list[ActiveLease] = []
+        opened: list[AllocationKeeper] = []
         for decision in self._rules.decide(view):
             match decision:
-                case CloseLease():
+                case AllocationRelease():
                     self._close(decision)
-                case OpenLease() if self._backoffs.allows(decision.pool, now):
+                case AllocationRequest() if self._backoffs.allows(decision.pool, now):
                     opened += self._open(decision, now)
         # Durable before the site is asked: no crash leaves processors of which nobody knows.
         if not opened:
@@ -308,10 +316,14 @@ class WorkerProvisioner:
         except ServiceError as error:
             self._notify(f"no workers are asked for: {error.detail}")
             for lease in opened:
-                self._end(lease, "unreachable", error.detail)
+                lease.life.refuse(self._clock(), "unreachable", error.detail)
+                self._end(lease)
             return
         await self._keep_processors()
         for lease in opened:
+            if lease.allocation.start is not None:
+                lead = self._kept.get(lease.name, 0.0)
+                lease.life.due = lease.allocation.start - lead
             self._tasks.start(self._run_lease(lease))
 
     def _view(self, now: float) -> ProvisioningView:
@@ -324,25 +336,30 @@ class WorkerProvisioner:
             leases=[_seen(lease, loads.get(name), now) for name, lease in self._leases.items()],
         )
 
-    def _open(self, decision: OpenLease, now: float) -> list[ActiveLease]:
-        """Write a lease to the journal, and return the lease; none if the disk is full."""
-        record = LeaseRecord(
+    def _open(self, decision: AllocationRequest, now: float) -> list[AllocationKeeper]:
+        """Write an allocation to the journal, and return its keeper; none if the disk is full."""
+        account = self._account_of(decision.pool, now)
+        allocation = Allocation(
             name=f"lease-{self._entropy(_NAME).hex()}",
+            site=self._sites(account).facts.name,
             pool=decision.pool,
             processors=decision.processors,
-            asked=now,
-            account=self._account_of(decision.pool, now),
             start=decision.start,
-            until=None if math.isinf(decision.until) else decision.until,
+            duration=decision.duration,
+            until=decision.until,
+            account=account,
+            asked=now,
         )
         try:
-            position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=False)
+            position = self._journal.append(LEASE, _recorded(allocation), essential=False)
         except ServiceError as error:
-            self._pause(record, "")  # that is no account's fault
+            self._pause(allocation, "")  # that is no account's fault
             self._notify(f"no workers are asked for: {error.detail}")
             return []
-        lease = self._leases[record.name] = ActiveLease(record, position)
-        self._rules.opened(record.name, decision, now)
+        self._positions[allocation.name] = position
+        lease = AllocationKeeper(AllocationLife(allocation), self)
+        self._leases[allocation.name] = lease
+        self._rules.opened(allocation.name, decision, now)
         return [lease]
 
     def _account_of(self, pool: str, now: float) -> str:
@@ -352,21 +369,19 @@ class WorkerProvisioner:
         wanted = self._billing.pools(now).get(pool)
         return self._account(wanted.user) if wanted is not None else ""
 
-    def _close(self, decision: CloseLease) -> None:
+    def _close(self, decision: AllocationRelease) -> None:
         lease = self._leases.get(decision.name)
         if lease is None:
             return
         # Dismissed before anything waits: no task may be given to its workers from now on.
-        if not lease.leaving:
+        if not lease.allocation.leaving:
             self._workers.dismiss(decision.name)
-        if decision.at_once and not lease.stopped:
+        if decision.at_once and not lease.allocation.stopped:
             self._workers.revoke(decision.name)
-            lease.stopped = True
-        lease.leaving = True
-        lease.changed.set()
+        lease.finish(at_once=decision.at_once)
 
-    def _pause(self, record: LeaseRecord, reason: str) -> None:
-        self._backoffs.pause(record.pool, record.account, self._clock(), reason)
+    def _pause(self, allocation: Allocation, reason: str) -> None:
+        self._backoffs.pause(allocation.pool, allocation.account, self._clock(), reason)
 
     def _is_there(self, name: str) -> bool:
         load = self._workers.leases().get(name)
@@ -377,15 +392,16 @@ class WorkerProvisioner:
         return any(
             loads[name].ready
             for name, lease in self._leases.items()
-            if lease.record.pool == pool and name in loads
+            if lease.allocation.pool == pool and name in loads
         )
 
     def _report_ready_processors(self) -> None:
         loads = self._workers.leases()
         ready: dict[str, int] = {}
         for name, lease in self._leases.items():
-            if not is_shared(lease.record.pool) and name in loads:
-                ready[lease.record.pool] = ready.get(lease.record.pool, 0) + loads[name].ready
+            pool = lease.allocation.pool
+            if not is_shared(pool) and name in loads:
+                ready[pool] = ready.get(pool, 0) + loads[name].ready
         for pool in sorted(self._reported.keys() | ready.keys()):
             count = ready.get(pool, 0)
             if self._reported.get(pool, 0) != count:
@@ -395,19 +411,21 @@ class WorkerProvisioner:
     async def _keep_processors(self) -> None:
         """Have the site reserve processors for leases that begin later, if the site can."""
         coming = [
-            lease.record
+            lease.allocation
             for lease in self._leases.values()
-            if lease.record.start is not None and lease.held is None and not lease.leaving
+            if lease.allocation.start is not None
+            and lease.held is None
+            and not lease.allocation.leaving
         ]
-        if {record.name for record in coming} == self._kept.keys():
+        if {allocation.name for allocation in coming} == self._kept.keys():
             return
         site = self._sites("")
         try:
-            lead = await site.reserve([self._pilot(record) for record in coming])
+            lead = await site.reserve([a.seen_from(self._clock()) for a in coming])
         except SiteError as error:
             self._notify(f"nothing is kept for agreements to come: {error}")
             lead = math.inf  # asked for at once, and it waits its turn
-        self._kept = dict.fromkeys((record.name for record in coming), lead)
+        self._kept = dict.fromkeys((allocation.name for allocation in coming), lead)
 
     # One lease.
 
@@ -416,114 +434,94 @@ class WorkerProvisioner:
         self._fault = error
         self._review_due.set()
 
-    async def _run_lease(self, lease: ActiveLease) -> None:
+    async def _run_lease(self, lease: AllocationKeeper) -> None:
         """Carry one lease from opening to end: wait, request, hold, release."""
-        record = lease.record
+        self._review_due.set()
         try:
-            await self._wait_for_start(lease)
-            if lease.leaving:
-                self._end(lease, "ended", "")
-                return
-            async with TaskSupervisor() as tasks:
-                # It may wait in a queue for days, and not be wanted any more.
-                asking = tasks.start(self._ask(lease))
-                leaving = tasks.start(self._until_leaving(lease))
-                await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            # Granted just before it was cancelled, it counts: _keep() releases its processors.
-            if asking.cancelled():
-                self._end(lease, "ended", "")
-                return
-            lease.held = asking.result()
-            with contextlib.suppress(ServiceError):  # then the next life takes it for waiting
-                await self._journal.durable()
+            await lease.run()
         except (BursarError, OSError) as error:
-            self._notify(f"{record.name}: {error}")
-            self._pause(record, str(error))
-            # A policy asks again after a passing failure, not for the same after a refusal.
-            is_passing = isinstance(error, OSError) or error.transient
-            self._end(lease, "unreachable" if is_passing else "refused", str(error))
-            return
-        await self._keep(lease)
+            self._notify(f"{lease.name}: {error}")
+            if lease.allocation.ready is None:  # nothing was given; otherwise it is over anyway
+                self._pause(lease.allocation, str(error))
+        if lease.allocation.lost is not None:
+            self._notify(f"{lease.name}: {lease.allocation.reason}")
+        self._end(lease)
 
-    async def _keep(self, lease: ActiveLease) -> None:
-        """Hold a lease's processors until these are lost or the lease is to end."""
-        assert lease.held is not None
-        name = lease.record.name
-        self._review_due.set()
-        async with TaskSupervisor() as tasks:
-            lost = tasks.start(lease.held.lost())
-            lost.add_done_callback(lambda _: lease.changed.set())
-            while not lost.done():
-                if lease.stopped or (lease.leaving and self._is_empty(lease)):
-                    break
-                lease.changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._left(lease)):
-                        await lease.changed.wait()
-                if self._clock() >= lease.record.ends and not lease.stopped:
-                    self._close(CloseLease(name=name, reason="its time is over", at_once=True))
-            loss, reason = lost.result() if lost.done() else ("ended", "")
-        # Before the release: no worker may be given a task on processors that go back.
-        self._workers.revoke(name)
-        try:
-            await lease.held.release()
-        except (SiteError, OSError) as error:
-            self._notify(f"{name}: {error}")
-        if loss == "lost":
-            self._notify(f"{name}: {reason}")
-        self._end(lease, loss, reason)
-
-    def _is_empty(self, lease: ActiveLease) -> bool:
-        """Whether a lease has no worker, and none that may come back with tasks is awaited."""
-        load = self._workers.leases().get(lease.record.name)
-        if load is not None and load.ready:
-            lease.expected = None
-            return False
-        return lease.expected is None or self._clock() >= lease.expected
-
-    def _end(self, lease: ActiveLease, loss: AllocationLoss, reason: str) -> None:
-        """Remove a lease that has ended, and kill the record."""
-        self._leases.pop(lease.record.name, None)
-        self._workers.revoke(lease.record.name)
-        self._rules.pilot_ended(lease.record.name, self._clock(), loss, reason)
-        self._journal.kill(lease.position)  # if that is lost, its workers will not be there
+    def _end(self, lease: AllocationKeeper) -> None:
+        """Remove a lease that is over, and kill the record."""
+        a, now = lease.allocation, self._clock()
+        self._leases.pop(a.name, None)
+        self._workers.revoke(a.name)
+        self._rules.pilot_ended(a.name, now, a.loss or "ended", a.reason)
+        # If that is lost, its workers will not be there after a restart.
+        self._journal.kill(self._positions.pop(a.name))
+        lease.life.settle(now)  # billing charges for what was used
         self._review_due.set()
 
-    async def _ask(self, lease: ActiveLease) -> HeldProcessors:
-        record = lease.record
-        return await self._sites(record.account).acquire(
-            self._pilot(record),
-            self._endpoint(record),
+    # As the holder of allocations; see AllocationHolder.
+
+    def now(self) -> float:
+        """Return the present time, seconds since the epoch."""
+        return self._clock()
+
+    def present(self, keeper: AllocationKeeper) -> int:
+        """Return the processors of a lease's connected workers."""
+        load = self._workers.leases().get(keeper.name)
+        if load is None or not load.ready:
+            return 0
+        keeper.life.returned()
+        return load.ready
+
+    async def acquire(self, keeper: AllocationKeeper) -> HeldProcessors:
+        """Ask the site for the processors of a lease."""
+        allocation = keeper.allocation
+        return await self._sites(allocation.account).acquire(
+            allocation.seen_from(self._clock()),
+            self._endpoint(allocation),
             rigid=True,
-            begin=lambda processors=None, seconds=None: self._begin(lease, processors, seconds),
+            begin=partial(self._on_granted, keeper),
             on_event=self._notify,
         )
 
-    def _begin(self, lease: ActiveLease, processors: int | None, seconds: float | None) -> None:
-        """Note that the site has granted processors, how many, and for how many seconds."""
-        now = self._clock()
-        before = lease.record
-        record = msgspec.structs.replace(before, began=now)
-        if processors is not None and processors != before.processors:
-            record = msgspec.structs.replace(record, processors=processors)
-            self._endpoint(record)  # so many are let in
-        if is_shared(before.pool) and before.until is not None:
-            # It may have waited in a queue for longer than it is: its time begins now.
-            least = before.until - before.asked if seconds is None else seconds
-            record = msgspec.structs.replace(record, until=now + least)
-        position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=True)
-        self._journal.kill(lease.position)
-        lease.record, lease.position = record, position
-        self._rules.began(record.name, now)
-        lease.changed.set()
+    async def begun(self, keeper: AllocationKeeper) -> None:
+        """Wait until it is on disk that the workers of a lease were started."""
+        with contextlib.suppress(ServiceError):  # then the next life takes it for waiting
+            await self._journal.durable()
         self._review_due.set()
 
-    def _endpoint(self, record: LeaseRecord) -> Endpoint:
+    async def expired(self, keeper: AllocationKeeper) -> None:
+        """Stop the tasks of a lease whose time is over."""
+        reason = "its time is over"
+        self._close(AllocationRelease(name=keeper.name, reason=reason, at_once=True))
+
+    def dismiss(self, keeper: AllocationKeeper) -> None:
+        """Keep tasks from workers whose processors are about to go back."""
+        self._workers.revoke(keeper.name)
+
+    def _on_granted(
+        self, lease: AllocationKeeper, processors: int | None = None, seconds: float | None = None
+    ) -> None:
+        """Note that the site has granted processors, how many, and for how many seconds."""
+        now, before = self._clock(), lease.allocation.processors
+        # A job may have waited in a queue for longer than it is: its time begins now.
+        if not lease.life.grant(now, processors, seconds, may_be_longer=True):
+            return
+        allocation = lease.allocation
+        if allocation.processors != before:
+            self._endpoint(allocation)  # so many are let in
+        position = self._journal.append(LEASE, _recorded(allocation), essential=True)
+        self._journal.kill(self._positions[allocation.name])
+        self._positions[allocation.name] = position
+        self._rules.began(allocation.name, now)
+        lease.wake()
+        self._review_due.set()
+
+    def _endpoint(self, allocation: Allocation) -> Endpoint:
         token = self._workers.expect(
-            record.name,
-            pool=record.pool,
-            site=self._sites(record.account).facts.name,
-            processors=record.processors,
+            allocation.name,
+            pool=allocation.pool,
+            site=allocation.site,
+            processors=allocation.processors,
         )
         return Endpoint(
             address=self._settings.address,
@@ -532,53 +530,48 @@ class WorkerProvisioner:
             admission=self._workers,
         )
 
-    def _pilot(self, record: LeaseRecord) -> Allocation:
-        return record.pilot(self._sites(record.account).facts.name, self._clock())
 
-    async def _wait_for_start(self, lease: ActiveLease) -> None:
-        start = lease.record.start
-        if start is None:
-            return
-        due = start - self._kept.get(lease.record.name, 0.0)
-        while not lease.leaving and self._clock() < due:
-            lease.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(due - self._clock()):
-                    await lease.changed.wait()
-
-    async def _until_leaving(self, lease: ActiveLease) -> None:
-        while not lease.leaving:
-            lease.changed.clear()
-            await lease.changed.wait()
-
-    def _left(self, lease: ActiveLease) -> float | None:
-        """Return the seconds until a lease is due for a change by time alone; None: never."""
-        moments = [] if lease.stopped else [lease.record.ends]
-        if lease.leaving and lease.expected is not None:
-            moments.append(lease.expected)
-        seconds = min(moments, default=math.inf) - self._clock()
-        return None if math.isinf(seconds) else max(0.0, seconds)
-
-
-def _seen(lease: ActiveLease, load: AllocationLoad | None, now: float) -> LeaseView:
-    record = lease.record
-    ready, busy, idle_since = 0, 0, None
+def _seen(lease: AllocationKeeper, load: AllocationLoad | None, now: float) -> Allocation:
+    """Return an allocation with the load of its workers, as policies see it."""
     if load is not None and load.ready:
-        lease.expected = None
-        ready, busy, idle_since = load.ready, load.busy, load.idle_since
-    elif lease.expected is not None and now < lease.expected:
+        lease.life.returned()
+    elif lease.life.is_awaited(now):
         # Its worker may come back with tasks: taken to be idle, the lease would be released.
-        busy = record.processors
-    return LeaseView(
-        name=record.name,
-        pool=record.pool,
-        processors=record.processors,
-        asked=record.asked,
-        began=record.began,
-        until=record.end,
-        ready=ready,
-        busy=busy,
-        idle_since=idle_since,
-        leaving=lease.leaving,
-        stopped=lease.stopped,
+        load = AllocationLoad(busy=lease.allocation.processors)
+    else:
+        load = NO_LOAD
+    return replace(lease.allocation, load=load)
+
+
+def _recorded(allocation: Allocation) -> bytes:
+    """Return the journal's record of an allocation: what is needed to adopt it after a restart."""
+    a = allocation
+    until = a.asked + a.duration if math.isinf(a.until) else a.until
+    values = {
+        "name": a.name,
+        "pool": a.pool,
+        "processors": a.processors,
+        "asked": a.asked,
+        "account": a.account or None,
+        "start": a.start,
+        "until": None if math.isinf(until) else until,
+        "began": a.granted,
+    }
+    return msgspec.msgpack.encode(
+        {key: value for key, value in values.items() if value is not None}
+    )
+
+
+def _restored(payload: bytes) -> Allocation:
+    """Return the allocation of a record, without a site."""
+    known = msgspec.msgpack.decode(payload)
+    granted, until = known.pop("began", None), known.pop("until", math.inf)
+    # The time of shared processors counts from the grant, that of an agreement's ends with it.
+    shared = is_shared(known["pool"])
+    return Allocation(
+        **known,
+        duration=until - known["asked"] if shared else math.inf,
+        until=math.inf if shared and granted is None else until,
+        granted=granted,
+        paid_from=granted,
     )
