@@ -11,7 +11,7 @@ import bursar
 import bursar.api.running
 import bursar.api.simulating
 import bursar.cli.main
-import bursar.report.report_content
+import bursar.report.run_report
 import bursar.runs.executor_engine
 import bursar.runs.run_reports
 import bursar.service.execution_service

@@ -17,7 +17,7 @@ from bursar.model.task import Outcome, Status
 from bursar.planning.trade_off_solver import plan_option
 from bursar.report.bill import make_bill
 from bursar.report.plan_table import plan_to_dict
-from bursar.report.report_content import ReportContent
+from bursar.report.run_report import ReportContent
 
 BEGIN = 1_700_000_000.0
 """Of the run, seconds since the epoch."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.report.report_content import ReportContent, write_report
+from bursar.report.run_report import ReportContent, write_report
 
 Browse = Callable[..., str]
 SIZES = (100, 1000, 8000)

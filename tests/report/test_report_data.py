@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.report.report_content import (
-    MOST_FAILURES,
-    ReportContent,
-    RunClock,
-    render,
-    write_report,
-)
+from bursar.report.run_report import MOST_FAILURES, ReportContent, RunClock, render, write_report
 
 MakeUp = Callable[..., ReportContent]
 

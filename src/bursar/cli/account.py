@@ -65,7 +65,7 @@ def buy(
     from bursar.cli.output import all_keys, print_json, print_note
     from bursar.formats.units import parse_amount, parse_duration
     from bursar.model.money import format_amount, to_micros
-    from bursar.remote.purchase import purchase
+    from bursar.remote.async_client import purchase
     from bursar.report.formatting import span
 
     seconds = _parsed(parse_duration, time, "--for")

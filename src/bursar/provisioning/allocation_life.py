@@ -20,7 +20,7 @@ does it, and reports what came of it. An event that comes too late, or twice, ch
 
 An allocation whose request was refused is over: a new try is a new allocation with a name of its
 own, since names are keys of journals and of schedulers' jobs. When a new try is due is decided
-by whoever asks (:mod:`bursar.provisioning.site_health` for pools,
+by whoever asks (:mod:`bursar.provisioning.pool_memory` for pools,
 :mod:`bursar.service.provisioner.pool_backoffs` for services). Workers that come and go change the
 load of an allocation and not its state: it is lost when the site says so.
 """

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import wraps
@@ -11,14 +12,24 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from bursar.model.errors import SiteError
+from bursar.market.agreement import DealTemplate
+from bursar.market.trade_messages import (
+    Accept,
+    AnyMessage,
+    Confirm,
+    PriceQuote,
+    Reject,
+    RequestQuote,
+)
+from bursar.model.errors import InputError, SiteError
+from bursar.model.money import Micros, format_amount
 from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.calls import PAGE
 from bursar.remote.connection import PATIENCE, TIMEOUT, Entropy, Notice, ServiceConnection
 from bursar.remote.http_transport import HttpTransport
-from bursar.remote.messages import Stream
+from bursar.remote.messages import AgreementInfo, Stream
 from bursar.remote.problems import ServiceUnreachable
 from bursar.remote.result_streams import AGAIN, EventStreamDecoder, Until, follow_results
 from bursar.remote.submission import split_submission
@@ -26,6 +37,7 @@ from bursar.remote.submission import split_submission
 if TYPE_CHECKING:
     from bursar.remote.sealed_tasks import InstanceSealer
     from bursar.sealing.sealer import TaskSealer
+
 
 FORGET_AFTER = 1.0
 """Seconds, at least, between two times that results are acknowledged."""
@@ -468,3 +480,52 @@ class AsyncSession:
     read = _of_instance(AsyncServiceClient.read)
     output = _of_instance(AsyncServiceClient.output)
     save_output = _of_instance(AsyncServiceClient.save_output)
+
+
+# Buys processors of a service at the posted price.
+
+
+async def purchase(
+    client: AsyncServiceClient, processors: int, seconds: float, most: Micros | None = None
+) -> AgreementInfo:
+    """
+    Buy processors from now on, or from the time when enough are free.
+
+    Parameters
+    ----------
+    seconds
+        Duration in seconds.
+    most
+        Greatest total price in micro-units; None: no limit.
+
+    Raises
+    ------
+    InputError
+        When they are dearer, or are not for sale.
+    """
+    site = await client.site()
+    about: dict[str, Any] = {
+        "deal": secrets.token_hex(16),
+        "sender": (await client.account()).user,
+        "to": site.name,
+    }
+    template = DealTemplate(processors=processors, seconds=seconds, currency=site.currency)
+    quote = _only(await client.trade(RequestQuote(**about, number=1, template=template)))
+    if not isinstance(quote, PriceQuote):
+        raise InputError(_refusal(quote), where=site.name)
+    # A quote that is not accepted expires and costs nothing.
+    if most is not None and quote.terms.amount > most:
+        price = format_amount(quote.terms.amount, site.currency)
+        raise InputError(f"they cost {price}, more than may be spent", where=site.name)
+    answer = _only(await client.trade(Accept(**about, number=2, of=quote.number)))
+    if not isinstance(answer, Confirm):
+        raise InputError(_refusal(answer), where=site.name)
+    return await client.agreement(answer.agreement.id)
+
+
+def _only(answers: list[AnyMessage]) -> AnyMessage | None:
+    return answers[0] if len(answers) == 1 else None
+
+
+def _refusal(answer: AnyMessage | None) -> str:
+    return answer.reason if isinstance(answer, Reject) else "they are not for sale"

@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.atomic_file import write_atomically
-from bursar.report.report_content import ReportContent, write_report
-from bursar.report.result_files import write_results
+from bursar.report.run_report import ReportContent, write_report, write_results
 from bursar.runs.logs import log_files
 from bursar.runs.run_record import RunRecord, bill_of, summarise
 
