@@ -118,21 +118,8 @@ class RecordTable:
                     where=name,
                 )
         self._disk.prepare()
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         with self._translated():
-            vfs = self._disk.vfs or None
-            db = self._db = apsw.Connection(self._disk.database, flags=flags, vfs=vfs)
-            # Until all is verified: a damaged database is left as it was found.
-            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            # No other process reads the database, so that the index of the log can be kept in
-            # memory; the simulated disk shares no memory either.
-            self._pragma("locking_mode=EXCLUSIVE")
-            # What a damaged file holds is looked at before it is believed.
-            for pragma in ("cell_size_check=1", "trusted_schema=0", "temp_store=MEMORY"):
-                self._pragma(pragma)
-            self._pragma("synchronous=FULL")
-            # The log is merged by us, since SQLite would not tell of errors.
-            db.wal_autocheckpoint(0)
+            self._connect()
             # A process that was killed while it made the database has left one page at the most.
             tables = self._value("SELECT count(*) FROM sqlite_master")
             if not tables and self._pragma("page_count") <= 1 and not self._disk.noted():
@@ -141,21 +128,23 @@ class RecordTable:
                 raise InputError("is another program's database, or damaged", where=DATABASE)
             elif (found := self._pragma("user_version")) != FORMAT:
                 raise InputError(f"is of format {found}, expected {FORMAT}", where=DATABASE)
-            elif self._pragma("journal_mode") != "wal":
-                raise _damage("it has no write-ahead log")
             # The first line of several: one is enough to refuse.
             if (said := self._pragma("quick_check(1)")) != "ok":
                 raise _damage(str(said).splitlines()[-1])
-            rows = list(db.execute("SELECT number, total FROM commits"))
+            rows = list(self._db.execute("SELECT number, total FROM commits"))
             if len(rows) != 1:
                 raise _damage("its last transaction is not noted")
             self._number, self._total = rows[0]
             self.last = self._value("SELECT coalesce(max(position), 0) FROM records")
             self.size = _PAGE * self._pragma("page_count")
-            self._rows = db.execute(
+            repaired = self._check_head()
+            # Already so, but where a process was killed twice while it made the database: SQLite
+            # uses a log that it finds, although the file does not say yet that it has one.
+            self._pragma("journal_mode=WAL")
+            self._rows = self._db.execute(
                 'SELECT position, kind, "check", payload FROM records ORDER BY position'
             )
-        return self._check_head()
+        return repaired
 
     def read_on(self) -> list[tuple[int, int, bytes]]:
         """
@@ -264,6 +253,22 @@ class RecordTable:
             self._db.close(True)
         except apsw.Error as error:  # the log stays: what is in there was synced before
             log.error("%s: %s", self._disk.database, error)
+
+    def _connect(self) -> None:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        vfs = self._disk.vfs or None
+        db = self._db = apsw.Connection(self._disk.database, flags=flags, vfs=vfs)
+        # Until all is verified: a damaged database is left as it was found.
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        # No other process reads the database, so that the index of the log can be kept in memory;
+        # the simulated disk shares no memory either.
+        self._pragma("locking_mode=EXCLUSIVE")
+        # What a damaged file holds is looked at before it is believed.
+        for pragma in ("cell_size_check=1", "trusted_schema=0", "temp_store=MEMORY"):
+            self._pragma(pragma)
+        self._pragma("synchronous=FULL")
+        # The log is merged by us, since SQLite would not tell of errors.
+        db.wal_autocheckpoint(0)
 
     def _make(self) -> None:
         for pragma in (f"page_size={_PAGE}", "auto_vacuum=INCREMENTAL", "journal_mode=WAL"):
