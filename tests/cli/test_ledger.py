@@ -1,5 +1,6 @@
 """The book of many users by the command: what it says, what it moves, what it refuses."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -21,6 +22,8 @@ from bursar.market.ledger import Ledger
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.money import MICROS
 from bursar.runs.folder import RunFolder
+from bursar.service.billing.service_ledger import ServiceLedger
+from bursar.store import RealDisk, RecordStore
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "ledger.md"
 CAMPAIGN = """\
@@ -82,6 +85,45 @@ def desk(tmp_path: Path) -> Desk:
     desk.says("open", "uni", "--kind", "provider")
     desk.says("grant", "ann", "100")
     return desk
+
+
+async def keep_accounts(folder: Path) -> None:
+    """Leave a service's folder behind in which ann has paid 3 SU, and 1 SU is held for ben."""
+    disk = RealDisk(folder / "journal")
+    store = RecordStore(disk, reserve=0)
+    ledger = ServiceLedger(store, "uni", "SU", lambda user: 5 * MICROS)
+    await store.open()
+    ledger.open()
+    ledger.hold("ann", "a", 4 * MICROS, 1.0)
+    ledger.settle("a", 3 * MICROS, 2.0)
+    ledger.hold("ben", "b", MICROS, 3.0)
+    await store.close()
+    disk.close()
+
+
+def test_the_accounts_of_a_stopped_service_are_read_as_a_book(tmp_path: Path) -> None:
+    """Shown and verified; only the service writes them."""
+    desk = Desk(tmp_path)
+    desk.book = tmp_path / "state"
+    asyncio.run(keep_accounts(desk.book))
+    before = sorted(path.name for path in (desk.book / "journal").iterdir())
+
+    verified = desk.json("verify")
+    assert (verified["rows"], verified["faults"]) == (6, [])
+    accounts = {one["name"]: one for one in desk.json("accounts")["accounts"]}
+    assert accounts["ann"]["balance_micros"] == 2 * MICROS
+    assert accounts["ben"]["held_micros"] == MICROS
+    assert desk.json("invoice", "uni (owner)", "ann")["total_micros"] == 3 * MICROS
+    assert desk.json("statement", "ann")["closing_micros"] == 2 * MICROS
+    assert len(desk.json("rows", "--account", "ben")["rows"]) == 2
+    assert desk.json("verify")["head"] == verified["head"]
+    assert sorted(path.name for path in (desk.book / "journal").iterdir()) == before
+    with pytest.raises(InputError, match="is a folder, expected the file of a book"):
+        desk.says("grant", "ann", "5")
+
+    desk.book = tmp_path
+    with pytest.raises(InputError, match="is the folder of no service"):
+        desk.says("verify")
 
 
 @pytest.fixture(scope="module")

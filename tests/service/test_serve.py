@@ -17,11 +17,12 @@ from tests.service.service_process import PATIENCE, Served, is_alive, served
 from bursar.dispatch.orphans import workers_of
 from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Accept, Confirm, RequestQuote
-from bursar.model.errors import SiteError
+from bursar.model.errors import InputError, SiteError
 from bursar.model.pricing import Pricing
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
+from bursar.service.billing.service_ledger import read_service_accounts
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -125,6 +126,14 @@ def test_what_is_bought_is_delivered_and_paid(tmp_path: Path) -> None:
         assert 0 < ended.charged <= 2e6 * (ended.ended - ended.begun)
         assert (account.held, account.spent >= ended.charged) == (0, True)
         assert {r.state for r in client.results(shared)} == {"succeeded"}
+        with pytest.raises(InputError, match="is in use by process"):
+            read_service_accounts(service.folder)
+        service.end()
+
+        # Shared processors are posted about once an hour, an agreement when it ends.
+        accounts = read_service_accounts(service.folder).accounts
+        paid = [row.amount for row in accounts.rows if row.kind == "settle"]
+        assert paid == [ended.charged] == [accounts.balance("provider:here (owner)")]
 
 
 @pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])

@@ -13,9 +13,11 @@ from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
 from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bursar.formats.units import Period
     from bursar.market.account_records import SpendingQuota
-    from bursar.market.book import Book
+    from bursar.market.book import Book, BookState
     from bursar.model.money import Micros, Payer, Refusal, Transfer
     from bursar.runs.run_record import RunRecord
 
@@ -85,10 +87,9 @@ def register(app: typer.Typer) -> None:
 def list_accounts(book: BookFile = BOOK, as_json: AsJson = False) -> None:
     """List the accounts with their balances."""
     from bursar.cli.output import print_json
-    from bursar.market.book import read_book
     from bursar.report.statements import accounts_to_dict, print_accounts
 
-    accounts = read_book(book).accounts
+    accounts = _read(book).accounts
     if as_json:
         print_json(accounts_to_dict(accounts, time.time()))
     else:
@@ -311,12 +312,11 @@ def show_statement(
 ) -> None:
     """Show an account's statement."""
     from bursar.cli.output import print_json
-    from bursar.market.book import read_book
     from bursar.market.statements import make_statement
     from bursar.report.statements import print_statement, statement_to_dict
 
     within = _period(period)
-    statement = make_statement(read_book(book).accounts, name, *within)
+    statement = make_statement(_read(book).accounts, name, *within)
     if as_json:
         print_json(statement_to_dict(statement))
     else:
@@ -332,12 +332,11 @@ def show_invoice(
 ) -> None:
     """Show what a provider charged a user."""
     from bursar.cli.output import print_json
-    from bursar.market.book import read_book
     from bursar.market.statements import make_invoice
     from bursar.report.statements import invoice_to_dict, print_invoice
 
     within = _period(period)
-    state = read_book(book)
+    state = _read(book)
     invoice = make_invoice(state.accounts, provider, user, *within, usage=state.usage)
     if as_json:
         print_json(invoice_to_dict(invoice))
@@ -359,10 +358,9 @@ def list_rows(
     as_json: AsJson = False,
 ) -> None:
     """List the ledger's rows, the oldest first."""
-    from bursar.market.book import read_book
 
     begin, end = _period(period)
-    accounts = read_book(book).accounts
+    accounts = _read(book).accounts
     rows = [row for row in accounts.rows if begin <= row.time < end]
     if account is not None:
         found = accounts.known(account).id
@@ -378,10 +376,9 @@ def list_rows(
 def verify_book(book: BookFile = BOOK, as_json: AsJson = False) -> None:
     """Check that balances sum to zero and follow from the rows, and that no row was changed."""
     from bursar.cli.output import print_json
-    from bursar.market.book import read_book
     from bursar.model.errors import BursarError
 
-    state = read_book(book)  # holds every row against the chain and against those before it
+    state = _read(book)  # holds every row against the chain and against those before it
     faults = state.accounts.faults()
     if as_json:
         print_json({"rows": len(state.accounts), "head": state.head, "faults": faults})
@@ -479,6 +476,17 @@ def _period(text: str | None) -> tuple[float, float]:
         return -math.inf, math.inf
     period: Period = parse_period(text)
     return period.begin, period.end
+
+
+def _read(book: "Path") -> "BookState":
+    """Read a book, or the accounts of the service in a folder."""
+    from bursar.market.book import read_book
+
+    if not book.is_dir():
+        return read_book(book)
+    from bursar.service.billing.service_ledger import read_service_accounts
+
+    return read_service_accounts(book)
 
 
 def _fresh() -> str:

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from bursar.market.usage import SignedRecord
 
 BookFile = Annotated[
-    Path, typer.Option("--book", metavar="FILE", envvar="BURSAR_BOOK", help="File of the book.")
+    Path,
+    typer.Option(
+        "--book",
+        metavar="FILE",
+        envvar="BURSAR_BOOK",
+        help="File of the book; to read only, also the folder of a service that is stopped.",
+    ),
 ]
 BOOK = Path("bursar.book")
 KeyFile = Annotated[

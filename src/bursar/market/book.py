@@ -22,7 +22,7 @@ import msgspec
 from bursar.locking import LockHeldElsewhere, take_lock
 from bursar.market.account_records import LedgerAccount, Per, SpendingQuota
 from bursar.market.accounts import Accounts
-from bursar.market.ledger import first_link, next_link
+from bursar.market.ledger import first_link, next_link, read_chained
 from bursar.market.usage import UsageRecord
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal, Transfer, check_currency
@@ -123,6 +123,12 @@ class Book(Accounts):
                 raise InputError(str(error), where=str(path)) from None
         elif not path.exists():
             raise _none_at(path)
+        if path.is_dir():
+            raise InputError(
+                "is a folder, expected the file of a book",
+                where=str(path),
+                hint="the accounts in a service's folder are written by the service alone",
+            )
         self._path = path
         self._head = b""
         self._written = 0
@@ -319,13 +325,12 @@ def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
     currency: str = found[0]
     query = 'SELECT name, kind, "group", quota, per FROM accounts ORDER BY number'
     opened = [_account(*columns) for columns in db.execute(query)]
-    rows, head = [], first_link(FORMAT, currency)
-    for *columns, chain in db.execute("SELECT * FROM rows ORDER BY number"):
-        row = Transfer(*columns)
-        head = next_link(head, row)
-        if chain != head:
-            raise InputError("was changed, or one before it is missing", where=_where(path, row))
-        rows.append(row)
+    stored = db.execute("SELECT * FROM rows ORDER BY number")
+    chained = ((Transfer(*columns), chain) for *columns, chain in stored)
+    try:
+        rows, head = read_chained(chained, first_link(FORMAT, currency))
+    except InputError as error:
+        raise error.within(str(path)) from None
     decode = msgspec.msgpack.Decoder(UsageRecord).decode
     blobs = db.execute("SELECT record FROM usage ORDER BY agreement, job")
     return currency, opened, rows, [decode(blob) for (blob,) in blobs], head
@@ -349,10 +354,6 @@ def _columns(account: LedgerAccount) -> tuple[str, str, str, int | None, str | N
 
 def _none_at(path: Path) -> InputError:
     return InputError("there is no book", where=str(path))
-
-
-def _where(path: Path, row: Transfer) -> str:
-    return f"{path}: row {row.number}"
 
 
 def _take_lock(path: Path, wait: float) -> int:

@@ -372,11 +372,11 @@ class Ledger:
         """Return why an agreement does not allow a movement that names it; empty: it does."""
         if kind == "hold":
             if source != found.payer:
-                return f"{agreement} is not an agreement of {_bare(source)}"
+                return f"{agreement} is not an agreement of {bare_name(source)}"
         elif kind == "settle":
             # One agreement is with one provider: a statement names the other party by it.
             if found.payee and found.payee != target:
-                return f"{agreement} is an agreement with {_bare(found.payee)}"
+                return f"{agreement} is an agreement with {bare_name(found.payee)}"
         elif kind == "refund":
             left = found.paid - found.refunded
             if amount > left:
@@ -478,6 +478,33 @@ def next_link(head: bytes, row: Transfer) -> bytes:
     return sha256(head + msgspec.msgpack.encode(row)).digest()
 
 
+def read_chained(
+    stored: Iterable[tuple[Transfer, bytes]], head: bytes
+) -> tuple[list[Transfer], bytes]:
+    """
+    Verify stored rows against their hashes, and return the rows and the last hash.
+
+    Parameters
+    ----------
+    stored
+        Each row with the hash that was stored beside it, in the order made.
+    head
+        Hash in front of the first row.
+
+    Raises
+    ------
+    InputError
+        When a row was changed, left out or moved.
+    """
+    rows = []
+    for row, chain in stored:
+        head = next_link(head, row)
+        if chain != head:
+            raise InputError("was changed, or one before it is missing", where=f"row {row.number}")
+        rows.append(row)
+    return rows, head
+
+
 def _belongs(row: Transfer, found: AgreementBalance | None) -> bool:
     """
     Return whether a row moves money between the accounts of the agreement that it names.
@@ -499,7 +526,7 @@ def _belongs(row: Transfer, found: AgreementBalance | None) -> bool:
     return row.kind == "refund" and row.source == found.payee and row.target == found.payer
 
 
-def _bare(account: str) -> str:
+def bare_name(account: str) -> str:
     """Return an account's name without the prefix of the account's kind."""
     return account.partition(":")[2] or account
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from bursar.market.account_records import AgreementBalance
 from bursar.market.accounts import Accounts
+from bursar.market.ledger import bare_name
 from bursar.market.usage import UsageRecord
 from bursar.model.money import Micros, Transfer
 
@@ -376,14 +377,9 @@ def _effects(row: Transfer, account: str, owner: str | None) -> Iterator[tuple[s
         return
     source = f"user:{owner}" if row.kind == "settle" else row.source
     if account == source:
-        yield _bare(row.target), -row.amount
+        yield bare_name(row.target), -row.amount
     elif account == row.target:
-        yield _bare(source), row.amount
-
-
-def _bare(account: str) -> str:
-    """Return an account's name without the prefix of the account's kind."""
-    return account.partition(":")[2] or account
+        yield bare_name(source), row.amount
 
 
 def _sums(pairs: Iterable[tuple[_K, Micros]]) -> dict[_K, Micros]:

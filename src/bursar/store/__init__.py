@@ -6,11 +6,18 @@ The store: records that are durable together, on SQLite, and restored after any 
 same code.
 """
 
-from bursar.store.disk import Disk, DiskBroken, DiskFull, RealDisk
-from bursar.store.record_store import ASK_AGAIN, Position, RecordOwner, RecordStore
+from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull, RealDisk
+from bursar.store.record_store import (
+    ASK_AGAIN,
+    Position,
+    RecordOwner,
+    RecordStore,
+    read_records,
+)
 
 __all__ = [
     "ASK_AGAIN",
+    "DATABASE",
     "Disk",
     "DiskBroken",
     "DiskFull",
@@ -18,4 +25,5 @@ __all__ = [
     "RealDisk",
     "RecordOwner",
     "RecordStore",
+    "read_records",
 ]

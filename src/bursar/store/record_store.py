@@ -1,12 +1,13 @@
 """Records that are durable together, with one sync for all that wait."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from bursar.model.errors import InputError
-from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull
+from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull, RealDisk
 from bursar.store.record_table import RecordTable
 from bursar.supervisor import TaskSupervisor
 
@@ -28,6 +29,45 @@ _PENDING = 4 * MEBIBYTE
 """Bytes of records above which they are written although nobody waits."""
 
 NO_ROOM = "the service's disk is full: nothing new is taken"
+
+
+def read_records(folder: Path, kinds: Collection[int]) -> list[tuple[int, bytes]]:
+    """
+    Read the living records of some kinds from the store of a program that is not running.
+
+    Parameters
+    ----------
+    folder
+        Folder of the store, in which there is a database.
+
+    Returns
+    -------
+    list
+        Kind and payload of each record, verified, in the order appended.
+
+    Raises
+    ------
+    InputError
+        When the store is in use or damaged.
+    """
+    disk = RealDisk(folder)
+    table = RecordTable(disk, 16 * MEBIBYTE)
+    found: list[tuple[int, bytes]] = []
+    try:
+        try:
+            table.open()
+            # All records are read, so that lost ones show, too.
+            while some := table.read_on():
+                found += [(kind, payload) for _, kind, payload in some if kind in kinds]
+        finally:
+            table.close()
+    except InputError as error:
+        raise error.within(str(folder)) from None
+    except (DiskFull, DiskBroken) as error:
+        raise InputError(f"cannot be read: {error}", where=str(folder)) from None
+    finally:
+        disk.close()
+    return found
 
 
 class RecordOwner(Protocol):

@@ -3,17 +3,20 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.service.billing.billing_rig import MICROS, SITE, Shop
 
 from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Reject, RequestQuote
 from bursar.market.usage import check_chain
+from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.service.billing.negotiations import LONGEST, MOST
+from bursar.service.billing.service_ledger import ROW
 from bursar.service.config import MarketSettings, UserSettings
 from bursar.service.interfaces import ServiceError, WorkerDemand
 
@@ -415,6 +418,44 @@ def test_a_price_holds_until_the_file_asks_for_another() -> None:
     assert asked() == old.unit_price
     crash_into(new)
     assert asked() == 0.75
+
+
+def test_accounts_stay_in_their_currency() -> None:
+    """Amounts in SU do not become amounts in EUR because the configuration was changed."""
+    shop = Shop()
+    shop.bought("alice")
+    shop.journal.commit()
+    shop.configure(replace(SITE, currency="EUR"))
+    with pytest.raises(InputError, match="the accounts are in SU, the site's prices in EUR"):
+        shop.crash()
+    shop.configure(SITE)
+    shop.crash()
+    assert shop.billing.faults() == []
+
+
+@pytest.mark.parametrize("how", ["lost", "changed", "swapped", "forged"])
+def test_rows_that_were_changed_below_the_service_are_found(how: str) -> None:
+    """Also a row that is possible in itself, with a checksum of the store that fits."""
+    shop = Shop()
+    for user in ("alice", "bob"):
+        shop.billing.accounts.deposit(user, api.Deposit(amount=5 * MICROS, key="1"))
+    shop.journal.commit()
+    records = shop.journal.durable_records
+    rows = [position for position, (kind, _) in sorted(records.items()) if kind == ROW]
+    position, other = rows[1], rows[2]
+    if how == "lost":
+        del records[rows[-2]]
+    elif how == "swapped":
+        records[position], records[other] = records[other], records[position]
+        row, chain, currency = msgspec.msgpack.decode(records[position][1])
+        records[position] = ROW, msgspec.msgpack.encode(({**row, "number": 2}, chain, currency))
+    else:
+        row, chain, currency = msgspec.msgpack.decode(records[position][1])
+        changed = {**row, "memo": "gift"} if how == "forged" else {**row, "amount": 1}
+        records[position] = ROW, msgspec.msgpack.encode((changed, chain, currency))
+
+    with pytest.raises(InputError, match=r"row [234]: was changed, or one before it is missing"):
+        shop.crash()
 
 
 def test_keys_of_deposits_are_each_users_own() -> None:

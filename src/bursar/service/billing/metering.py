@@ -16,7 +16,8 @@ USAGE, SEED = BILLING_KINDS[2], BILLING_KINDS[3]
 
 _SEED_SIZE = 32
 
-_RECORDS = msgspec.msgpack.Decoder(SignedRecord)
+decode_usage = msgspec.msgpack.Decoder(SignedRecord).decode
+"""Returns the signed record in a record of the store."""
 
 
 class UsageRecordLog:
@@ -50,7 +51,7 @@ class UsageRecordLog:
         if kind == SEED:
             self._seed = payload
         else:
-            self._note(_RECORDS.decode(payload))
+            self._note(decode_usage(payload))
 
     def open(self) -> None:
         """Take up the restored records: make the key if there is none, and sort the chains."""

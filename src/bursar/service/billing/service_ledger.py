@@ -1,18 +1,26 @@
-"""The users' accounts, kept row by row in the journal."""
+"""The users' accounts, kept row by row in the service's store, chained as those of a book."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import msgspec
 
 from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
+from bursar.market.book import BookState
+from bursar.market.ledger import bare_name, first_link, next_link, read_chained
+from bursar.model.errors import InputError
 from bursar.model.money import Micros, Refusal, Transfer, format_amount
+from bursar.service.billing.metering import USAGE, decode_usage
 from bursar.service.interfaces import BILLING_KINDS, ServiceError, ServiceJournal
-from bursar.store import Position
+from bursar.store import DATABASE, Position, read_records
 
 ROW = BILLING_KINDS[0]
 
-_ROWS = msgspec.msgpack.Decoder(Transfer)
+FORMAT = "service 1"
+"""Version of the rows and of their chain of hashes."""
+
+_STORED = msgspec.msgpack.Decoder(tuple[Transfer, bytes, str])
 
 
 class ServiceLedger:
@@ -42,8 +50,9 @@ class ServiceLedger:
         self.currency = currency
         self._journal = journal
         self._credit = credit
-        self._rows: list[Transfer] = []
+        self._stored: list[_StoredRow] = []
         self._accounts = Accounts(currency, on_post=self._keep)
+        self._head = first_link(FORMAT, currency)
         self._owed: dict[str, Micros] = {}
         journal.register([ROW], self)
 
@@ -51,7 +60,7 @@ class ServiceLedger:
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a row."""
-        self._rows.append(_ROWS.decode(payload))
+        self._stored.append(_decode(payload))
 
     def open(self) -> None:
         """
@@ -60,15 +69,18 @@ class ServiceLedger:
         Raises
         ------
         InputError
-            When a row could not have been made: rows are missing or changed.
+            When a row could not have been made: rows are missing or changed. When the accounts
+            are in another currency.
         """
-        # Restored in any order; Accounts checks that the numbers leave no gap.
-        rows = sorted(self._rows, key=lambda row: row.number)
-        users = dict.fromkeys(row.target for row in rows if row.kind == "grant")
-        opened = [LedgerAccount(name=user.partition(":")[2]) for user in users]
+        for _, _, currency in self._stored:
+            if currency != self.currency:
+                raise InputError(
+                    f"the accounts are in {currency}, the site's prices in {self.currency}"
+                )
+        rows, self._head = _verified(self._stored, self.currency)
         provider = LedgerAccount(name=self.provider, kind="provider")
-        self._accounts = Accounts(self.currency, [provider, *opened], rows, self._keep)
-        self._rows.clear()
+        self._accounts = Accounts(self.currency, [provider, *_users(rows)], rows, self._keep)
+        self._stored.clear()
 
     # What it says.
 
@@ -178,7 +190,65 @@ class ServiceLedger:
         return None
 
     def _keep(self, row: Transfer) -> None:
-        self._journal.append(ROW, msgspec.msgpack.encode(row), essential=True)
+        self._head = next_link(self._head, row)
+        payload = msgspec.msgpack.encode((row, self._head, self.currency))
+        self._journal.append(ROW, payload, essential=True)
+
+
+_StoredRow = tuple[Transfer, bytes, str]
+"""A row, its hash in the chain, and the currency."""
+
+
+def read_service_accounts(folder: Path) -> BookState:
+    """
+    Read and verify the accounts of a service that is not running.
+
+    Parameters
+    ----------
+    folder
+        Folder of the service.
+
+    Raises
+    ------
+    InputError
+        When there is no service, it is running, or its store or accounts are damaged.
+    """
+    journal = folder / "journal"
+    if not (journal / DATABASE).exists():
+        raise InputError("is the folder of no service", where=str(folder))
+    found = read_records(journal, (ROW, USAGE))
+    try:
+        stored = [_decode(payload) for kind, payload in found if kind == ROW]
+        # No row tells the currency of a service that never moved money.
+        currency = stored[0][2] if stored else "SU"
+        rows, head = _verified(stored, currency)
+        payees = dict.fromkeys(row.target for row in rows if row.kind == "settle")
+        providers = [LedgerAccount(name=bare_name(name), kind="provider") for name in payees]
+        accounts = Accounts(currency, [*providers, *_users(rows)], rows)
+    except InputError as error:
+        raise error.within(str(journal)) from None
+    usage = tuple(decode_usage(payload).record for kind, payload in found if kind == USAGE)
+    return BookState(accounts, usage, head.hex())
+
+
+def _decode(payload: bytes) -> _StoredRow:
+    try:
+        return _STORED.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"the accounts are damaged: {error}") from None
+
+
+def _verified(stored: Iterable[_StoredRow], currency: str) -> tuple[list[Transfer], bytes]:
+    """Return the rows in the order made, and the last hash of the verified chain."""
+    ordered = sorted(stored, key=lambda one: one[0].number)
+    chained = ((row, chain) for row, chain, _ in ordered)
+    return read_chained(chained, first_link(FORMAT, currency))
+
+
+def _users(rows: Iterable[Transfer]) -> list[LedgerAccount]:
+    """Return the users of rows; an account is opened with its first grant."""
+    users = dict.fromkeys(row.target for row in rows if row.kind == "grant")
+    return [LedgerAccount(name=bare_name(user)) for user in users]
 
 
 def _done(answer: Transfer | Refusal) -> None:
