@@ -120,14 +120,21 @@ def test_files_go_and_come_back(here: Any) -> None:
     assert "out.txt" in listed
 
 
-def test_a_campaign_of_independent_tasks_is_taken(here: Any) -> None:
-    """With its files; one with dependencies is refused, and who can run it is named."""
+def test_a_campaign_is_taken_with_its_files_and_dependencies(here: Any) -> None:
+    """In a new instance, where the positions of its tasks are their numbers."""
     here.write("in.txt", "5")
     here.write("c.toml", '[tasks.a]\ncommand = "cat in.txt"\ninputs = ["in.txt"]\n')
     assert "succeeded" in here.bursar("submit", "--wait", "-f", "c.toml").stdout
-    here.write("w.toml", '[tasks.a]\ncommand = "true"\n[tasks.b]\ncommand = "a"\nafter = ["a"]\n')
-    refused = here.bursar("submit", "-f", "w.toml", status=2)
-    assert "bursar run --sites" in refused.stderr
+    here.write(
+        "w.toml",
+        '[tasks.b]\ncommand = "cat a.txt"\ninputs = ["a.txt"]\n'
+        '[tasks.a]\ncommand = "echo made > a.txt"\noutputs = ["a.txt"]\n',
+    )
+    done = here.bursar("submit", "--wait", "-f", "w.toml")
+    assert "2 succeeded" in done.stdout
+    instance = re.findall(r"instance ([0-9a-z_-]{20,})", done.stderr)[0]
+    refused = here.bursar("submit", "-f", "w.toml", "--instance", instance, status=2)
+    assert "need a new instance" in refused.stderr
 
 
 def test_an_interrupted_watch_leaves_the_tasks(here: Any) -> None:

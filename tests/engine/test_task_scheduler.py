@@ -35,7 +35,8 @@ class Owned:
         self.tasks.grow(task + 1)
         self.tasks.enter(task, processors, runtime)
         self.tasks.follow(task, parents)
-        self.tasks.start(task)
+        if not self.tasks.start(task):
+            self.tasks.end(task, EngineTaskState.SKIPPED)
         return EngineTaskState(self.tasks.states[task])
 
 

@@ -4,10 +4,8 @@ import base64
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from bursar.formats.campaign_file import read_campaign
-from bursar.model.errors import InputError
 from bursar.model.task import Copy, Step
 from bursar.remote.submission import specs_of, uploads_of
 
@@ -62,10 +60,51 @@ def test_steps_of_a_plan_travel_as_they_are(tmp_path: Path) -> None:
     assert uploads_of(campaign) == {"skeleton": tmp_path / "skeleton"}
 
 
-def test_tasks_that_wait_for_others_are_refused(tmp_path: Path) -> None:
-    """With what can run them."""
-    text = '[tasks.a]\ncommand = "true"\n[tasks.b]\ncommand = "true"\nafter = ["a"]\n'
-    campaign = read_campaign(written(tmp_path, "c.toml", text))
-    with pytest.raises(InputError, match='"b" comes after "a"') as refused:
-        list(specs_of(campaign))
-    assert "bursar run --sites" in str(refused.value)
+WORKFLOW = """\
+[tasks.last]
+command = "true"
+after = ["left", "right"]
+[tasks.left]
+command = "cat made > left.txt"
+inputs = ["made"]
+retries = 4
+[tasks.right]
+command = "true"
+after = ["make"]
+[tasks.make]
+command = "echo x > made"
+outputs = ["made"]
+[retry]
+attempts = 2
+backoff = "3s"
+"""
+
+
+def test_tasks_come_after_those_that_they_wait_for(tmp_path: Path) -> None:
+    """Their positions are their numbers in a new instance; files wait for their makers, too."""
+    campaign = read_campaign(written(tmp_path, "c.toml", WORKFLOW))
+    specs = list(specs_of(campaign))
+    number = {spec.label: i for i, spec in enumerate(specs)}
+    after = {spec.label: {specs[n].label for n in spec.after} for spec in specs}
+    assert after == {
+        "last": {"left", "right"},
+        "left": {"make"},
+        "right": {"make"},
+        "make": set(),
+    }
+    assert all(parent < number[spec.label] for spec in specs for parent in spec.after)
+    assert uploads_of(campaign) == {}
+
+
+def test_retries_of_a_campaign_hold_at_a_service(tmp_path: Path) -> None:
+    """After a failure as after a loss; a task's own number takes the place of the campaign's."""
+    campaign = read_campaign(written(tmp_path, "c.toml", WORKFLOW))
+    found = {
+        spec.label: (spec.tries, spec.retries, spec.retry_delay) for spec in specs_of(campaign)
+    }
+    assert found == {
+        "last": (2, 1, 3.0),
+        "left": (5, 4, 3.0),
+        "right": (2, 1, 3.0),
+        "make": (2, 1, 3.0),
+    }

@@ -15,6 +15,7 @@ from tests.live_files import files_below
 from tests.service.service_process import PATIENCE, Served, is_alive, served
 
 from bursar.dispatch.orphans import workers_of
+from bursar.formats.campaign_file import read_campaign
 from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Accept, Confirm, RequestQuote
 from bursar.model.errors import InputError, SiteError
@@ -22,6 +23,7 @@ from bursar.model.pricing import Pricing
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
+from bursar.remote.submission import specs_of
 from bursar.service.billing.service_ledger import read_service_accounts
 
 
@@ -89,6 +91,60 @@ def test_a_thousand_tasks_and_several_kills(tmp_path: Path) -> None:
         # Shared processors are paid for the seconds that the results tell, once.
         used = sum(r.end - r.start for r in results)
         assert client.account().spent == pytest.approx(used * 1e6, abs=1000)
+
+
+def test_a_workflow_survives_kills_of_the_service(tmp_path: Path) -> None:
+    """
+    Each task starts when those before it have succeeded and their results are on disk, whatever
+    the service was doing when it was killed; a failure is tried again, or ends what follows.
+    """
+    wait = f"touch {tmp_path}/begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    text = f"""
+[tasks.first]
+command = "{wait}; echo 1 > one"
+outputs = ["one"]
+[tasks.second]
+command = "mkdir {tmp_path}/tried && exit 3; cat one one > two"
+inputs = ["one"]
+outputs = ["two"]
+[tasks.third]
+command = "cat two"
+inputs = ["two"]
+[tasks.broken]
+command = "exit 1"
+retries = 0
+[tasks.never]
+command = "touch {tmp_path}/never"
+after = ["broken"]
+[retry]
+attempts = 3
+backoff = 0.1
+"""
+    (tmp_path / "campaign.toml").write_text(text)
+    with served(tmp_path / "state", PRICED) as service, service.client() as client:
+        handle = client.create_instance().id
+        client.submit(handle, specs_of(read_campaign(tmp_path / "campaign.toml")))
+        until(lambda: (tmp_path / "begun").exists() and client.instance(handle).results >= 2)
+        service.kill()
+        service.start()
+        assert client.instance(handle).counts.waiting + client.instance(handle).counts.running == 3
+        (tmp_path / "go").touch()
+        until(lambda: client.instance(handle).results >= 3)
+        service.kill()
+        service.start()
+        results = {result.label: result for result in client.results(handle)}
+
+    states = {label: result.state for label, result in results.items()}
+    assert states == {
+        "first": "succeeded",
+        "second": "succeeded",
+        "third": "succeeded",
+        "broken": "failed",
+        "never": "cancelled",
+    }
+    assert results["third"].stdout == "1\n1\n"
+    assert results["second"].attempt >= 2
+    assert not (tmp_path / "never").exists()
 
 
 def buy(client: ServiceClient, processors: int, seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -174,8 +173,7 @@ def submit(
             "--file",
             "-f",
             metavar="FILE",
-            help="File of many tasks: one JSON document a line (- for stdin), or a campaign whose "
-            "tasks do not wait for each other.",
+            help="File of many tasks: one JSON document a line (- for stdin), or a campaign.",
         ),
     ] = None,
     instance: Annotated[
@@ -201,6 +199,10 @@ def submit(
     processors: Annotated[
         int, typer.Option("--processors", "-p", min=1, help="Processors that COMMAND holds.")
     ] = 1,
+    retries: Annotated[
+        int,
+        typer.Option(min=0, max=100, help="How often COMMAND is tried again after a failure."),
+    ] = 0,
     limit: Annotated[
         str | None,
         typer.Option(
@@ -223,16 +225,19 @@ def submit(
 
     if (file is None) == (not command):
         raise InputError("give a COMMAND, or --file FILE")
-    if file is not None and (outputs or limit or processors != 1):
-        raise InputError("--output, --processors and --limit go with a COMMAND only")
+    if file is not None and (outputs or limit or retries or processors != 1):
+        raise InputError("--output, --processors, --retries and --limit go with a COMMAND only")
     if instance is not None and (label or agreement):
         raise InputError("--label and --agreement go with a new instance only")
     sent = _uploads(inputs or [])
     if file is not None:
         work = _read_tasks(file)
+        if instance is not None and work.is_workflow:
+            # The tasks name each other by their numbers, which count from an instance's first.
+            raise InputError("tasks that come after others need a new instance", where="--instance")
         work = _TaskSubmission(tasks=work.tasks, uploads=work.uploads | sent)
     else:
-        task = _task_of(command or [], list(sent), outputs or [], processors, limit)
+        task = _task_of(command or [], list(sent), outputs or [], processors, limit, retries)
         work = _TaskSubmission(tasks=[task], uploads=sent)
     created: list[str] = [instance] if instance else []
     failed = run_until_done(
@@ -249,9 +254,17 @@ def submit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TaskSubmission:
-    """A submission: tasks, and files by the files' names in the instance."""
+    """
+    A submission: tasks, and files by the files' names in the instance.
 
-    tasks: "Iterable[TaskSpec]"
+    Parameters
+    ----------
+    is_workflow
+        Whether tasks of a campaign come after others.
+    """
+
+    tasks: "list[TaskSpec]"
+    is_workflow: bool = False
     uploads: dict[str, Path] = field(default_factory=dict)
 
 
@@ -306,6 +319,7 @@ def _task_of(
     outputs: list[str],
     processors: int,
     limit: str | None,
+    retries: int,
 ) -> "TaskSpec":
     from bursar.formats.units import parse_duration
     from bursar.remote.messages import TaskSpec
@@ -320,6 +334,7 @@ def _task_of(
         outputs=tuple(outputs),
         processors=processors,
         limit=seconds,
+        retries=retries,
     )
 
 
@@ -352,7 +367,12 @@ def _read_tasks(path: Path) -> _TaskSubmission:
 
         campaign = read_campaign(path)
         try:
-            return _TaskSubmission(tasks=list(specs_of(campaign)), uploads=uploads_of(campaign))
+            tasks = list(specs_of(campaign))
+            return _TaskSubmission(
+                tasks=tasks,
+                is_workflow=any(task.after for task in tasks),
+                uploads=uploads_of(campaign),
+            )
         except InputError as error:
             raise error.within(str(path)) from None
     return _TaskSubmission(tasks=_read_lines(path))

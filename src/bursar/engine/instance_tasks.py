@@ -80,6 +80,8 @@ class InstanceTasks:
         Attempts that have ended or are numbered, by task; tasks without one are left out.
     failures
         Failed attempts, by task; tasks without one are left out.
+    barred
+        Held tasks with a parent that has ended without success.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class InstanceTasks:
         self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
         self._limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
-        self._barred: set[int] = set()  # held tasks with a parent that ended without success
+        self.barred: set[int] = set()
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
         self._delayed: list[tuple[float, int]] = []
 
@@ -174,7 +176,7 @@ class InstanceTasks:
         states = self.states
         self.dependencies.add(task, [p for p in parents if states[p] != SUCCEEDED])
         if any(states[parent] > SUCCEEDED for parent in parents):
-            self._barred.add(task)
+            self.barred.add(task)
 
     def start(self, task: int) -> bool:
         """
@@ -183,12 +185,11 @@ class InstanceTasks:
         Returns
         -------
         bool
-            False when a parent has ended without success: the task is skipped, with all tasks that
-            follow from it.
+            False when a parent has ended without success: the task is still held, and its end is
+            for the caller to say.
         """
-        if task in self._barred:
-            self._barred.discard(task)
-            self.end(task, SKIPPED)
+        if task in self.barred:
+            self.barred.discard(task)
             return False
         if self.dependencies.waiting and self.dependencies.waits(task):
             self.move(task, WAITING)
@@ -266,7 +267,7 @@ class InstanceTasks:
                 skipped.append(child)
                 stack.extend(self.dependencies.children(child))
             elif self.states[child] == HELD:
-                self._barred.add(child)
+                self.barred.add(child)
         return skipped
 
     def end(self, task: int, state: int) -> None:

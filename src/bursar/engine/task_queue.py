@@ -126,7 +126,8 @@ class TaskQueue:
         for number, row in zip(numbers, parents or (), strict=parents is not None):
             columns.follow(number, row)
         for number in numbers:
-            columns.start(number)
+            if not columns.start(number):
+                columns.end(number, SKIPPED)
         return numbers
 
     def restore(self, attempts: Iterable[Outcome], *, retry_failed: bool = False) -> None:

@@ -92,8 +92,15 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
         Seconds after which it is killed; None: the service's own limit, if it has one.
     tries
         How often it is tried before it counts as failed, where its worker is lost while it runs.
-        An exit code other than 0, or a limit, is its end at once: whether to try again is for
-        the client to say.
+    retries
+        How often it is tried again after an exit code other than 0 or a limit; 0: such an end is
+        final.
+    retry_delay
+        Seconds between such an end and the next try.
+    after
+        Numbers of tasks of the instance that must have succeeded before it starts, all smaller
+        than its own number. It ends as cancelled, without having run, when one of them does not
+        succeed. Numbers are given in the order of submission, from 0.
     label
         The client's own word for it; comes back with the result.
     """
@@ -109,6 +116,9 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     processors: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     limit: Seconds | None = None
     tries: Annotated[int, Meta(ge=1, le=100)] = 3
+    retries: Annotated[int, Meta(ge=0, le=100)] = 0
+    retry_delay: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    after: Annotated[tuple[Count, ...], Meta(max_length=10_000)] = ()
     label: Annotated[str, Meta(max_length=200)] = ""
     hints: Hints = Hints()
 

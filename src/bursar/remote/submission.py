@@ -1,4 +1,4 @@
-"""Converts programs and campaigns of independent tasks into submissions, cut into pieces."""
+"""Converts programs and campaigns into submissions, cut into pieces."""
 
 import base64
 import os
@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.task import Copy, Exec, Shell, Step, Task
@@ -49,35 +49,35 @@ def steps_of(task: TaskSpec) -> Sequence[Step]:
     return steps
 
 
-# Converts a campaign of independent tasks into a submission.
+# Converts a campaign into a submission.
 
 _HINT = "bursar run --sites FILE can"
 
 
 def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
     """
-    Yield the campaign's tasks for submission, labelled with their ids.
+    Yield the campaign's tasks for submission to a new instance, labelled with their ids.
+
+    Tasks come after those that they wait for, and else in the campaign's order: their position is
+    their number in the instance.
 
     Raises
     ------
     InputError
-        When a task waits for another, asks for something that one service does not know of, or
-        has no program.
+        When a task asks for something that one service does not know of, or has no program.
     """
     if campaign.recorded:
         raise InputError("is a recorded workflow: its tasks have no program", hint=_HINT)
-    for task, parents in zip(campaign.workflow.tasks, campaign.workflow.parents, strict=True):
-        if parents:
-            first = campaign.workflow.tasks[parents[0]].id
-            raise InputError(
-                f'task "{task.id}" comes after "{first}": a service takes independent tasks only',
-                hint=_HINT,
-            )
+    position: dict[int, int] = {}
+    for index in _in_order(campaign.workflow.parents):
+        task = campaign.workflow.tasks[index]
         if task.data or task.registers or task.matching != Matching():
             raise InputError(
                 f'task "{task.id}" asks for matching or for a replica catalogue', hint=_HINT
             )
-        yield _spec_of(task, campaign.retry.attempts)
+        after = sorted(position[parent] for parent in campaign.workflow.parents[index])
+        position[index] = len(position)
+        yield _spec_of(task, campaign.retry, tuple(after))
 
 
 def uploads_of(campaign: Campaign) -> dict[str, Path]:
@@ -92,8 +92,27 @@ def uploads_of(campaign: Campaign) -> dict[str, Path]:
     return found
 
 
-def _spec_of(task: Task, attempts: int) -> TaskSpec:
+def _in_order(parents: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Yield the indices of tasks, each after its parents, and else in order."""
+    done = [False] * len(parents)
+    for start in range(len(parents)):
+        # A stack of our own: a chain of tasks may be longer than Python recurses.
+        stack = [start]
+        while stack:
+            index = stack[-1]
+            missing = [] if done[index] else [p for p in parents[index] if not done[p]]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if not done[index]:
+                done[index] = True
+                yield index
+
+
+def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
     command, shell, steps = _program(task.steps)
+    attempts = retry.attempts if task.retries is None else task.retries + 1
     return TaskSpec(
         command=command,
         shell=shell,
@@ -103,7 +122,10 @@ def _spec_of(task: Task, attempts: int) -> TaskSpec:
         outputs=tuple(file.name for file in task.outputs),
         processors=task.processors,
         limit=task.wall_limit,
-        tries=attempts if task.retries is None else task.retries + 1,
+        tries=attempts,
+        retries=attempts - 1,
+        retry_delay=min(retry.backoff, retry.ceiling) if attempts > 1 else 0.0,
+        after=after,
         label=task.id,
         hints=Hints(runtime=task.runtime),
     )

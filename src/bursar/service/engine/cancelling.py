@@ -7,12 +7,11 @@ import msgspec
 
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import ABSENT, CANCELLED, CLAIMED, ENDING, HELD
-from bursar.model.task import Outcome, Status
 from bursar.service.engine import records
 from bursar.service.engine.dispatching import GRACE, TaskDispatcher
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
-from bursar.service.engine.recording import ResultRecorder, TaskEnd
+from bursar.service.engine.recording import ResultRecorder, TaskEnd, end_without_worker
 from bursar.service.engine.records import UNWANTED, TasksCancelled
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
 from bursar.supervisor import TaskSupervisor
@@ -127,7 +126,7 @@ class TaskCanceller:
             else:
                 continue
             instance.doomed.discard(task)
-            endings.append(_cancelled(instance, task, now))
+            endings.append(end_without_worker(instance, task, CANCELLED, now, "cancelled"))
         # Once for all: the instance may have no ready task left.
         self._scheduler.rest(instance)
         return endings
@@ -141,20 +140,3 @@ def _chosen(instance: Instance, tasks: Sequence[int] | None) -> list[int]:
     wanted = range(len(states)) if tasks is None else sorted(set(tasks))
     doomed = instance.doomed
     return [task for task in wanted if ABSENT < states[task] < ENDING and task not in doomed]
-
-
-def _cancelled(instance: Instance, task: int, now: float) -> TaskEnd:
-    """
-    Return the ending of a task that is cancelled while no worker has it, with nothing to charge.
-
-    Attempt 0 stands for no attempt; ``now`` is in seconds since the epoch.
-    """
-    outcome = Outcome(
-        task=instance.base | task,
-        attempt=0,
-        status=Status.CANCELLED,
-        start=now,
-        end=now,
-        reason="cancelled",
-    )
-    return TaskEnd(instance, task, CANCELLED, instance.tasks.losses.get(task, 0), 0.0, "", outcome)

@@ -15,7 +15,17 @@ import msgspec
 from bursar.engine.pool_demand import demand_of, to_take_back, widest_worker
 from bursar.engine.ready_tasks import BITS, MASK
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
-from bursar.engine.task_states import CANCELLED, CLAIMED, ENDING, FAILED, HELD, READY
+from bursar.engine.task_states import (
+    CANCELLED,
+    CLAIMED,
+    ENDING,
+    FAILED,
+    HELD,
+    READY,
+    SKIPPED,
+    SUCCEEDED,
+    TIMED_OUT,
+)
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
@@ -25,7 +35,7 @@ from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
+from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd, end_without_worker
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
 from bursar.service.interfaces import Clock, ServiceJournal, UsageBilling, is_shared
@@ -106,6 +116,7 @@ class TaskDispatcher:
         self.on_freed: Callable[[Instance], None] = lambda instance: None
         self.on_waiting: Callable[[], None] = lambda: None
         self._waiting: set[str] = set()  # pools of which that was told
+        self._sleeping: dict[int, Instance] = {}  # with tasks whose next try is to come
 
     def attach(self, port: WorkerChannel) -> None:
         """Start giving out tasks through a channel."""
@@ -248,17 +259,17 @@ class TaskDispatcher:
             self._freed(instance, task)
             return None
         tasks = instance.tasks
-        attempt = tasks.losses.get(task, 0) + 1
+        attempt = tasks.attempts_failed(task) + 1
+        losses = tasks.losses.get(task, 0) + 1
         if reason:
-            tasks.losses[task] = attempt
+            tasks.losses[task] = losses
         # A cancelled task must not run again: its loss is its end.
         if task in instance.doomed:
             return self._end(
                 claim, CANCELLED, attempt, _outcome_without_worker(claim, now, "cancelled")
             )
-        # Every try is used up by losses alone; an exit code would have been an end at once.
-        if reason and attempt >= tasks.most_losses[task]:
-            why = f"{reason}, as in {attempt} attempts" if attempt > 1 else reason
+        if reason and losses >= tasks.most_losses[task]:
+            why = f"{reason}, as in {losses} attempts" if losses > 1 else reason
             return self._end(
                 claim, FAILED, attempt, _outcome_without_worker(claim, now, why, Status.LOST)
             )
@@ -266,13 +277,14 @@ class TaskDispatcher:
             self._counters.retried += 1
             # Journalled, so that a task that kills its workers cannot do so for ever by outliving
             # restarts of the service. Not awaited: losing the note in a crash grants one try more.
-            self._note_loss(instance, task, attempt)
+            self._note_attempts(instance, task)
         self._wait_again(instance, task)
         return None
 
-    def _note_loss(self, instance: Instance, task: int, times: int) -> None:
-        before = instance.lost.get(task)
-        record = TaskLost(instance.number, task, times)
+    def _note_attempts(self, instance: Instance, task: int) -> None:
+        before, tasks = instance.lost.get(task), instance.tasks
+        losses, failures = tasks.losses.get(task, 0), tasks.failures.get(task, 0)
+        record = TaskLost(instance.number, task, losses, failures)
         # Essential: a full disk must not undo a loss. The new record is appended before the old
         # one is killed, in one batch with it, so one of them is always there.
         instance.lost[task] = self._journal.append(LOST, _encode(record), essential=True)
@@ -332,7 +344,7 @@ class TaskDispatcher:
         self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
         # Under an agreement the processors are paid while they are ready, not by the task.
         cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
-        attempt = instance.tasks.losses.get(task, 0) + 1
+        attempt = instance.tasks.attempts_failed(task) + 1
         if instance.destroyed:  # what it used is charged all the same
             self._freed(instance, task)
             return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.worker.host, outcome)
@@ -353,7 +365,56 @@ class TaskDispatcher:
             tasks = instance.tasks
             tasks.durations.learn(tasks.estimates[task], seconds, claim.worker.speed)
         state = CANCELLED if taken else STATE_OF[status]
+        if state in (FAILED, TIMED_OUT) and self._try_again(instance, task, now):
+            host = claim.worker.host
+            return TaskEnd(instance, task, state, attempt, cost, host, outcome, final=False)
         return self._end(claim, state, attempt, outcome, cost)
+
+    def _try_again(self, instance: Instance, task: int, now: float) -> bool:
+        """Have a task that failed run again, while retries are left and nobody cancelled it."""
+        tasks = instance.tasks
+        most, delay = tasks.retries.get(task, (0, 0.0))
+        failures = tasks.failures.get(task, 0) + 1
+        if failures > most or task in instance.doomed:
+            return False
+        tasks.failures[task] = failures
+        self._counters.retried += 1
+        self._note_attempts(instance, task)
+        if delay:
+            # Not journalled: after a restart the task is tried at once.
+            tasks.make_ready_at(task, now + delay)
+            self._sleeping[instance.number] = instance
+        else:
+            self._wait_again(instance, task)
+        return True
+
+    def start(self, instance: Instance, tasks: Sequence[int]) -> None:
+        """Let durable tasks start as soon as they may."""
+        self._skip(instance, instance.tasks.start_all(tasks))
+        self.enlist(instance)
+
+    def follow(self, instance: Instance, endings: Iterable[TaskEnd]) -> None:
+        """Let the tasks that follow start, or end, once ends of tasks are durable."""
+        tasks = instance.tasks
+        skipped: list[int] = []
+        for ending in endings:
+            if ending.state == SUCCEEDED:
+                tasks.release(ending.task)
+            else:
+                skipped += tasks.end_children(ending.task)
+        self._skip(instance, skipped)
+        self.enlist(instance)
+
+    def _skip(self, instance: Instance, tasks: Sequence[int]) -> None:
+        """Record that tasks do not run, as one that they come after did not succeed."""
+        if tasks:
+            now = self._clock()
+            for task in tasks:
+                instance.doomed.discard(task)
+            reason = "not run: a task that it comes after did not succeed"
+            self._recorder.record(
+                [end_without_worker(instance, task, SKIPPED, now, reason) for task in tasks]
+            )
 
     def _end(
         self,
@@ -494,6 +555,12 @@ class TaskDispatcher:
 
     def tick(self) -> None:
         """Check again who may run, as time has passed, and fill all pools."""
+        now = self._clock()
+        for number, instance in list(self._sleeping.items()):
+            if instance.tasks.wake(now):
+                self.enlist(instance)
+            if instance.destroyed or instance.tasks.next_wake() is None:
+                del self._sleeping[number]
         self.recall_unpaid()
         for pool in self._scheduler.pools:
             self.schedule_fill(pool)

@@ -8,7 +8,9 @@ are given tasks as they have credit; see :mod:`bursar.engine.task_scheduler`.
 A task runs at least once and is recorded once. A task runs again when its worker was lost, up to
 its ``tries``; a task that the service took back runs again without counting as a try. The
 first final outcome that is recorded is the result; whatever comes later is acknowledged and
-dropped. An exit code is an end at once: whether to try again is for the client to say.
+dropped. An exit code other than 0, or a limit, is an end
+unless the task has ``retries`` left. A task that comes after others starts when the results of
+these are durable and all of them succeeded; else it ends without having run.
 
 What runs where is not journalled. After a restart the workers say what they hold; until all
 expected workers have come back, or for some seconds at most, tasks from before the restart are not
@@ -24,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bursar.engine.task_scheduler import TaskScheduler
-from bursar.engine.task_states import ABSENT, CLAIMED, HELD, READY
+from bursar.engine.task_states import ABSENT, CLAIMED, DELAYED, HELD, READY, WAITING
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
@@ -235,8 +237,7 @@ class ServiceEngine:
             held = [t for t in range(instance.restored) if tasks.states[t] == HELD]
             doomed = [t for t in held if t in instance.doomed]
             # Cancelled before the crash, and no worker has it: the task ends without being run.
-            tasks.start_all(t for t in held if t not in instance.doomed)
-            self.dispatching.enlist(instance)
+            self.dispatching.start(instance, [t for t in held if t not in instance.doomed])
             if doomed:
                 self._background.start(self._cancelling.wind_up(instance, doomed))
 
@@ -394,15 +395,15 @@ class ServiceEngine:
     def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
         """Return the states of tasks, from number ``after`` on."""
         tasks = self._index.mine(user, handle).tasks
-        states, labels, losses = tasks.states, tasks.labels, tasks.losses
+        states, labels = tasks.states, tasks.labels
         end = min(after + limit, len(states))
         page = [
             api.TaskInfo(
                 task=task,
                 state=NAMES[states[task]],
                 label=labels.get(task, ""),
-                # Attempts lost, and the one under way or final; 0: the task never began.
-                attempt=losses.get(task, 0) + (states[task] >= CLAIMED),
+                # Attempts lost or failed, and the one under way or final; 0: the task never began.
+                attempt=tasks.attempts_failed(task) + (states[task] >= CLAIMED),
             )
             for task in range(after, end)
             if states[task] != ABSENT
@@ -456,6 +457,8 @@ class ServiceEngine:
             self._upkeep.shrink(instance, submission)
         if instance.cancels:
             self._upkeep.forget_cancels(instance)
+        if tasks.dependencies.waiting:
+            self.dispatching.follow(instance, endings)
         self._waiters.wake(instance)
 
     async def results(
@@ -500,14 +503,20 @@ class ServiceEngine:
     def demand(self) -> Mapping[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""
         found = {} if self._draining else self.dispatching.demand()
-        # Tasks that are not given out now call for no new workers, but requests in a scheduler's
-        # queue are not given up for them either: a place there cannot be had back.
-        for instance in self._index if self._draining or not self.dispatching.settled else ():
+        withholds = self._draining or not self.dispatching.settled
+        for instance in self._index:
             counts = instance.tasks.counts
-            later = counts[HELD] + (counts[READY] if self._draining else 0)
-            if later:
+            later = counts[WAITING] + counts[DELAYED]
+            # Tasks that are not given out now call for no new workers, but requests in a
+            # scheduler's queue are not given up for them either: a place there cannot be had back.
+            withheld = counts[HELD] + (counts[READY] if self._draining else 0) if withholds else 0
+            if later or withheld:
                 known = found.get(instance.pool, ProcessorDemand())
-                found[instance.pool] = replace(known, later=known.later + later, withheld=True)
+                found[instance.pool] = replace(
+                    known,
+                    later=known.later + later + withheld,
+                    withheld=known.withheld or withheld > 0,
+                )
         return found
 
     def overview(self) -> Overview:

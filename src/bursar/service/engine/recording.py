@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.model.task import Outcome
+from bursar.model.task import Outcome, Status
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.records import ENDED, ResultsRecorded, encode_states
 from bursar.service.engine.results import (
@@ -59,6 +59,8 @@ class TaskEnd:
         Processor-seconds of shared processors to be paid for.
     host
         Machine on which the task ran; empty: the task never ran.
+    final
+        Whether this is the task's end. Else the attempt is paid for, and the task runs again.
     """
 
     instance: Instance
@@ -68,6 +70,26 @@ class TaskEnd:
     cost: float
     host: str
     outcome: Outcome
+    final: bool = True
+
+
+def end_without_worker(
+    instance: Instance, task: int, state: int, now: float, reason: str
+) -> TaskEnd:
+    """
+    Return the end of a task that no worker has, with nothing to charge.
+
+    Attempt 0 stands for no attempt; ``now`` is in seconds since the epoch.
+    """
+    outcome = Outcome(
+        task=instance.base | task,
+        attempt=0,
+        status=Status.CANCELLED,
+        start=now,
+        end=now,
+        reason=reason,
+    )
+    return TaskEnd(instance, task, state, instance.tasks.attempts_failed(task), 0.0, "", outcome)
 
 
 WrittenResults = tuple[Instance, RecordedResults, list[TaskEnd], dict[int, int]]
@@ -178,7 +200,8 @@ class ResultRecorder:
         for ending in endings:
             # Work of an instance that was destroyed while it ran is paid for all the same, else
             # destroying would make it free.
-            which = only_charged if ending.instance.destroyed else by_instance
+            charged = ending.instance.destroyed or not ending.final
+            which = only_charged if charged else by_instance
             which.setdefault(ending.instance.number, []).append(ending)
         for some in only_charged.values():
             self._charge(some)

@@ -81,6 +81,11 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
         Labels by task number, without empty ones.
     digest
         SHA-256 digest of all that was submitted with the key; empty as in :class:`InstanceCreated`.
+    after
+        Numbers of the tasks that must succeed first, by task that has any.
+    retries
+        How often a task is tried again after a failure, and the seconds before each such try, by
+        task that is.
     """
 
     number: int
@@ -96,6 +101,8 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     bodies: list[bytes]
     labels: dict[int, str]
     digest: bytes = b""
+    after: dict[int, tuple[int, ...]] = {}
+    retries: dict[int, tuple[int, float]] = {}
 
 
 class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):
@@ -169,11 +176,12 @@ class TasksCancelled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskLost(msgspec.Struct, frozen=True, array_like=True):
-    """Record of how often a task was lost together with a worker."""
+    """Record of how often a task was lost together with a worker, and how often it failed."""
 
     number: int
     task: int
     times: int
+    failures: int = 0
 
 
 class InstanceDestroyed(msgspec.Struct, frozen=True, array_like=True):

@@ -195,6 +195,9 @@ class InstanceRestorer:
         for lost, position in gathered.lost:
             if lost.task < len(tasks) and tasks.states[lost.task] < SUCCEEDED:
                 instance.lost[lost.task] = position
-                tasks.losses[lost.task] = lost.times
+                if lost.times:
+                    tasks.losses[lost.task] = lost.times
+                if lost.failures:
+                    tasks.failures[lost.task] = lost.failures
             else:
                 self._journal.kill(position)

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import msgspec
 
-from bursar.engine.task_states import HELD
+from bursar.engine.task_states import ABSENT, HELD
 from bursar.remote import messages as api
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.content import hash_tasks
@@ -139,6 +139,7 @@ class SubmissionRecorder:
         digest: bytes,
     ) -> tuple[InstanceSubmission, Sequence[int]]:
         first, now = instance.promised, self._clock()
+        _check_parents(instance, first, specs)
         added = columns_of(instance.number, first, key, now, specs, bodies, digest)
         # The only step that can fail, with 507, comes before anything is changed in memory.
         position = self._journal.append(ADDED, _encode(added), essential=False)
@@ -187,8 +188,22 @@ class SubmissionRecorder:
         # While the record was being written; the home is on its way out.
         if instance.destroyed:
             return
-        tasks = instance.tasks
-        states = tasks.states
-        tasks.start_all(t for t in new if states[t] == HELD)  # none that was cancelled meanwhile
-        self._dispatching.enlist(instance)
+        states = instance.tasks.states
+        # None that was cancelled meanwhile.
+        self._dispatching.start(instance, [task for task in new if states[task] == HELD])
         self._waiters.wake(instance)
+
+
+def _check_parents(instance: Instance, first: int, specs: Sequence[api.TaskSpec]) -> None:
+    """Refuse a task that comes after one that is not there, or not before it."""
+    states = instance.tasks.states
+    for i, spec in enumerate(specs):
+        for j, parent in enumerate(spec.after):
+            # Only earlier ones: so no circle can be submitted.
+            if parent >= first + i:
+                detail = f"task {first + i} can only come after tasks with smaller numbers"
+            elif parent < first and states[parent] == ABSENT:
+                detail = f"there is no task {parent}"
+            else:
+                continue
+            raise ServiceError("bad-value", 422, detail, where=f"tasks[{i}].after[{j}]")

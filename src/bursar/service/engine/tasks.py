@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from bursar.engine.instance_tasks import InstanceTasks
-from bursar.engine.task_states import ABSENT, HELD, SUCCEEDED
+from bursar.engine.task_states import ABSENT, ENDING, HELD, SUCCEEDED, WAITING
 from bursar.remote.messages import TaskSpec, TaskState
 from bursar.service.engine.records import TasksAdded, pack_column
 
@@ -24,6 +24,7 @@ NAMES: tuple[TaskState, ...] = (
     "failed",
     "timed-out",
     "cancelled",
+    "cancelled",
 )
 """Names of the states as clients see them, by number."""
 
@@ -36,6 +37,11 @@ class SubmittedTasks(InstanceTasks):
     ----------
     most_losses
         Number of times that each task may be lost with a worker.
+    after
+        Tasks that must succeed first, by task that is not at its end.
+    retries
+        By task, how often it is tried again after a failure, and the seconds before each such try;
+        tasks that are not are left out.
     losses
         How often a task was lost with a worker, by task; tasks that never were are left out.
     bodies
@@ -49,6 +55,8 @@ class SubmittedTasks(InstanceTasks):
     def __init__(self) -> None:
         super().__init__()
         self.most_losses = bytearray()
+        self.after: dict[int, tuple[int, ...]] = {}
+        self.retries: dict[int, tuple[int, float]] = {}
         self.losses: dict[int, int] = {}
         self.bodies: list[bytes] = []
         self.labels: dict[int, str] = {}
@@ -103,12 +111,50 @@ class SubmittedTasks(InstanceTasks):
         for task, label in added.labels.items():
             if states[task] == HELD:
                 self.labels[task] = label
+        for task, again in added.retries.items():
+            if states[task] == HELD:
+                self.retries[task] = again
+        for task, parents in added.after.items():
+            if states[task] == HELD:
+                self.after[task] = parents
+                self.follow(task, parents)
         return new
 
-    def start_all(self, tasks: Iterable[int]) -> None:
-        """Let held tasks start as soon as they may."""
-        for task in tasks:
-            self.start(task)
+    def start_all(self, tasks: Iterable[int]) -> list[int]:
+        """
+        Let held tasks start as soon as they may.
+
+        Returns
+        -------
+        list of int
+            Tasks that will not, as a parent has ended without success; they are ENDING.
+        """
+        barred = [task for task in tasks if not self.start(task)]
+        for task in barred:
+            self.move(task, ENDING)
+        return barred
+
+    def end_children(self, task: int) -> list[int]:
+        """
+        End the waiting tasks that follow next after one that ended without success.
+
+        Returns
+        -------
+        list of int
+            These tasks, which are ENDING. What follows them ends when their results are durable.
+        """
+        ended: list[int] = []
+        for child in self.dependencies.children(task):
+            if self.states[child] == WAITING:
+                self.move(child, ENDING)
+                ended.append(child)
+            elif self.states[child] == HELD:
+                self.barred.add(child)
+        return ended
+
+    def attempts_failed(self, task: int) -> int:
+        """Return how many attempts of a task have failed or were lost so far."""
+        return self.losses.get(task, 0) + self.failures.get(task, 0)
 
     def close(self, task: int, state: int) -> int:
         """
@@ -126,6 +172,10 @@ class SubmittedTasks(InstanceTasks):
         # Most instances have no labels; the test saves a look-up for each of a million tasks.
         if self.labels:
             self.labels.pop(task, None)
+        if self.after:
+            self.after.pop(task, None)
+        if self.retries:
+            self.retries.pop(task, None)
         return freed
 
     def what_is_left(
@@ -149,6 +199,8 @@ class SubmittedTasks(InstanceTasks):
             [self.bodies[t] for t in left],
             {t: self.labels[t] for t in left if t in self.labels} if self.labels else {},
             digest,
+            {t: self.after[t] for t in left if t in self.after} if self.after else {},
+            {t: self.retries[t] for t in left if t in self.retries} if self.retries else {},
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
@@ -188,6 +240,8 @@ def columns_of(
         bodies,
         {first + i: s.label for i, s in enumerate(specs) if s.label},
         digest,
+        {first + i: tuple(sorted(set(s.after))) for i, s in enumerate(specs) if s.after},
+        {first + i: (s.retries, s.retry_delay) for i, s in enumerate(specs) if s.retries},
     )
 
 

@@ -1,0 +1,189 @@
+"""Tasks of a service that come after others, and tasks that are tried again after a failure."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.service.engine.engine_rig import World
+
+from bursar.model.task import Status
+from bursar.remote import messages as api
+from bursar.service.interfaces import ServiceError
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+def spec(*after: int, retries: int = 0, delay: float = 0.0) -> api.TaskSpec:
+    return api.TaskSpec(command=("x",), after=after, retries=retries, retry_delay=delay)
+
+
+def at(world: World, worker: str = "w") -> list[int]:
+    """Numbers, within their instance, of the tasks that a worker has."""
+    return sorted(job.task & 0xFFFFFFFF for job in world.sidecar.jobs[worker].values())
+
+
+def end(world: World, task: int, status: Status = Status.SUCCEEDED, worker: str = "w") -> None:
+    (number,) = [n for n in world.sidecar.jobs[worker] if n & 0xFFFFFFFF == task]
+    code = 0 if status is Status.SUCCEEDED else 1
+    world.now += 1.0
+    world.end(worker, number, status, exit_code=code, start=world.now - 1.0, end=world.now)
+
+
+def states(world: World, handle: str) -> dict[int, str]:
+    return {result["task"]: result["state"] for result in world.results(handle)}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_task_starts_when_all_that_it_comes_after_have_succeeded(
+    world: World, restarts: bool
+) -> None:
+    """Of a diamond, also across submissions, and whenever the service is killed between."""
+    handle = world.create()
+    world.submit(handle, [spec(), spec(0), spec(0)])
+    world.submit(handle, [spec(1, 2)])
+    world.join("w", 4)
+    ran = []
+    while at(world):
+        ran.append(at(world))
+        end(world, at(world)[0])
+        if restarts:
+            world.restart()
+            world.join("w", 4)
+            world.settle()
+    assert ran == [[0], [1, 2], [2], [3]]
+    assert states(world, handle) == dict.fromkeys(range(4), "succeeded")
+    assert world.info(handle).counts == api.Counts(total=4, succeeded=4)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_follows_a_failure_ends_without_having_run(world: World, restarts: bool) -> None:
+    """Through all generations, once each, with the reason; other tasks go on."""
+    handle = world.create()
+    world.submit(handle, [spec(), spec(0), spec(1), spec(), spec(2, 3)])
+    world.join("w", 1)
+    end(world, 0, Status.FAILED)
+    if restarts:
+        world.restart()
+        world.join("w", 1)
+        world.settle()
+    assert at(world) == [3]
+    end(world, 3)
+    world.submit(handle, [spec(3), spec(1)])  # what comes later, too
+    assert at(world) == [5]
+    end(world, 5)
+    found = states(world, handle)
+    assert [found[task] for task in range(7)] == [
+        "failed",
+        "cancelled",
+        "cancelled",
+        "succeeded",
+        "cancelled",
+        "succeeded",
+        "cancelled",
+    ]
+    results = {result["task"]: result for result in world.results(handle)}
+    assert len(world.results(handle)) == 7
+    assert "comes after did not succeed" in results[4]["reason"]
+    assert results[4]["attempt"] == 0
+    assert world.info(handle).counts.waiting == 0
+
+
+def test_a_cancelled_task_takes_along_what_follows(world: World) -> None:
+    handle = world.create()
+    world.submit(handle, [spec(), spec(0), spec(1), spec(0)])
+    world.join("w", 1)
+    world.run(world.engine.cancel("ann", handle, [1]))
+    assert set(states(world, handle)) == {1, 2}
+    end(world, 0)
+    assert at(world) == [3]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "where"),
+    [
+        ([spec(), spec(1)], "tasks[1].after[0]"),
+        ([spec(), spec(0, 2), spec()], "tasks[1].after[1]"),
+        ([spec(7)], "tasks[0].after[0]"),
+    ],
+)
+def test_a_task_comes_after_earlier_ones_only(
+    world: World, tasks: list[api.TaskSpec], where: str
+) -> None:
+    """So no circle can be submitted, and nothing of such a submission is taken."""
+    handle = world.create()
+    with pytest.raises(ServiceError) as refused:
+        world.submit(handle, tasks)
+    assert (refused.value.status, refused.value.where) == (422, where)
+    assert world.info(handle).counts.total == 0
+
+
+def test_a_task_that_fails_is_tried_again_and_pays_for_each_attempt(world: World) -> None:
+    handle = world.create()
+    world.submit(handle, [spec(retries=2), spec(0)])
+    world.join("w", 1)
+    for _ in range(2):
+        end(world, 0, Status.FAILED)
+        assert at(world) == [0]
+        assert world.results(handle) == []
+    assert world.told == {"w": 2}
+    end(world, 0)
+    assert at(world) == [1]
+    (result,) = world.results(handle)
+    assert (result["state"], result["attempt"]) == ("succeeded", 3)
+    assert sum(seconds for *_, seconds in world.billing.charged) == pytest.approx(3.0)
+
+
+def test_failures_are_remembered_over_a_restart(world: World) -> None:
+    """A task that is tried again once is tried twice in all, however often the service ends."""
+    handle = world.create()
+    world.submit(handle, [spec(retries=1)])
+    world.join("w", 1)
+    end(world, 0, Status.FAILED)
+    world.sidecar.jobs["w"].clear()  # the second attempt is lost with the service
+    world.restart()
+    world.join("w", 1)
+    world.settle()
+    assert at(world) == [0]
+    end(world, 0, Status.FAILED)
+    (result,) = world.results(handle)
+    assert (result["state"], result["attempt"]) == ("failed", 2)
+
+
+def test_a_retry_waits_as_long_as_it_was_told_to(world: World) -> None:
+    """And is given up when the task is cancelled meanwhile."""
+    handle = world.create()
+    world.submit(handle, [spec(retries=1, delay=30.0), spec(retries=1, delay=30.0)])
+    world.join("w", 2)
+    end(world, 0, Status.FAILED)
+    end(world, 1, Status.FAILED)
+    world.now += 28.0
+    world.tick()
+    assert at(world) == []
+    assert world.info(handle).counts.waiting == 2
+    assert world.engine.demand()["shared"].later == 2
+    world.run(world.engine.cancel("ann", handle, [1]))
+    world.now += 1.5
+    world.tick()
+    assert at(world) == [0]
+    assert states(world, handle) == {1: "cancelled"}
+
+
+def test_records_of_a_workflow_go_with_its_tasks(world: World) -> None:
+    """A submission that is rewritten keeps what its unfinished tasks come after."""
+    handle = world.create()
+    chain = [spec(), *(spec(task) for task in range(99))]
+    world.submit(handle, chain)
+    world.join("w", 1)
+    for task in range(80):
+        end(world, task)
+    world.restart()
+    world.join("w", 1)
+    world.settle()
+    for task in range(80, 100):
+        assert at(world) == [task]
+        end(world, task)
+    assert world.info(handle).counts.succeeded == 100
