@@ -1,5 +1,6 @@
 """Tasks of a service that come after others, and tasks that are tried again after a failure."""
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -187,3 +188,65 @@ def test_records_of_a_workflow_go_with_its_tasks(world: World) -> None:
         assert at(world) == [task]
         end(world, task)
     assert world.info(handle).counts.succeeded == 100
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_killed(
+    world: World, seed: int
+) -> None:
+    """
+    Forty tasks in submissions of any size, each after up to three earlier ones. Attempts fail, are
+    lost with a worker or are cancelled, and the service is killed, at random. Each task has one
+    result; it ran only after the results of all before it, and not at all if one did not succeed.
+    """
+    chance = random.Random(seed)
+    handle = world.create()
+    after: list[tuple[int, ...]] = []
+    given: set[int] = set()
+    workers = 0
+    for _ in range(2000):
+        done = states(world, handle)
+        for worker in world.sidecar.jobs:
+            for task in at(world, worker):
+                given.add(task)
+                assert all(done.get(parent) == "succeeded" for parent in after[task])
+        what = chance.random()
+        held = [(name, task) for name in world.sidecar.jobs for task in at(world, name)]
+        if len(after) < 40 and what < 0.2:
+            first, new = len(after), []
+            for i in range(chance.randint(1, 6)):
+                few = chance.randint(0, min(3, first + i))
+                after.append(tuple(chance.sample(range(first + i), few)))
+                new.append(spec(*after[-1], retries=chance.choice((0, 0, 1, 3))))
+            world.submit(handle, new)
+        elif what < 0.25 or not world.sidecar.jobs:
+            workers += 1
+            world.join(f"w{workers}", chance.randint(1, 3))
+        elif what < 0.28 and len(world.sidecar.jobs) > 1:
+            world.lose(chance.choice(list(world.sidecar.jobs)))
+        elif what < 0.30 and after:
+            world.run(world.engine.cancel("ann", handle, [chance.randrange(len(after))]))
+            for name, numbers in world.sidecar.stopped.items():
+                for number in numbers & set(world.sidecar.jobs.get(name, ())):
+                    world.end(name, number, Status.CANCELLED)
+        elif what < 0.35:
+            world.restart()
+            for name in list(world.sidecar.jobs):
+                for number in world.join(name, 3):
+                    world.sidecar.jobs[name].pop(number)
+            world.settle()
+        elif held:
+            name, task = chance.choice(held)
+            end(world, task, Status.FAILED if chance.random() < 0.2 else Status.SUCCEEDED, name)
+        elif len(after) >= 40 and len(done) == len(after):
+            break
+    results = world.results(handle)
+    assert sorted(result["task"] for result in results) == list(range(len(after)))
+    for result in results:
+        parents = [done[parent] for parent in after[result["task"]]]
+        if any(state != "succeeded" for state in parents):
+            assert result["state"] == "cancelled"
+            assert result["task"] not in given
+        if "did not succeed" in result.get("reason", ""):
+            assert any(state != "succeeded" for state in parents)
+    assert world.info(handle).counts.waiting == world.info(handle).counts.running == 0

@@ -35,6 +35,7 @@ from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.outcome_times import clamp_times, sanitise
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd, end_without_worker
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
@@ -43,7 +44,6 @@ from bursar.service.interfaces import Clock, ServiceJournal, UsageBilling, is_sh
 GRACE = 5.0
 """Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
 
-_LONG = 1e12  # seconds; no time is later, and nothing takes longer
 _ALMOST = 0.99
 """Share of its own limit that a killed task must have run to count as timed out.
 
@@ -318,7 +318,7 @@ class TaskDispatcher:
             if claim is None or claim.worker is not worker or claim.attempt != outcome.attempt:
                 self._counters.dropped += 1
                 continue
-            outcome = _sanitised(outcome, now)
+            outcome = sanitise(outcome, now)
             mine.append(outcome)
             ending = self._finish(claim, outcome, now)
             if ending is not None:
@@ -336,7 +336,7 @@ class TaskDispatcher:
         instance, task, status = claim.instance, claim.task, outcome.status
         if status is Status.LOST:
             return self._fall(claim, now, outcome.reason or "lost")
-        reported, outcome = outcome, _clamped_times(outcome, claim.given, now)
+        reported, outcome = outcome, clamp_times(outcome, claim.given, now)
         # Charged are the times as our clock allows them, so that no worker's word makes a task
         # dearer than the time for which the worker had the task.
         seconds = outcome.end - outcome.start
@@ -613,51 +613,3 @@ def _outcome_without_worker(
         end=now,
         reason=reason,
     )
-
-
-def _sanitised(outcome: Outcome, now: float) -> Outcome:
-    """Return an outcome whose numbers are finite, not negative and in order."""
-    # False for NaN and infinities, too: these would spoil every sum that they enter.
-    if (
-        0.0 <= outcome.start <= outcome.end < _LONG
-        and 0.0 <= outcome.user_seconds < _LONG
-        and 0.0 <= outcome.system_seconds < _LONG
-        and outcome.stdout_size >= 0
-        and outcome.stderr_size >= 0
-    ):
-        return outcome
-    start = outcome.start if 0.0 <= outcome.start < _LONG else now
-    return msgspec.structs.replace(
-        outcome,
-        start=start,
-        end=outcome.end if start <= outcome.end < _LONG else start,
-        user_seconds=_within(outcome.user_seconds),
-        system_seconds=_within(outcome.system_seconds),
-        stdout_size=max(0, outcome.stdout_size),
-        stderr_size=max(0, outcome.stderr_size),
-    )
-
-
-def _clamped_times(outcome: Outcome, given: float, now: float) -> Outcome:
-    """
-    Return an outcome whose times lie between the giving of the task and now, by our clock.
-
-    The host's clock may be wrong, and a worker may report any times: the interval is moved to
-    where it can have been, and cut to the time that there was.
-
-    Parameters
-    ----------
-    given, now
-        When the task was given and when the outcome came, seconds since the epoch.
-    """
-    if given <= outcome.start and outcome.end <= now:
-        return outcome
-    # The length is kept as far as it fits between the two moments, and moved: a clock that is
-    # wrong by minutes still measures seconds well.
-    seconds = min(outcome.end - outcome.start, max(0.0, now - given))
-    start = min(max(outcome.start, given), now - seconds)
-    return msgspec.structs.replace(outcome, start=start, end=min(start + seconds, now))
-
-
-def _within(seconds: float) -> float:
-    return seconds if 0.0 <= seconds < _LONG and not math.isnan(seconds) else 0.0
