@@ -127,7 +127,8 @@ backoff = 0.1
         until(lambda: (tmp_path / "begun").exists() and client.instance(handle).results >= 2)
         service.kill()
         service.start()
-        assert client.instance(handle).counts.waiting + client.instance(handle).counts.running == 3
+        counts = client.instance(handle).counts
+        assert (counts.waiting + counts.running, counts.failed, counts.cancelled) == (3, 1, 1)
         (tmp_path / "go").touch()
         until(lambda: client.instance(handle).results >= 3)
         service.kill()

@@ -35,7 +35,7 @@ from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.outcome_times import clamp_times, sanitise
+from bursar.service.engine.outcome_times import clamp_times, outcome_without_worker, sanitise
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd, end_without_worker
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
@@ -266,12 +266,12 @@ class TaskDispatcher:
         # A cancelled task must not run again: its loss is its end.
         if task in instance.doomed:
             return self._end(
-                claim, CANCELLED, attempt, _outcome_without_worker(claim, now, "cancelled")
+                claim, CANCELLED, attempt, outcome_without_worker(claim, now, "cancelled")
             )
         if reason and losses >= tasks.most_losses[task]:
             why = f"{reason}, as in {losses} attempts" if losses > 1 else reason
             return self._end(
-                claim, FAILED, attempt, _outcome_without_worker(claim, now, why, Status.LOST)
+                claim, FAILED, attempt, outcome_without_worker(claim, now, why, Status.LOST)
             )
         if reason:
             self._counters.retried += 1
@@ -409,8 +409,7 @@ class TaskDispatcher:
         """Record that tasks do not run, as one that they come after did not succeed."""
         if tasks:
             now = self._clock()
-            for task in tasks:
-                instance.doomed.discard(task)
+            instance.doomed.difference_update(tasks)
             reason = "not run: a task that it comes after did not succeed"
             self._recorder.record(
                 [end_without_worker(instance, task, SKIPPED, now, reason) for task in tasks]
@@ -535,7 +534,7 @@ class TaskDispatcher:
         claims = self._scheduler.claims.values()
         self.stop(instance, [claim.task for claim in claims if claim.instance is instance], reason)
 
-    def recall_unpaid(self) -> None:
+    def _recall_unpaid(self) -> None:
         """Stop tasks of users who may no longer run tasks in the pool; stopped tasks wait again."""
         now = self._clock()
         answers: dict[tuple[str, str], float | Refusal] = {}
@@ -561,7 +560,7 @@ class TaskDispatcher:
                 self.enlist(instance)
             if instance.destroyed or instance.tasks.next_wake() is None:
                 del self._sleeping[number]
-        self.recall_unpaid()
+        self._recall_unpaid()
         for pool in self._scheduler.pools:
             self.schedule_fill(pool)
 
@@ -598,18 +597,4 @@ def _job_of_assignment(claim: WorkerClaim[Instance]) -> bytes:
         0.0 if claim.seconds == math.inf else max(claim.seconds, LEAST),
         str(task),
         instance.home,
-    )
-
-
-def _outcome_without_worker(
-    claim: WorkerClaim[Instance], now: float, reason: str, status: Status = Status.CANCELLED
-) -> Outcome:
-    """Return the outcome of an attempt for which no worker reported one."""
-    return Outcome(
-        task=claim.number,
-        attempt=claim.attempt,
-        status=status,
-        start=now,
-        end=now,
-        reason=reason,
     )

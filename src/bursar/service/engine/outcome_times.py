@@ -4,7 +4,9 @@ import math
 
 import msgspec
 
-from bursar.model.task import Outcome
+from bursar.engine.worker_slots import WorkerClaim
+from bursar.model.task import Outcome, Status
+from bursar.service.engine.instance import Instance
 
 _LONG = 1e12  # seconds; no time is later, and nothing takes longer
 
@@ -55,3 +57,17 @@ def clamp_times(outcome: Outcome, given: float, now: float) -> Outcome:
 
 def _within(seconds: float) -> float:
     return seconds if 0.0 <= seconds < _LONG and not math.isnan(seconds) else 0.0
+
+
+def outcome_without_worker(
+    claim: WorkerClaim[Instance], now: float, reason: str, status: Status = Status.CANCELLED
+) -> Outcome:
+    """Return the outcome of an attempt for which no worker reported one."""
+    return Outcome(
+        task=claim.number,
+        attempt=claim.attempt,
+        status=status,
+        start=now,
+        end=now,
+        reason=reason,
+    )
