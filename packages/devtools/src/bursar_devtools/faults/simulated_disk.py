@@ -15,7 +15,7 @@ References
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -203,7 +203,11 @@ class SimulatedDisk:
         self.storage = storage
         self.process = process
         self._left = 0  # operations until the process is killed; 0: it is not
-        self._vfs = _SimulatedVfs(self, f"bursar-simulated-{next(_NUMBERS)}")
+        # Emptied at the end: SQLite's connections keep the file system where the garbage collector
+        # does not see it, and must not keep the whole process with it.
+        living = [self]
+        process.on_death(living.clear)
+        self._vfs = _SimulatedVfs(living, f"bursar-simulated-{next(_NUMBERS)}")
 
     @property
     def database(self) -> str:
@@ -315,27 +319,32 @@ class _SimulatedVfs(apsw.VFS):
     when it closes a connection that nobody needs any more.
     """
 
-    def __init__(self, disk: SimulatedDisk, name: str) -> None:
+    # What is left once the garbage collector has cleared the object: SQLite closes its files after.
+    _living: Sequence[SimulatedDisk] = ()
+
+    def __init__(self, living: list[SimulatedDisk], name: str) -> None:
         super().__init__(name, "")
         self.name = name
-        self._disk = disk
+        self._living = living
 
     def xOpen(self, name: Any, flags: list[int]) -> Any:  # noqa: N802
         path = name if isinstance(name, str) else name.filename()
-        files = self._disk.storage.files
-        if path not in files:
-            if self._disk.storage.used >= self._disk.storage.capacity:
+        stored = StoredFile(bytearray())
+        for disk in self._living:
+            files = disk.storage.files
+            if path not in files and disk.storage.used >= disk.storage.capacity:
                 raise apsw.FullError("no room for another file")
-            if self._disk.operates():
-                files[path] = StoredFile(bytearray())
-        return _SimulatedVfsFile(self._disk, path)
+            if path in files or disk.operates():
+                stored = files.setdefault(path, stored)
+        return _SimulatedVfsFile(self._living, path, stored)
 
     def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802
-        if self._disk.operates():
-            self._disk.storage.remove(name, durably=sync)
+        for disk in self._living:
+            if disk.operates():
+                disk.storage.remove(name, durably=sync)
 
     def xAccess(self, name: str, flags: int) -> bool:  # noqa: N802
-        return name in self._disk.storage.files
+        return any(name in disk.storage.files for disk in self._living)
 
     def xFullPathname(self, name: str) -> str:  # noqa: N802
         return name
@@ -344,27 +353,34 @@ class _SimulatedVfs(apsw.VFS):
 class _SimulatedVfsFile:
     """SQLite's way to one file; locks are not needed, as one process lives at a time."""
 
-    def __init__(self, disk: SimulatedDisk, path: str) -> None:
-        self._disk = disk
+    _living: Sequence[SimulatedDisk] = ()
+    _stored = StoredFile(bytearray())
+
+    def __init__(self, living: Sequence[SimulatedDisk], path: str, stored: StoredFile) -> None:
+        self._living = living
         self._path = path
-        self._stored = disk.storage.files.get(path, StoredFile(bytearray()))
+        self._stored = stored
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
         return bytes(self._stored.data[offset : offset + amount])
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        storage = self._disk.storage
-        if self._disk.operates() and not storage.write(self._path, self._stored, data, offset):
-            raise apsw.FullError("no room")
+        for disk in self._living:
+            write = disk.storage.write
+            if disk.operates() and not write(self._path, self._stored, data, offset):
+                raise apsw.FullError("no room")
 
     def xTruncate(self, size: int) -> None:  # noqa: N802
-        if self._disk.operates():
-            del self._stored.data[size:]
+        for disk in self._living:
+            if disk.operates():
+                del self._stored.data[size:]
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        if not self._disk.operates():
-            return
-        storage = self._disk.storage
+        for disk in self._living:
+            if disk.operates():
+                self._sync(disk.storage)
+
+    def _sync(self, storage: SimulatedStorage) -> None:
         if storage.fails_next_sync:
             storage.fails_next_sync = False
             storage.trace.fault("sync failed", "disk", self._path)
