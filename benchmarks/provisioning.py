@@ -82,7 +82,7 @@ def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
             duration=3600.0,
             granted=1.0,
             until=3601.0,
-            load=AllocationLoad(ready=1, busy=1),
+            workload=AllocationLoad(ready=1, busy=1),
         )
         for i in range(HELD)
     )
@@ -132,7 +132,7 @@ class _Site:
                 a,
                 granted=now,
                 until=now + a.duration,
-                load=AllocationLoad(ready=a.processors, busy=a.processors),
+                workload=AllocationLoad(ready=a.processors, busy=a.processors),
             )
             begun.append(name)
         return begun
@@ -157,7 +157,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
         now = float(second)
         for name in site.begin(-(-workers // SECONDS) if second else 0, now):
             pool.began(name, now)
-        running = sum(a.load.ready for a in site.allocations.values())
+        running = sum(a.workload.ready for a in site.allocations.values())
         left = 10 * workers - running
         view = PoolSnapshot(
             now=now,
@@ -179,7 +179,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
             if isinstance(decision, AllocationRequest):
                 pool.asked(site.take(decision, now), decision, now)
     took = time.process_time() - began
-    held = sum(a.load.ready for a in site.allocations.values())
+    held = sum(a.workload.ready for a in site.allocations.values())
     table.add(acquisition, held, len(site.allocations), took, 1000 * slowest, took <= JOIN_AIM)
 
 

@@ -404,5 +404,5 @@ def test_workers_of_real_jobs_are_counted_as_they_come(
     assert len(times) == 6
     assert times == sorted(times)
     assert run.requests == (3 if policy == "additive" else 1)
-    held = accumulate(a.load.ready for a in acquirer.allocations.values())
+    held = accumulate(a.workload.ready for a in acquirer.allocations.values())
     assert max(held) <= 6

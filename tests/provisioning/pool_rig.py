@@ -213,7 +213,7 @@ class World:
     def _give_back(self, name: str) -> None:
         one = self.there[name]
         assert not one.leaving, "given back twice"
-        assert one.load.busy == 0, "given back while it works"
+        assert one.workload.busy == 0, "given back while it works"
         if one.granted is None:
             self._gone(name, "ended")
         else:
@@ -263,7 +263,7 @@ class World:
                     processors=size,
                     granted=self.now,
                     until=self.now + one.duration,
-                    load=AllocationLoad(idle_since=self.now),
+                    workload=AllocationLoad(idle_since=self.now),
                 )
                 self.pool.began(name, self.now)
         for name in list(self.there):
@@ -278,14 +278,14 @@ class World:
         silent, begin, end = self.silent.get(name, (0, 0.0, 0.0))
         is_silent = one.granted + begin <= self.now < one.granted + end
         ready = max(0, one.processors - silent) if is_silent else one.processors
-        joined = max(one.load.joined or 0, ready)
-        since = one.load.silent_since
-        if ready < one.load.ready and joined:
+        joined = max(one.workload.joined or 0, ready)
+        since = one.workload.silent_since
+        if ready < one.workload.ready and joined:
             since = self.now
         elif ready == joined:
             since = None
         self.there[name] = replace(
-            one, load=replace(one.load, ready=ready, joined=joined, silent_since=since)
+            one, workload=replace(one.workload, ready=ready, joined=joined, silent_since=since)
         )
         busy = 0
         for w in self.work:
@@ -305,7 +305,7 @@ class World:
                 continue
             for name, one in self.there.items():
                 speed = self.grounds[one.site].view.speed
-                fits = one.load.ready - busy[name] >= w.width
+                fits = one.workload.ready - busy[name] >= w.width
                 if one.granted is None or one.leaving or not fits:
                     continue
                 if one.until - self.now < w.seconds / speed:
@@ -316,10 +316,10 @@ class World:
         for name, one in self.there.items():
             since = None
             if one.granted is not None and not busy[name]:
-                since = one.load.idle_since
+                since = one.workload.idle_since
                 since = self.now if since is None else since
-            load = replace(one.load, busy=busy[name], idle_since=since)
-            self.there[name] = replace(one, load=load)
+            load = replace(one.workload, busy=busy[name], idle_since=since)
+            self.there[name] = replace(one, workload=load)
 
     def _next(self) -> float:
         moments = [self.pool.wake, *self.leaving.values()]

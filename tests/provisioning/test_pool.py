@@ -517,7 +517,7 @@ def test_requests_that_serve_nobody_are_made_ever_more_rarely() -> None:
                         duration=decision.duration,
                         granted=now,
                         until=now + decision.duration,
-                        load=AllocationLoad(ready=decision.processors, idle_since=now),
+                        workload=AllocationLoad(ready=decision.processors, idle_since=now),
                     )
                 )
             else:
@@ -650,12 +650,12 @@ def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
         laws(w)
         for a in w.there.values():  # what is silent and of use to nobody is not kept for long
             if (
-                a.load.joined
-                and not a.load.ready
-                and a.load.silent_since is not None
+                a.workload.joined
+                and not a.workload.ready
+                and a.workload.silent_since is not None
                 and not a.leaving
             ):
-                assert w.now < a.load.silent_since + PARTING
+                assert w.now < a.workload.silent_since + PARTING
         assert w.pool.decide(w.view()) == []  # a world that has not changed moves nothing
 
     made.on_step = look

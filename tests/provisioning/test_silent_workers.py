@@ -83,7 +83,7 @@ def test_one_node_of_several_is_replaced_and_the_others_go_on() -> None:
     made.run(500.0)
     assert asked(made) == [(0.0, 12), (51.0 + RETURNING, 4)]
     assert given_back(made) == []
-    assert made.there["lease-1"].load.busy == 8
+    assert made.there["lease-1"].workload.busy == 8
     made.run(5000.0)
     assert made.done()
     assert [w.speed for w in made.work if w.started == 1.0] == [1.0] * 8  # never cut off
@@ -105,7 +105,7 @@ def test_workers_that_come_back_later_keep_their_allocation() -> None:
     made.run(200.0)
     assert asked(made) == [(0.0, 4), (61.0, 4)]
     assert [reason for _, reason in given_back(made)] == ["no task is left for it"]
-    assert made.there["lease-1"].load.busy == 4
+    assert made.there["lease-1"].workload.busy == 4
     made.run(5000.0)
     assert made.done()
     assert made.there == {}
@@ -165,7 +165,7 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
         duration=900.0,
         granted=1.0,
         until=901.0,
-        load=AllocationLoad(joined=4, idle_since=30.0),
+        workload=AllocationLoad(joined=4, idle_since=30.0),
     )
     shown = PoolSnapshot(now=30.0, demand=demand, allocations=(one,), sites={"a": view})
     (decision,) = pool.decide(shown)
@@ -174,12 +174,18 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
     pool.ended("x", 31.0, "ended")
     assert pool.given_up == {}
     assert (
-        responsive_allocation(replace(one, load=replace(one.load, ready=1)), 30.0).processors == 1
+        responsive_allocation(
+            replace(one, workload=replace(one.workload, ready=1)), 30.0
+        ).processors
+        == 1
     )
 
 
 def test_who_counts_no_workers_has_no_silent_ones() -> None:
     one = Allocation(name="x", site="a", processors=4, asked=0.0, duration=900.0, granted=1.0)
     assert responsive_allocation(one, 800.0) is one
-    assert responsive_allocation(replace(one, load=AllocationLoad(joined=0)), 800.0).processors == 0
+    assert (
+        responsive_allocation(replace(one, workload=AllocationLoad(joined=0)), 800.0).processors
+        == 0
+    )
     assert PilotPool().wake == math.inf

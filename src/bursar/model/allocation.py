@@ -157,7 +157,7 @@ class Allocation(AllocationRequest):
         Whether it gets no more tasks, since nobody needs it.
     stopped
         Whether tasks that still run there are stopped, to run again elsewhere.
-    load
+    workload
         What its workers do now.
     """
 
@@ -183,7 +183,7 @@ class Allocation(AllocationRequest):
     reason: str = ""
     leaving: bool = False
     stopped: bool = False
-    load: AllocationLoad = NO_LOAD
+    workload: AllocationLoad = NO_LOAD
 
     @property
     def paid(self) -> int:

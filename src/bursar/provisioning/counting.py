@@ -79,9 +79,9 @@ def room(view: PoolSnapshot, allocations: Sequence[Allocation], unit: int) -> in
             continue
         if one.race and one.granted is not None:
             begun.add(one.race)
-        if one.load.busy == one.processors or one.until < needs[one.site]:
+        if one.workload.busy == one.processors or one.until < needs[one.site]:
             continue
-        idle = _in_units(one.processors - one.load.busy, unit, view.sites[one.site])
+        idle = _in_units(one.processors - one.workload.busy, unit, view.sites[one.site])
         if one.race and one.granted is None:
             races[one.race] = max(races.get(one.race, 0), idle)
         else:
@@ -193,20 +193,20 @@ def responsive_allocation(allocation: Allocation, now: float) -> Allocation:
     those whose worker went away just now and may be back in a moment.
     """
     a = allocation
-    if a.granted is None or a.load.joined is None:
+    if a.granted is None or a.workload.joined is None:
         return a
-    count = a.load.ready
+    count = a.workload.ready
     if now < a.granted + STARTING - ROUNDING:
-        count += a.processors - a.load.joined
-    if a.load.silent_since is not None and now < a.load.silent_since + RETURNING - ROUNDING:
-        count += a.load.joined - a.load.ready
+        count += a.processors - a.workload.joined
+    if a.workload.silent_since is not None and now < a.workload.silent_since + RETURNING - ROUNDING:
+        count += a.workload.joined - a.workload.ready
     count = max(0, min(count, a.processors))
     return a if count == a.processors else replace(a, processors=count)
 
 
 def is_unresponsive(allocation: Allocation) -> bool:
     """Whether an allocation had workers and has none left."""
-    return bool(allocation.load.joined) and not allocation.load.ready
+    return bool(allocation.workload.joined) and not allocation.workload.ready
 
 
 def release_unresponsive(
@@ -226,12 +226,12 @@ def release_unresponsive(
     is_wanted = demand.tasks or demand.later
     found = []
     for a in allocations:
-        if a.leaving or not is_unresponsive(a) or a.load.silent_since is None:
+        if a.leaving or not is_unresponsive(a) or a.workload.silent_since is None:
             continue
         # Without tasks there is nothing to wait for: silent processors only cost.
-        if is_wanted and now < a.load.silent_since + PARTING - ROUNDING:
+        if is_wanted and now < a.workload.silent_since + PARTING - ROUNDING:
             continue
-        found.append((AllocationRelease(name=a.name, reason=SILENCE), a.load.silent_since))
+        found.append((AllocationRelease(name=a.name, reason=SILENCE), a.workload.silent_since))
     return found
 
 
@@ -239,12 +239,12 @@ def next_silence_check(allocations: Iterable[Allocation], now: float) -> float:
     """Time at which silence or a slow start is next judged otherwise; infinite: never."""
     moments = []
     for a in allocations:
-        if a.granted is None or a.load.joined is None or a.leaving:
+        if a.granted is None or a.workload.joined is None or a.leaving:
             continue
-        if a.load.joined < a.processors:
+        if a.workload.joined < a.processors:
             moments.append(a.granted + STARTING)
-        if a.load.silent_since is not None:
-            moments.append(a.load.silent_since + RETURNING)
-            if not a.load.ready:
-                moments.append(a.load.silent_since + PARTING)
+        if a.workload.silent_since is not None:
+            moments.append(a.workload.silent_since + RETURNING)
+            if not a.workload.ready:
+                moments.append(a.workload.silent_since + PARTING)
     return min((moment for moment in moments if moment > now + ROUNDING), default=math.inf)

@@ -181,10 +181,10 @@ class PilotPool:
                 known = self._memory.known[a.name] = PendingRequest(a.site)
             if a.granted is not None and known.began is None:
                 self.began(a.name, a.granted)
-            known.worked = known.worked or a.load.busy > 0
+            known.worked = known.worked or a.workload.busy > 0
             # A site is taken to work only after QUICK: nodes that kill every job at once begin
             # jobs, too.
-            if a.load.busy and view.now - (a.granted or view.now) >= QUICK:
+            if a.workload.busy and view.now - (a.granted or view.now) >= QUICK:
                 self._memory.health(a.site).worked()
         self._memory.is_hungry = view.demand.tasks > 0
         for name, site in view.sites.items():

@@ -84,7 +84,7 @@ def allocations_to_release(
     rules = site.rules
     keep = rules.fewest if is_active(demand) else 0
     there = [a for a in allocations if a.granted is not None]
-    if all(a.load.busy or a.leaving for a in there):
+    if all(a.workload.busy or a.leaving for a in there):
         return [], math.inf
     total = sum(a.processors for a in there if not a.leaving)
     free = remaining_processors(there, now) - keep
@@ -122,11 +122,11 @@ def _choices(
     group: Sequence[Allocation], site: PoolSite, demand: ProcessorDemand, spare: int
 ) -> Iterator[tuple[float, str]]:
     """Yield moments from which a group may be released, each with the reason."""
-    if any(a.load.busy or a.load.idle_since is None for a in group):
+    if any(a.workload.busy or a.workload.idle_since is None for a in group):
         return
     rules = site.rules
-    since = max(a.load.idle_since or 0.0 for a in group)
-    is_ready = any(a.load.ready for a in group)
+    since = max(a.workload.idle_since or 0.0 for a in group)
+    is_ready = any(a.workload.ready for a in group)
     match rules.release:
         case "adaptive" if not demand.tasks and not demand.later:
             yield since, "no task is left for it"
@@ -193,9 +193,9 @@ def requests_to_withdraw(
         if not begun:
             continue
         # Two may begin between two looks: the one with tasks stays, or work would be thrown away.
-        first = min(begun, key=lambda a: (-a.load.busy, a.granted or 0.0, a.name))
+        first = min(begun, key=lambda a: (-a.workload.busy, a.granted or 0.0, a.name))
         for a in members:
-            lost = a.granted is None or (idle_too and not a.load.busy)
+            lost = a.granted is None or (idle_too and not a.workload.busy)
             if a is not first and lost and not a.leaving:
                 gives.append(AllocationRelease(name=a.name, reason=f"{first.site} was sooner"))
     return gives

@@ -289,4 +289,4 @@ def _observed(allocation: Allocation, load: AllocationLoad | None) -> Allocation
         load = AllocationLoad(idle_since=allocation.granted)
     elif allocation.granted is None:
         load = replace(load, idle_since=None)
-    return replace(allocation, load=load)
+    return replace(allocation, workload=load)

@@ -41,7 +41,7 @@ def lease(
         pool=pool,
         processors=processors,
         granted=0.0,
-        load=AllocationLoad(ready=processors, busy=busy, idle_since=idle_since),
+        workload=AllocationLoad(ready=processors, busy=busy, idle_since=idle_since),
         **others,  # type: ignore[arg-type]
     )
 
@@ -258,13 +258,13 @@ class Carried(RuleBasedStateMachine):
         load = AllocationLoad(
             ready=size, busy=size if works else 0, idle_since=None if works else self.now
         )
-        self.change(name, load=load)
+        self.change(name, workload=load)
 
     @precondition(lambda self: any(x.leaving for x in self.leases.values()))
     @rule()
     def leave(self) -> None:
         for name, one in list(self.leases.items()):
-            if one.leaving and (one.stopped or not one.load.busy):
+            if one.leaving and (one.stopped or not one.workload.busy):
                 del self.leases[name]
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 2.0, 61.0]))
@@ -286,10 +286,10 @@ class Carried(RuleBasedStateMachine):
         """As long as nothing happens it comes to rest; what was sold has its processors then."""
         for _ in range(12):
             for name, one in list(self.leases.items()):
-                if one.leaving and (one.stopped or not one.load.busy):
+                if one.leaving and (one.stopped or not one.workload.busy):
                     del self.leases[name]
             if not self.poll() and not any(
-                x.leaving and (x.stopped or not x.load.busy) for x in self.leases.values()
+                x.leaving and (x.stopped or not x.workload.busy) for x in self.leases.values()
             ):
                 break
         else:
@@ -302,7 +302,7 @@ class Carried(RuleBasedStateMachine):
             ending = sum(
                 x.processors
                 for x in self.leases.values()
-                if x.pool == pool and x.leaving and x.load.busy and not x.stopped
+                if x.pool == pool and x.leaving and x.workload.busy and not x.stopped
             )
             if due and not widest > 2:
                 count = sum(x.processors for x in held)

@@ -108,7 +108,7 @@ class ClusterLeasePolicy:
         decisions: list[PoolDecision] = []
         staying = []
         # Busy leases keep their processors first; among idle ones the oldest.
-        for lease in sorted(leases, key=lambda x: (-x.load.busy, x.asked, x.name)):
+        for lease in sorted(leases, key=lambda x: (-x.workload.busy, x.asked, x.name)):
             if not lease.leaving and lease.processors <= room:
                 room -= lease.processors
                 staying.append(lease)
@@ -136,7 +136,7 @@ class ClusterLeasePolicy:
 
 def _observed(allocation: Allocation, site: str) -> Allocation:
     """Return an allocation as the pool of a run sees it: without workers it is idle, too."""
-    load = allocation.load
+    load = allocation.workload
     if not load.ready:
         load = replace(load, idle_since=allocation.granted)
-    return replace(allocation, site=site, load=load)
+    return replace(allocation, site=site, workload=load)

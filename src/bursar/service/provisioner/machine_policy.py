@@ -196,12 +196,12 @@ class MachineLeasePolicy:
 
     def _leave_idle(self, plan: _LeasePlan, pools: Mapping[str, ProcessorDemand]) -> None:
         for lease in plan.staying():
-            if lease.load.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
+            if lease.workload.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
                 continue
             # Kept, so that a single task finds a worker that has been started.
             if self._warm and lease.pool == SHARED:
                 continue
-            end = lease.load.idle_since + self._idle
+            end = lease.workload.idle_since + self._idle
             if plan.view.now >= end:
                 plan.close(lease, f"idle for {self._idle:g} s")
             else:
@@ -359,19 +359,19 @@ def _release_unfair_excess(plan: _LeasePlan, room: int, shares: Mapping[str, int
             return
         if plan.held(lease.pool) - lease.processors < shares.get(lease.pool, 0):
             continue
-        if lease.load.busy or _settled_at(lease) <= plan.view.now:
+        if lease.workload.busy or _settled_at(lease) <= plan.view.now:
             plan.close(lease, "others wait for its processors")
             missing -= lease.processors
 
 
 def _settled_at(lease: Allocation) -> float:
     """Return when an idle worker may be released: a next task may be on the way until then."""
-    return math.inf if lease.load.idle_since is None else lease.load.idle_since + SETTLING
+    return math.inf if lease.workload.idle_since is None else lease.workload.idle_since + SETTLING
 
 
 def _by_loss(lease: Allocation) -> tuple[bool, int, int, str]:
     """Sort key by which idle leases are closed before busy ones, and small before large ones."""
-    return lease.load.busy > 0, lease.load.busy, lease.processors, lease.name
+    return lease.workload.busy > 0, lease.workload.busy, lease.processors, lease.name
 
 
 def _by_start(view: ProvisioningView) -> Iterable[tuple[str, WorkerDemand]]:

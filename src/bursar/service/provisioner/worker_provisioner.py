@@ -540,7 +540,7 @@ def _seen(lease: AllocationKeeper, load: AllocationLoad | None, now: float) -> A
         load = AllocationLoad(busy=lease.allocation.processors)
     else:
         load = NO_LOAD
-    return replace(lease.allocation, load=load)
+    return replace(lease.allocation, workload=load)
 
 
 def _recorded(allocation: Allocation) -> bytes:

@@ -183,7 +183,7 @@ class Acquirer:
     def on_ready(self, name: str, workers: int, now: float) -> None:
         """Record the number of registered workers; each gets a task at once."""
         load = AllocationLoad(ready=workers, busy=workers, idle_since=None if workers else now)
-        self._change(name, load=load)
+        self._change(name, workload=load)
 
     def on_ended(self, name: str, now: float) -> None:
         """Record that an allocation ended."""
@@ -196,10 +196,10 @@ class Acquirer:
         self.allocations[name] = replace(self.allocations[name], **values)  # type: ignore[arg-type]
 
     def _demand(self, now: float) -> ProcessorDemand:
-        held = [a for a in self.allocations.values() if a.granted is not None and a.load.ready]
-        running = sum(a.load.ready for a in held)
+        held = [a for a in self.allocations.values() if a.granted is not None and a.workload.ready]
+        running = sum(a.workload.ready for a in held)
         done = self._spent + sum(
-            a.load.ready * (now - a.granted) for a in held if a.granted is not None
+            a.workload.ready * (now - a.granted) for a in held if a.granted is not None
         )
         # Whole tasks only: processor time that the end of an allocation cut off counts for nothing.
         left = max(0, self.work.tasks - int(done // self.work.seconds) - running)
@@ -274,7 +274,7 @@ def _look(scheduler: SimulatedQueue, acquirer: Acquirer, name: str, number: int)
         acquirer.on_began(name, at, scheduler.processors(number))
     if scheduler.ended(number):
         acquirer.on_ended(name, scheduler.now)
-    elif (ready := scheduler.ready(number)) != known.load.ready:
+    elif (ready := scheduler.ready(number)) != known.workload.ready:
         acquirer.on_ready(name, ready, scheduler.now)
 
 

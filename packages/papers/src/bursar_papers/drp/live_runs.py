@@ -133,7 +133,7 @@ class LiveAcquisition:
                 self.acquirer.on_began(name, max(0.0, began), width)
                 known = self.acquirer.allocations[name]
             workers = len(there.get(self.reports[name], ()))
-            if known.granted is not None and workers != known.load.ready:
+            if known.granted is not None and workers != known.workload.ready:
                 self.acquirer.on_ready(name, workers, self.now)
             if report.state == "ended":
                 self.acquirer.on_ended(name, self.now)
