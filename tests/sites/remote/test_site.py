@@ -177,6 +177,18 @@ def test_given_up_at_any_moment(seller: Served, tmp_path: Path, step: int) -> No
     run(work())
 
 
+def test_given_back_twice_at_once_is_ended_once(seller: Served, tmp_path: Path) -> None:
+    """Who loses processors, and who does not need them, may both say so at the same moment."""
+
+    async def work() -> None:
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            held = await acquired(site, pilot(), endpoint, [])
+            await asyncio.gather(held.release(), held.release())
+        await nothing_is_left(seller)
+
+    run(work())
+
+
 def test_reserved_ahead_and_not_wanted_any_more(seller: Served, tmp_path: Path) -> None:
     """What is asked for again is kept, the rest goes back free of charge; too much is refused."""
 

@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.site import RemoteEndpoint, SiteFacts
+from bursar.provisioning.allocation_life import AllocationLife
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
@@ -53,6 +54,25 @@ _ENDING = 0.2
 
 _ASK_AGAIN = 2.0
 """Seconds until a service is asked again what an agreement came to."""
+
+
+@dataclass(slots=True, eq=False)
+class _RemoteAllocation:
+    """
+    The life of one allocation at a service, with what was bought and what is held for it.
+
+    A purchase made ahead belongs to an allocation that the service was not asked for yet; it is
+    over when its instance and its agreement have been ended, and settled with that.
+    """
+
+    life: AllocationLife
+    bought: PurchaseRecord | None = None
+    held: HeldInstance | None = None
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it was bought ahead, and nobody acquires it yet."""
+        return self.bought is not None and not self.life.was_asked
 
 
 class RemoteLeases:
@@ -98,10 +118,7 @@ class RemoteLeases:
         self._record = record
         self._settling = settling
         self._buyer: ServicePurchaser | None = None
-        self._reserved: dict[str, PurchaseRecord] = {}
-        self._coming: set[str] = set()  # names of pilots that are being bought
-        self._held: dict[str, HeldInstance] = {}
-        self._paid: dict[str, float | None] = {}  # seconds of pilots that went back, by name
+        self._lives: dict[str, _RemoteAllocation] = {}  # by name
         self._siblings = InstanceFileIndex()
         self._retired: HeldInstance | None = None
         self._cleared = False
@@ -114,25 +131,32 @@ class RemoteLeases:
     @property
     def pilots(self) -> int:
         """Number of pilots that hold processors."""
-        return len(self._held)
+        return len(self._held())
 
     @property
     def processors(self) -> int:
         """Number of processors held."""
-        return sum(held.pilot.processors for held in self._held.values())
+        return sum(held.pilot.processors for held in self._held())
+
+    def _held(self) -> list[HeldInstance]:
+        entries = self._lives.values()
+        return [entry.held for entry in entries if entry.held is not None and entry.life.holds]
 
     # Reserved.
 
     async def reserve(self, pilots: Sequence[Allocation]) -> None:
         """Buy missing agreements and end unwanted ones; see :class:`Site`."""
         wanted = {pilot.name for pilot in pilots}
-        for name in [name for name in self._reserved if name not in wanted]:
+        for name, entry in list(self._lives.items()):
+            if entry.bought is None or not entry.is_reserved or name in wanted:
+                continue
+            del self._lives[name]
             try:
-                await self._end_deal(self._reserved.pop(name), self._contact.quick_client)
+                await self._end_deal(entry.bought, self._contact.quick_client)
             except SiteError:
                 self._cleared = False
                 raise
-        fresh = [p for p in pilots if p.works and p.name not in self._reserved]
+        fresh = [p for p in pilots if p.works and p.name not in self._lives]
         if not fresh:
             return
         info = await self._refresh()
@@ -140,23 +164,26 @@ class RemoteLeases:
             return
         now = time.time()
         # While a purchase is under way, clear_up must not take it for something left behind.
-        self._coming |= {pilot.name for pilot in fresh}
+        for pilot in fresh:
+            self._lives[pilot.name] = _RemoteAllocation(AllocationLife(pilot))
         try:
             for pilot in fresh:
                 start = now + (pilot.start or 0.0)
                 seconds = self._seconds_of(pilot)
                 latest = start + seconds + _LATE
-                self._reserved[pilot.name] = await self._buy(
+                self._lives[pilot.name].bought = await self._buy(
                     pilot, info, seconds, earliest=start, latest=latest
                 )
         except BaseException:
-            self._reserved.clear()
-            # All or none: a part of a plan's processors would cost money and help no task.
-            ending = [self._tasks.start(self._give_up(pilot)) for pilot in pilots]
-            await asyncio.shield(asyncio.gather(*ending))
+            try:
+                # All or none: a part of a plan's processors would cost money and help no task.
+                ending = [self._tasks.start(self._give_up(pilot)) for pilot in pilots]
+                await asyncio.shield(asyncio.gather(*ending))
+            finally:
+                for name, entry in list(self._lives.items()):
+                    if not entry.life.was_asked:
+                        del self._lives[name]
             raise
-        finally:
-            self._coming -= {pilot.name for pilot in fresh}
 
     # Acquired.
 
@@ -166,16 +193,17 @@ class RemoteLeases:
         """Buy processors or take shared ones; see :class:`bursar.sites.protocol.Site`."""
         name = self._published.name
         held: HeldInstance | None = None
-        self._coming.add(pilot.name)
+        entry = self._lives.setdefault(pilot.name, _RemoteAllocation(AllocationLife(pilot)))
+        entry.life.ask()
         try:
-            bought = self._reserved.pop(pilot.name, None)
             info = await self._refresh()
             if info.draining:
                 raise SiteError(f"{name}: takes nothing more", transient=True)
-            if bought is None and sells(info):
-                bought = await self._buy(pilot, info, self._seconds_of(pilot))
-            elif bought is None:
+            if entry.bought is None and sells(info):
+                entry.bought = await self._buy(pilot, info, self._seconds_of(pilot))
+            elif entry.bought is None:
                 check_shared_price(name, pilot, info, self._published.unit_price)
+            bought = entry.bought
             handle = await self._instance(pilot, bought)
             seconds, early = (None, 0.0) if bought is None else await self._ready(bought)
             session = await self._session(handle, info)
@@ -191,16 +219,18 @@ class RemoteLeases:
             # The guard may refuse for want of money; nothing has been sent to the service's workers
             # yet.
             begin(None, _shorter(seconds, pilot))
-            self._held[pilot.name] = held
+            entry.life.grant(time.time(), None, seconds)
             held.open(endpoint)
+            entry.held = held
+            entry.life.man(time.time())
         except BaseException:
-            self._held.pop(pilot.name, None)
-            if held is not None:
-                await held.leave()
-            await asyncio.shield(self._tasks.start(self._give_up(pilot)))
+            try:
+                if held is not None:
+                    await held.leave()
+                await asyncio.shield(self._tasks.start(self._give_up(pilot)))
+            finally:
+                self._lives.pop(pilot.name, None)
             raise
-        finally:
-            self._coming.discard(pilot.name)
         self.changed.set()
         return held
 
@@ -318,14 +348,17 @@ class RemoteLeases:
 
     async def _back(self, held: HeldInstance) -> None:
         """Give a pilot's processors back, and compare the service's charge with the time held."""
+        entry = self._lives.get(held.pilot.name)
         # Lost and released at once: the second call finds nothing to do.
-        if self._held.get(held.pilot.name) is not held:
+        if entry is None or not entry.life.finish(time.time(), at_once=True):
             return
         bought = self._record.of(held.pilot.name)
         # A cancelled caller must not leave it half done.
-        await asyncio.shield(self._tasks.start(self._end_held(held, bought)))
+        await asyncio.shield(self._tasks.start(self._end_held(entry, held, bought)))
 
-    async def _end_held(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
+    async def _end_held(
+        self, entry: _RemoteAllocation, held: HeldInstance, bought: PurchaseRecord | None
+    ) -> None:
         quick_client = self._contact.quick_client
         is_settled = False
         try:
@@ -345,8 +378,8 @@ class RemoteLeases:
         finally:
             # Whatever went wrong above, the lease can be settled: by the service's word or by the
             # guess.
-            self._paid[held.pilot.name] = held.seconds
-            del self._held[held.pilot.name]
+            entry.life.released(time.time())
+            entry.life.settle(time.time())
             self.changed.set()
 
     async def meter(self, lease: Lease) -> MeteredTime | None:
@@ -356,8 +389,14 @@ class RemoteLeases:
         For a lease of an earlier process the agreement is ended and read until the service
         answers; for shared processors nothing is known once their instance is gone.
         """
-        if lease.id in self._paid:
-            seconds = self._paid.pop(lease.id)
+        entry = self._lives.get(lease.id)
+        if (
+            entry is not None
+            and entry.held is not None
+            and entry.life.allocation.settled is not None
+        ):
+            del self._lives[lease.id]
+            seconds = entry.held.seconds
             return None if seconds is None else MeteredTime(seconds=seconds)
         while True:
             try:
@@ -471,17 +510,17 @@ class RemoteLeases:
 
     def _is_used(self, pilot: str) -> bool:
         is_retired = self._retired is not None and self._retired.pilot.name == pilot
-        return is_retired or any(
-            pilot in names for names in (self._held, self._reserved, self._coming)
-        )
+        entry = self._lives.get(pilot)
+        return is_retired or (entry is not None and not entry.life.allocation.is_over)
 
     async def close(self) -> None:
         """Release all pilots."""
         self._closing = True
         await self._tasks.wait()  # a cancelled caller may have left one that is just being ended
-        for held in list(self._held.values()):
+        for held in self._held():
             await held.release()
-        self._reserved.clear()
+        for name in [name for name, entry in self._lives.items() if entry.is_reserved]:
+            del self._lives[name]
         self._retired = None
         await self._tasks.wait()
         self._cleared = False
