@@ -45,6 +45,15 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+SHELL = """\
+import os, signal, sys
+for number in (signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_DFL)
+os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])
+"""
+"""A shell that heeds the terminal's signals, also where whoever runs the tests ignores them."""
+
+
 class Terminal:
     """A command on a terminal of its own, as a user has it."""
 
@@ -54,7 +63,7 @@ class Terminal:
         # The leader of a session that opens a terminal gets it as its own.
         line = f"exec <>{os.ttyname(slave)} >&0 2>&0; {command if then else 'exec ' + command}"
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", line + then],
+            [sys.executable, "-ISc", SHELL, line + then],
             cwd=folder,
             env={**os.environ, "GO": str(folder / "go"), "TERM": "xterm"},
             start_new_session=True,

@@ -45,7 +45,7 @@ class RunWorkers(ConnectionHandler):
         return WorkerConnection(self, FrameLimits())
 
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
-        """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
+        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
         # Two of one name would share claims. A worker that comes back before its former connection
         # is seen to have ended tries again.
         is_taken = hello.worker in self._core.workers
@@ -69,7 +69,7 @@ class RunWorkers(ConnectionHandler):
         )
 
     def on_message(self, connection: WorkerConnection, message: FromWorker) -> None:
-        """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
+        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
         core, worker = self._core, self._workers[connection]
         match message:
             case OutcomeReport(outcomes):
@@ -81,12 +81,15 @@ class RunWorkers(ConnectionHandler):
             case Hello():
                 raise ProtocolError("a second hello")
 
+    def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
+        """Do nothing: the worker's tasks are lost with its connection, which is journalled."""
+
     def too_large(self, connection: WorkerConnection, job: WireJob, size: int) -> None:
-        """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
+        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
         reactor.job_too_large(self._core, self._workers[connection], job, size)
 
     def left(self, connection: WorkerConnection) -> None:
-        """See :class:`bursar.engine.worker_connection.WorkerMessageHandler`."""
+        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
         self.unauthenticated.pop(connection, None)
         worker = self._workers.pop(connection, None)
         if worker is None:

@@ -1,9 +1,10 @@
 """The server's end of a worker's connection, unauthenticated until the worker says who it is."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -53,37 +54,9 @@ class FrameLimits:
     authenticated: int = MAX_FRAME
 
 
-_C = TypeVar("_C", contravariant=True)
-
-
-class WorkerMessageHandler(Protocol[_C]):
-    """Handles the events and messages of worker connections."""
-
-    def came(self, connection: _C) -> bool:
-        """Register a new connection, and return whether the connection may stay."""
-
-    def joined(self, connection: _C, hello: Hello) -> bool:
-        """Authenticate a connection by the hello, and return whether the hello was accepted."""
-
-    def on_message(self, connection: _C, message: FromWorker) -> None:
-        """Handle a message of an authenticated worker."""
-
-    def misspoke(self, connection: _C, error: Exception) -> None:
-        """Report an invalid message of a worker, whose connection ends."""
-
-    def too_large(self, connection: _C, job: WireJob, size: int) -> None:
-        """Handle that a job is not sent, since its size in bytes is above the limit."""
-
-    def left(self, connection: _C) -> None:
-        """Forget a connection that ended, authenticated or not."""
-
-    def failed(self, error: BaseException) -> None:
-        """Report an internal error of ours, not of the worker."""
-
-
-class ConnectionHandler:
+class ConnectionHandler(ABC):
     """
-    Handles what all connections of workers bring; see :class:`WorkerMessageHandler`.
+    Handles what connections of workers bring.
 
     Parameters
     ----------
@@ -162,11 +135,25 @@ class ConnectionHandler:
         self.unauthenticated.pop(connection, None)
         connection.introduce(hello)
 
-    def misspoke(self, connection: "WorkerConnection", error: Exception) -> None:
-        """Do nothing: the end of the connection is told by :meth:`WorkerMessageHandler.left`."""
+    @abstractmethod
+    def joined(self, connection: Any, hello: Hello) -> bool:
+        """Authenticate a connection by the hello, and return whether the hello was accepted."""
+
+    @abstractmethod
+    def on_message(self, connection: Any, message: FromWorker) -> None:
+        """Handle a message of an authenticated worker."""
+
+    @abstractmethod
+    def left(self, connection: Any) -> None:
+        """Forget a connection that ended, authenticated or not."""
+
+    @abstractmethod
+    def misspoke(self, connection: Any, error: Exception) -> None:
+        """Handle an invalid message of a worker, whose connection ends."""
 
     def too_large(self, connection: "WorkerConnection", job: WireJob, size: int) -> None:
-        """Do nothing: jobs are limited in size when they are submitted."""
+        """Handle that a job is not sent, since its size in bytes is above the limit."""
+        self._on_fault(ProtocolError(f"a job of {size} bytes is too large to be sent"))
 
     def failed(self, error: BaseException) -> None:
         """Report an internal error of ours, not of the worker."""
@@ -190,7 +177,7 @@ class WorkerConnection(AcceptedConnection):
         Fields of the worker's :class:`~bursar.dispatch.wire.Hello`.
     """
 
-    def __init__(self, handler: WorkerMessageHandler[Any], limits: FrameLimits) -> None:
+    def __init__(self, handler: ConnectionHandler, limits: FrameLimits) -> None:
         self._handler = handler
         self._limits = limits
         self._frames = FrameDecoder(limits.unauthenticated)

@@ -1,10 +1,9 @@
 """What a service keeps of a worker's connection."""
 
 from collections.abc import Callable
-from typing import Any
 
 from bursar.dispatch.wire import Hello
-from bursar.engine.worker_connection import FrameLimits, WorkerConnection, WorkerMessageHandler
+from bursar.engine.worker_connection import ConnectionHandler, FrameLimits, WorkerConnection
 from bursar.service.workers.bounds import WORKER_FRAME
 from bursar.service.workers.seal_key import Version
 
@@ -31,7 +30,7 @@ class ServiceWorkerConnection(WorkerConnection):
         Number of outcomes received over the connection that are not yet durable.
     """
 
-    def __init__(self, handler: WorkerMessageHandler[Any]) -> None:
+    def __init__(self, handler: ConnectionHandler) -> None:
         super().__init__(handler, _LIMITS)
         self.host = ""
         self.leaving = False

@@ -32,7 +32,7 @@ from bursar.engine.lease_admission import (
     make_credential,
 )
 from bursar.engine.lease_loads import add_loads
-from bursar.engine.worker_connection import ConnectionHandler, WorkerConnection
+from bursar.engine.worker_connection import ConnectionHandler
 from bursar.model.allocation import AllocationLoad
 from bursar.model.errors import SiteError
 from bursar.remote.admin_messages import WorkerInfo
@@ -313,7 +313,7 @@ class WorkerServer(ConnectionHandler):
             for name, worker in self._dispatching.registered.items()
         ]
 
-    # For connections; see WorkerMessageHandler.
+    # For connections; see ConnectionHandler.
 
     def joined(self, connection: ServiceWorkerConnection, hello: Hello) -> bool:
         """Authenticate a connection by the hello, and return whether the hello was accepted."""
@@ -349,12 +349,12 @@ class WorkerServer(ConnectionHandler):
         if self._is_done(connection):
             self.on_change()
 
-    def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
+    def misspoke(self, connection: ServiceWorkerConnection, error: Exception) -> None:
         """Log an invalid message of a worker at a limited rate; the caller ends the connection."""
         self._complaints.warning(
             "the worker %a on %a says what no worker says (%s); its connection ends",
             connection.worker,
-            connection.host if isinstance(connection, ServiceWorkerConnection) else "",
+            connection.host,
             error,
         )
 
