@@ -26,15 +26,10 @@ CLASSES = {
 }
 """Classes with more public methods, and why."""
 
-CONSTRUCTORS = {
-    "RunExecution": "becomes an embedded engine with one owner, which takes the place of most of "
-    "its parameters; what is left is the plan, the sites and three listeners",
-}
+CONSTRUCTORS: dict[str, str] = {}
 """Classes whose constructor takes more parameters, and why."""
 
 FILES = {
-    "runs/execution.py": "becomes an embedded engine with one owner; the cuts are binding tasks to "
-    "pilots, planning again, and the begin and end of a run",
     "worker/worker.py": "is one loop of a process over one selector: what arrives, what ends, what "
     "is due; connection, attempts and spawning are files of their own already",
 }

@@ -28,9 +28,11 @@ from bursar.model.slot import Slot
 from bursar.model.task import Outcome, Status, Task
 from bursar.model.workflow import Workflow
 from bursar.runs.allocation_provisioner import leases_of
-from bursar.runs.campaign_run import RunEnvironment, execute_campaign
+from bursar.runs.campaign_run import execute_campaign
+from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
+from bursar.runs.planned_supply import PlannedSupply
 from bursar.runs.run_record import read_run
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.simulated_grid import SimulatedGrid
@@ -131,10 +133,11 @@ class Lives:
                 loops[0].call_at(killed_after, self._kill)
             return loops[0]
 
-        surroundings = RunEnvironment(
+        environment = RunEnvironment(
             sites={
                 n: Unrecorded(s) for n, s in self.grid.open(WORK, ExecutionUncertainty()).items()
             },
+            supply=PlannedSupply(self.plan),
             loop=loop,
             tick=2.0,
             refresh=1e6,
@@ -143,7 +146,7 @@ class Lives:
         )
         try:
             execute_campaign(
-                self.folder, self.campaign, self.plan, surroundings=surroundings, written_up=False
+                self.folder, self.campaign, self.plan, environment=environment, written_up=False
             )
         except Killed:
             for copy in self._copies.iterdir():

@@ -25,9 +25,11 @@ from bursar.model.status import SiteStatus
 from bursar.model.task import Shell, Task
 from bursar.model.workflow import Workflow
 from bursar.runs.brokerage import RunBroker
-from bursar.runs.campaign_run import RunEnvironment, execute_campaign
+from bursar.runs.campaign_run import execute_campaign
+from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
+from bursar.runs.scheduled_supply import ScheduledSupply
 from bursar.sites.local import HeldWorkers, LocalSite
 from bursar.sites.protocol import Site
 
@@ -226,8 +228,8 @@ def carried_out(
         folder,
         wanted,
         plan,
-        surroundings=RunEnvironment(
-            sites=sites, just_in_time=brokerage.supply, lifespan=brokerage.running
+        environment=RunEnvironment(
+            sites=sites, supply=ScheduledSupply(brokerage.scheduler), lifespan=brokerage.running
         ),
     )
 

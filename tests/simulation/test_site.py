@@ -26,9 +26,11 @@ from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
-from bursar.runs.campaign_run import RunEnvironment, execute_campaign
+from bursar.runs.campaign_run import execute_campaign
+from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
+from bursar.runs.planned_supply import PlannedSupply
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_grid import SimulatedGrid
@@ -41,8 +43,9 @@ def _carried_out(instance: Instance, folder: Path) -> tuple[dict[str, Any], Jour
     plan, workflow, facts = instance
     campaign = Campaign(name="any", workflow=workflow)
     sites = SimulatedGrid(tuple(bursar.SiteFacts(**_as_dict(site)) for site in facts))
-    surroundings = RunEnvironment(
+    environment = RunEnvironment(
         sites=sites.open(workflow, ExecutionUncertainty()),
+        supply=PlannedSupply(plan),
         loop=VirtualLoop,
         tick=math.inf,
         refresh=1e6,
@@ -50,7 +53,7 @@ def _carried_out(instance: Instance, folder: Path) -> tuple[dict[str, Any], Jour
     )
     with RunFolder.create(folder, campaign, (), argv=[], name="run") as run:
         write_plan(run, {}, plan)
-    summary = execute_campaign(run, campaign, plan, surroundings=surroundings)
+    summary = execute_campaign(run, campaign, plan, environment=environment)
     return summary, read_journal(run.journal_file)
 
 

@@ -9,11 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bursar.api.replanning import replanner
-from bursar.broker.dynamic_scheduler import DynamicScheduler
-from bursar.broker.economy import EconomyScheduler
 from bursar.broker.just_in_time import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.policy_choice import SupplyPolicy
@@ -28,19 +26,19 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.policy import Method, Scheduler
 from bursar.runs.brokerage import RunBroker
-from bursar.runs.campaign_run import RunEnvironment, execute_campaign
-from bursar.runs.execution import Delay, Replan
+from bursar.runs.campaign_run import economy_of, execute_campaign
+from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
+from bursar.runs.planned_supply import PlannedSupply, Replan
 from bursar.runs.run_record import read_run
+from bursar.runs.scheduled_supply import ScheduledSupply
+from bursar.runs.supply import Delay, Supply
 from bursar.simulation.data_staging import SimulatedDataStaging
 from bursar.simulation.execution_model import ExecutionUncertainty, PilotOverhead
 from bursar.simulation.simulated_grid import Arrivals, SimulatedGrid
 from bursar.simulation.simulated_site import SimulatedSite
 from bursar.simulation.virtual_loop import VirtualLoop
-
-if TYPE_CHECKING:
-    from bursar.provisioning.pool import PilotPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,14 +186,12 @@ class Simulator:
         brokerage = None
         if policy.brokering is not None:
             brokerage = self._brokerage(sites, policy.brokering)
-        surroundings = RunEnvironment(
+        environment = RunEnvironment(
             sites=sites,
             loop=partial(VirtualLoop, self.recorded.epoch),
-            just_in_time=self._supply(sites, policy, brokerage),
-            pool=_pool() if policy.kind == "pool" else None,
+            supply=self._supply(sites, policy, plan, brokerage),
             lifespan=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
-            replan=self._replan(sites),
             # Tasks reach simulated workers in no time: prefetching would only change which worker
             # has them.
             prefetch=False,
@@ -225,7 +221,7 @@ class Simulator:
                 folder,
                 campaign,
                 plan_used,
-                surroundings=surroundings,
+                environment=environment,
                 written_up=name is not None,
                 progress=self.progress,
             )
@@ -262,24 +258,28 @@ class Simulator:
         )
 
     def _supply(
-        self, sites: dict[str, SimulatedSite], policy: SupplyPolicy, brokerage: RunBroker | None
-    ) -> DynamicScheduler | None:
-        """Return the scheduler that sends jobs one by one; None where a plan is followed."""
+        self,
+        sites: dict[str, SimulatedSite],
+        policy: SupplyPolicy,
+        plan: Plan | None,
+        brokerage: RunBroker | None,
+    ) -> Supply:
+        """Return what brings the processors of simulated sites to the tasks."""
         if brokerage is not None:
-            return brokerage.supply
-        if policy.kind == "best-effort":
-            return _just_in_time(self.campaign, sites)
-        if policy.strategy is None:
-            return None
-        facts = [site.facts for site in sites.values()]
-        return EconomyScheduler(
-            self.campaign.workflow.tasks,
-            facts,
-            self.campaign.goal,
-            policy.strategy,
-            out_of_reach=policy.out_of_reach,
-            retry=self.campaign.retry,
-        )
+            return ScheduledSupply(brokerage.scheduler)
+        match policy.kind:
+            case "pool":
+                from bursar.provisioning.pool import PilotPool
+                from bursar.runs.pool_controller import PoolController
+
+                return PoolController(PilotPool())
+            case "best-effort":
+                return ScheduledSupply(_just_in_time(self.campaign, sites))
+            case "economy":
+                facts = [site.facts for site in sites.values()]
+                return ScheduledSupply(economy_of(policy, facts, self.campaign))
+        assert plan is not None
+        return PlannedSupply(plan, self._replan(sites))
 
     def _delay(self) -> Delay | None:
         facts = {site.name: site for site in self.grid.sites}
@@ -298,12 +298,6 @@ class Simulator:
 
 
 _BEST_EFFORT = SupplyPolicy(kind="best-effort")
-
-
-def _pool() -> "PilotPool":
-    from bursar.provisioning.pool import PilotPool
-
-    return PilotPool()
 
 
 def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTimeScheduler:

@@ -85,7 +85,7 @@ class RunBroker:
             rng=np.random.default_rng(settings.seed),
             clock=now,
         )
-        self.supply = BrokeredScheduler(
+        self.scheduler = BrokeredScheduler(
             campaign.workflow,
             facts,
             self.broker,
@@ -114,7 +114,7 @@ class RunBroker:
         else:
             ours = self._elements[site].status(now, site)
             status = replace(ours, free_memory=status.free_memory, attributes=status.attributes)
-        return replace(status, state="Closed") if self.supply.is_broken(site) else status
+        return replace(status, state="Closed") if self.scheduler.is_broken(site) else status
 
     def _ask(self, site: str) -> SiteStatus:
         """Return a site's status; within one instant the site is asked once for all jobs."""
@@ -147,7 +147,7 @@ class RunBroker:
             self.directory,
             {name: partial(self.status, name) for name in self._sites},
             every=self._refresh,
-            on_round=self.supply.index_asked,
+            on_round=self.scheduler.index_asked,
         )
         async with poller:
             await poller.wait_for_all()

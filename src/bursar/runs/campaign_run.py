@@ -3,28 +3,25 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     ExitStack,
     asynccontextmanager,
-    nullcontext,
 )
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bursar.broker.dynamic_scheduler import DynamicScheduler
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.forecast import Forecast
+from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.atomic_file import remove_unfinished
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.engine.core import DataAt
 from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
@@ -39,13 +36,16 @@ from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_a
 from bursar.runs.brokerage import RunBroker
 from bursar.runs.data_mover import StagedDataMover
 from bursar.runs.detached_runs import RunViews
-from bursar.runs.execution import TICK, Delay, Replan, RunExecution
+from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
+from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
+from bursar.runs.planned_supply import PlannedSupply, Replan
 from bursar.runs.replan_monitor import ReplanMonitor, can_rebuy
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_signals import end_by_signals, install_signal_handlers
+from bursar.runs.scheduled_supply import ScheduledSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
@@ -54,9 +54,6 @@ from bursar.supervisor import TaskSupervisor
 if TYPE_CHECKING:
     from bursar.provisioning.pool import PilotPool
 
-REFRESH = 0.25
-"""Seconds between updates of the progress display."""
-
 CHECK_INTERVAL = 1.0
 """Seconds between checks whether the goal will be met, at least."""
 
@@ -64,51 +61,12 @@ _LEAST = 1e-3
 """Seconds between two checks of the deadline."""
 
 
-LifespanFactory = Callable[[], AbstractAsyncContextManager[None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnvironment:
-    """
-    The environment of a run: real sites, or a simulation.
-
-    Parameters
-    ----------
-    sites
-        Sites by name.
-    loop
-        Factory of the event loop; None: asyncio's default.
-    just_in_time, delay, data, pool, replan, prefetch, look, durable
-        See :class:`bursar.runs.execution.RunExecution`.
-    beside
-        Contexts that are entered before the run begins and left when it ends.
-    refresh
-        Seconds between two updates of the progress display.
-    amendable
-        Whether the goal may be amended from outside during the run.
-    """
-
-    sites: Mapping[str, Site]
-    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
-    just_in_time: DynamicScheduler | None = None
-    delay: Delay | None = None
-    data: DataAt | None = None
-    pool: "PilotPool | None" = None
-    lifespan: LifespanFactory = nullcontext
-    replan: Replan | None = None
-    prefetch: bool = True
-    tick: float = TICK
-    durable: bool = True
-    refresh: float = REFRESH
-    amendable: bool = True
-
-
 def execute_campaign(
     folder: RunFolder,
     campaign: Campaign,
     plan: Plan,
     *,
-    surroundings: RunEnvironment | None = None,
+    environment: RunEnvironment | None = None,
     replan: Replan | None = None,
     changed: bool = False,
     retry_failed: bool = False,
@@ -125,7 +83,7 @@ def execute_campaign(
         Folder of the run.
     campaign, plan
         Campaign and plan as kept in the folder.
-    surroundings
+    environment
         Environment of the run; None: the sites that the run was planned over.
     replan
         Plans the remaining tasks again when the goal would be missed; None: no replanning.
@@ -153,7 +111,7 @@ def execute_campaign(
     info = folder.read_info()
     with ExitStack() as paying:
         payments = None
-        if info.payer is not None and surroundings is None:  # a simulation costs nothing
+        if info.payer is not None and environment is None:  # a simulation costs nothing
             if changed:
                 info.payer = msgspec.structs.replace(info.payer, budget=campaign.goal.budget)
             needed = (plan.cost or 0.0) if info.state == "new" and not anyway else 0.0
@@ -163,9 +121,9 @@ def execute_campaign(
             changed = changed or campaign.goal.budget != payments.budget
             # What the account allows is the budget that the guard watches.
             campaign = replace(campaign, goal=replace(campaign.goal, budget=payments.budget))
-        if surroundings is None:
-            surroundings = _real(info, campaign, folder, replan)
-        with asyncio.Runner(loop_factory=surroundings.loop) as runner:
+        if environment is None:
+            environment = _real(info, campaign, plan, folder, replan)
+        with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
                 runner.run(
                     _carry_out(
@@ -173,7 +131,7 @@ def execute_campaign(
                         campaign,
                         plan,
                         info,
-                        surroundings,
+                        environment,
                         changed,
                         retry_failed,
                         progress,
@@ -193,7 +151,7 @@ async def _carry_out(
     campaign: Campaign,
     plan: Plan,
     info: RunManifest,
-    surroundings: RunEnvironment,
+    environment: RunEnvironment,
     changed: bool,
     retry_failed: bool,
     progress: bool,
@@ -221,21 +179,9 @@ async def _carry_out(
 
         execution = RunExecution(
             folder,
-            workflow.tasks,
-            workflow.parents,
-            goal=campaign.goal,
-            retry=campaign.retry,
-            root=campaign.root,
-            plan=plan,
-            sites=surroundings.sites,
-            just_in_time=surroundings.just_in_time,
-            delay=surroundings.delay,
-            data=surroundings.data,
-            pool=surroundings.pool,
-            replan=surroundings.replan,
-            prefetch=surroundings.prefetch,
-            tick=surroundings.tick,
-            durable=surroundings.durable,
+            RunWork.of(campaign),
+            environment,
+            currency=plan.currency,
             retry_failed=retry_failed,
             on_outcome=took_in,
             on_event=tell,
@@ -245,7 +191,7 @@ async def _carry_out(
         try:
             # Queues and storages outlive the execution, whose end still asks sites what leases came
             # to.
-            async with surroundings.lifespan(), execution:
+            async with environment.lifespan(), execution:
                 owned = True  # the journal is ours: no other process carries the run out
                 # Only with the journal's lock: another process could be writing those files now.
                 remove_unfinished(folder.path)
@@ -256,14 +202,15 @@ async def _carry_out(
                     folder.write_campaign(campaign)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
-                showing = _watch(execution, campaign, plan, forecast, shown, surroundings.refresh)
+                showing = _watch(execution, campaign, plan, forecast, shown, environment.refresh)
                 watches = {"the progress display": showing}
-                if surroundings.replan is not None and can_rebuy(plan):
+                supply = environment.supply
+                if isinstance(supply, PlannedSupply) and supply.replan and can_rebuy(plan):
                     # A forecast of a long run changes slowly, and each check may make a plan.
                     every = max(CHECK_INTERVAL, (plan.makespan or 0.0) / 100)
-                    monitor = ReplanMonitor(execution, forecast, every)
+                    monitor = ReplanMonitor(execution, supply, forecast, every)
                     watches["the watch for a better plan"] = monitor.watch()
-                if surroundings.amendable:
+                if environment.amendable:
                     amend = partial(_amend, execution, folder, campaign, info, payments)
                     watches["the watch for a changed goal"] = receive_amendments(folder, amend)
                     watches["the view for other processes"] = views.serve(
@@ -422,24 +369,30 @@ def _snapshot(
 
 
 def _real(
-    info: RunManifest, campaign: Campaign, folder: RunFolder, replan: Replan | None
+    info: RunManifest, campaign: Campaign, plan: Plan, folder: RunFolder, replan: Replan | None
 ) -> RunEnvironment:
+    """Return the environment of a run on real sites, by the policy of the run."""
     owners = open_owners_book(info, folder)
     sites = {facts.name: _site(facts, folder, owners) for facts in info.sites}
     queues = [site for site in sites.values() if isinstance(site, OpenableSite)]
-    if info.brokering is not None:
-        made = _matched(folder, campaign, sites, info.brokering)
-    elif info.dynamic:
-        from bursar.provisioning.pool import PilotPool
-        from bursar.runs.history import read_waits
+    match info.policy:
+        case SupplyPolicy(kind="matched", brokering=Brokering() as settings):
+            made = _matched(folder, campaign, sites, settings)
+        case SupplyPolicy(kind="pool"):
+            from bursar.provisioning.pool import PilotPool
+            from bursar.runs.history import read_waits
+            from bursar.runs.pool_controller import PoolController
 
-        pool = PilotPool(read_waits(folder.path.parent))
-        made = RunEnvironment(sites=sites, pool=pool, lifespan=_remembered(pool, folder))
-    else:
-        trading = CampaignTrader(info.sites, owners=owners)
-        made = RunEnvironment(
-            sites=sites, just_in_time=economy_of(info, campaign, trading), replan=replan
-        )
+            pool = PilotPool(read_waits(folder.path.parent))
+            made = RunEnvironment(
+                sites=sites, supply=PoolController(pool), lifespan=_remembered(pool, folder)
+            )
+        case SupplyPolicy(kind="economy") as policy:
+            trading = CampaignTrader(info.sites, owners=owners)
+            economy = economy_of(policy, info.sites, campaign, trading)
+            made = RunEnvironment(sites=sites, supply=ScheduledSupply(economy))
+        case _:
+            made = RunEnvironment(sites=sites, supply=PlannedSupply(plan, replan))
     if owners is not None:
         made = replace(made, lifespan=_sharing(owners, info, folder, made.lifespan))
     return replace(made, lifespan=_all_open(queues, made.lifespan)) if queues else made
@@ -572,24 +525,26 @@ def _matched(
 
     return RunEnvironment(
         sites=sites,
-        just_in_time=brokerage.supply,
+        supply=ScheduledSupply(brokerage.scheduler),
         data=None if staging is None else staging.paths,
         lifespan=lifespan,
     )
 
 
 def economy_of(
-    info: RunManifest, campaign: Campaign, trading: CampaignTrader | None = None
-) -> EconomyScheduler | None:
-    """Make the scheduler of a run with a strategy, buying by ``trading``; None for a plan."""
-    if info.strategy is None:
-        return None
+    policy: SupplyPolicy,
+    sites: Sequence[SiteFacts],
+    campaign: Campaign,
+    trading: CampaignTrader | None = None,
+) -> EconomyScheduler:
+    """Make the scheduler of a strategy, which buys by ``trading`` where that is given."""
+    assert policy.strategy is not None
     return EconomyScheduler(
         campaign.workflow.tasks,
-        info.sites,
+        sites,
         campaign.goal,
-        info.strategy,
+        policy.strategy,
         trading=trading,
-        out_of_reach=info.out_of_reach,
+        out_of_reach=policy.out_of_reach,
         retry=campaign.retry,
     )

@@ -23,8 +23,10 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.report.bill import make_bill
 from bursar.runs.allocation_provisioner import leases_of
-from bursar.runs.execution import TICK, RunExecution
+from bursar.runs.environment import TICK, RunEnvironment, RunWork
+from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
+from bursar.runs.planned_supply import PlannedSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
@@ -102,16 +104,15 @@ class ExecutorEngine:
         known = {facts.name: _site(facts, folder) for facts in sites}
         self._to_open = [site for site in known.values() if isinstance(site, OpenableSite)]
         self._opened = AsyncExitStack()
+        work = RunWork(
+            tasks=(), parents=None, goal=Goal(budget=budget), retry=Retry(), root=folder.files
+        )
+        supply = PlannedSupply(_whole(sites, processors))
         self._execution = RunExecution(
             folder,
-            (),
-            None,
-            goal=Goal(budget=budget),
-            retry=Retry(),
-            root=folder.files,
-            plan=_whole(sites, processors),
-            sites=known,
-            rigid=False,
+            work,
+            RunEnvironment(sites=known, supply=supply),
+            currency=sites[0].currency,
             on_outcome=on_outcome,
             on_start=on_start,
         )

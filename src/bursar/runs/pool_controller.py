@@ -3,21 +3,19 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from bursar.dispatch.journal_records import RunEvent
-from bursar.engine.dispatcher import Dispatcher
-from bursar.market.guard import BudgetGuard
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.campaign import Goal
-from bursar.model.errors import BursarError
+from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
-from bursar.runs.allocation_provisioner import AllocationObserver, AllocationProvisioner
+from bursar.runs.supply import Supply
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor
 
@@ -80,71 +78,42 @@ def last_number(events: Sequence[RunEvent]) -> int:
     return max((int(name.rpartition("-")[2]) for name in names), default=0)
 
 
-class PoolController(AllocationObserver):
+class PoolController(Supply):
     """
     Carries a pool's decisions out at the sites, round after round, until the run stops.
+
+    Any worker runs any task. Workers that are gone are the pool's to replace.
 
     Parameters
     ----------
     pool
         The pool whose decisions are carried out.
-    sites
-        Sites by name.
-    dispatcher
-        Dispatcher whose tasks wait, and whose workers are counted.
-    guard
-        Guard of the run's budget.
-    goal
-        Returns the present goal.
-    elapsed
-        Seconds since the run's first incarnation began.
-    pilots
-        Highest number of an earlier allocation; names go on from there.
-    note
-        Journals an event, by kind and text.
-    stop
-        Called with the reason when no more work can be done.
-    on_error
-        Called with unexpected errors.
     """
 
-    def __init__(
-        self,
-        pool: PilotPool,
-        sites: Mapping[str, Site],
-        *,
-        dispatcher: Dispatcher,
-        guard: BudgetGuard,
-        goal: Callable[[], Goal],
-        elapsed: Callable[[], float],
-        pilots: int,
-        note: Callable[[str, str], None],
-        stop: Callable[[str], None],
-        on_error: Callable[[BursarError], None],
-    ) -> None:
+    replaces_workers = True
+
+    def __init__(self, pool: PilotPool) -> None:
         self._pool = pool
-        self._sites = sites
-        self._dispatcher = dispatcher
-        self._guard = guard
-        self._goal = goal
-        self._elapsed = elapsed
-        self._count = pilots
-        self._note = note
-        self._stop = stop
-        self._on_error = on_error
         self._tasks = TaskSupervisor(self._on_failure)
         self._changed = asyncio.Event()
         self._has_begun = False
 
-    def begin(self, provision: AllocationProvisioner) -> None:
+    async def begin(self) -> None:
         """Begin to decide."""
-        self._provision = provision
+        self._count = max(self.run.state.pilots, last_number(self.run.journal.events))
         self._tasks.start(self._run())
         self._has_begun = True
 
-    def review_soon(self) -> None:
+    def on_money_free(self) -> None:
         """Decide again soon, because the inputs of the decision have changed."""
         self._changed.set()
+
+    def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
+        """Tell people; the pool has heard of the loss, and asks another site, or later."""
+        if isinstance(error, BudgetStop | SiteError):
+            self.run.notify(str(error))
+            return True
+        return False
 
     async def end(self) -> None:
         """Stop deciding."""
@@ -156,17 +125,24 @@ class PoolController(AllocationObserver):
             if figures:
                 self._note(BOUNDS, msgspec.json.encode(figures).decode())
 
+    @property
+    def _sites(self) -> Mapping[str, Site]:
+        return self.run.bindings.sites
+
+    def _note(self, kind: str, text: str) -> None:
+        self.run.dispatcher.store.note(kind, text)
+
     # Called by the provisioner.
 
     def began(self, allocation: Allocation) -> None:
         """Note that a site has granted the processors of an allocation."""
-        self._pool.began(allocation.name, self._dispatcher.now())
+        self._pool.began(allocation.name, self.run.dispatcher.now())
         self._write(allocation, "began")
         self._changed.set()
 
     def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
         """Note that an allocation is over or was never granted."""
-        self._pool.ended(allocation.name, self._dispatcher.now(), loss, reason)
+        self._pool.ended(allocation.name, self.run.dispatcher.now(), loss, reason)
         self._write(allocation, loss, reason)
         self._changed.set()
 
@@ -175,7 +151,7 @@ class PoolController(AllocationObserver):
     def _on_failure(self, error: BaseException) -> None:
         if not isinstance(error, BursarError):
             error = BursarError(f"the pool failed: {type(error).__name__}: {error}")
-        self._on_error(error)
+        self.run.fail(error)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -191,7 +167,7 @@ class PoolController(AllocationObserver):
                     self._give_back(decision)
             verdict = self._pool.verdict(view)
             if verdict:
-                self._stop(verdict)
+                self.run.stop("goal", verdict)
                 return
             # Changes come in bursts, such as the workers of one pilot one after the other: they are
             # decided on together.
@@ -199,7 +175,7 @@ class PoolController(AllocationObserver):
             until = min(loop.time() + REVIEW_INTERVAL, loop.time() + self._pool.wake - view.now)
             async with TaskSupervisor() as tasks:
                 await asyncio.wait(
-                    {tasks.start(self._changed.wait()), tasks.start(self._dispatcher.change())},
+                    {tasks.start(self._changed.wait()), tasks.start(self.run.dispatcher.change())},
                     timeout=max(0.0, until - loop.time()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -227,14 +203,14 @@ class PoolController(AllocationObserver):
             # same name.
             self._pool.asked(allocation.name, ask, now)
             self._write(allocation, "asked")
-            self._provision.request(allocation)
+            self.run.provision.request(allocation)
 
     def _give_back(self, decision: AllocationRelease) -> None:
         # The pool may say so again while the processors are on their way back.
-        found = self._provision.find(decision.name)
+        found = self.run.provision.find(decision.name)
         if found is not None and not found.leaving:
             self._write(found, "given back", decision.reason)
-            self._provision.give_up(decision.name)
+            self.run.provision.give_up(decision.name)
 
     def _view(self) -> PoolSnapshot:
         """
@@ -242,20 +218,21 @@ class PoolController(AllocationObserver):
 
         Without a deadline or a budget in the goal, the remaining seconds or money are None.
         """
-        now = self._dispatcher.now()
-        loads = self._dispatcher.figures.leases()
-        goal, free = self._goal(), self._guard.ledger.free
+        now = self.run.dispatcher.now()
+        loads = self.run.dispatcher.figures.leases()
+        elapsed = self.run.state.clock()
+        goal, free = self.run.goal(), self.run.guard.ledger.free
         return PoolSnapshot(
             now=now,
-            demand=self._dispatcher.figures.demand(),
+            demand=self.run.dispatcher.figures.demand(),
             allocations=tuple(
-                _observed(a, loads.get(a.name)) for a in self._provision.allocations()
+                _observed(a, loads.get(a.name)) for a in self.run.provision.allocations()
             ),
             sites={name: self._seen(site, goal) for name, site in self._sites.items()},
-            until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
+            until_deadline=None if goal.deadline is None else goal.deadline - elapsed,
             # A little less than is free: amounts are rounded up when they are set aside.
             affordable=None if goal.budget is None else from_micros(max(0, free - _ROUNDING)),
-            settling=bool(self._guard.charges.unsettled),
+            settling=bool(self.run.guard.charges.unsettled),
         )
 
     def _seen(self, site: Site, goal: Goal) -> PoolSite:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bursar.broker.forecast import Forecast
 from bursar.model.plan import Plan
 from bursar.runs.execution import RunExecution
+from bursar.runs.planned_supply import PlannedSupply
 
 MOST = 5
 """Times that a run is planned again for its goal, at the most."""
@@ -26,6 +27,8 @@ class ReplanMonitor:
     ----------
     execution
         The run that is watched.
+    supply
+        Supply of the run, which plans again.
     forecast
         Forecast of the run's end.
     every
@@ -33,6 +36,7 @@ class ReplanMonitor:
     """
 
     execution: RunExecution
+    supply: PlannedSupply
     forecast: Forecast
     every: float
     _times: int = 0
@@ -49,21 +53,21 @@ class ReplanMonitor:
                 self._stretch = self.forecast.stretch
                 if await self._is_worth_it():
                     self._times += 1
-                    self.execution.plan_again(reason, self.forecast.stretch)
+                    self.supply.plan_again(reason, self.forecast.stretch)
 
     def _reason(self) -> str | None:
         """Return why to plan again; None while the goal is met or nothing new is known."""
         execution, forecast = self.execution, self.forecast
-        forecast.follow(execution.plan)
+        forecast.follow(self.supply.plan)
         counts = execution.counts
-        if execution.is_planning or execution.cause is not None:
+        if self.supply.is_planning or execution.cause is not None:
             return None
         # A few tasks say little of the others.
         if counts.succeeded < max(3, SURE * counts.total):
             return None
         # What is left has begun, or will as soon as processors come free: another plan could not
         # move it.
-        if counts.waiting <= execution.plan.processors:
+        if counts.waiting <= self.supply.plan.processors:
             return None
         if forecast.stretch < self._stretch * 1.1:
             return None  # as much was known the last time
@@ -86,7 +90,7 @@ class ReplanMonitor:
 
     async def _is_worth_it(self) -> bool:
         """Whether a new plan would be clearly better than the present one."""
-        plan = await self.execution.sketch(self.forecast.stretch)
+        plan = await self.supply.sketch(self.forecast.stretch)
         goal, finish, cost = self.execution.goal, *self._expected()
         if plan is None or finish is None:
             return False

@@ -1,0 +1,99 @@
+"""What a run carries out, and where: work, sites, supply and time, real or simulated."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from bursar.engine.core import DataAt
+from bursar.model.campaign import Campaign, Goal, Retry
+from bursar.model.task import Task
+from bursar.runs.supply import Delay, Supply
+from bursar.sites.protocol import Site
+
+TICK = 0.2
+"""Seconds between checks of the budget, at most."""
+
+REFRESH = 0.25
+"""Seconds between updates of the progress display."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWork:
+    """
+    What a run carries out, whether or not a campaign says so.
+
+    Parameters
+    ----------
+    tasks, parents
+        Tasks to run, and their parents' numbers; more tasks may be submitted later.
+    goal, retry, root
+        Goal, retry rules and folder of the campaign.
+    """
+
+    tasks: Sequence[Task]
+    parents: Sequence[Sequence[int]] | None
+    goal: Goal
+    retry: Retry
+    root: Path
+
+    @classmethod
+    def of(cls, campaign: Campaign) -> "RunWork":
+        """Return the work of a campaign."""
+        workflow = campaign.workflow
+        return cls(
+            tasks=workflow.tasks,
+            parents=workflow.parents,
+            goal=campaign.goal,
+            retry=campaign.retry,
+            root=campaign.root,
+        )
+
+
+LifespanFactory = Callable[[], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnvironment:
+    """
+    The environment of a run: real sites, or a simulation.
+
+    Parameters
+    ----------
+    sites
+        Sites by name.
+    supply
+        What brings processors of these sites to the tasks; serves one incarnation.
+    loop
+        Factory of the event loop; None: asyncio's default.
+    lifespan
+        Context that is entered before the run begins and left when it has ended.
+    delay
+        Seconds until a task's data have arrived where one that follows runs; None: they are
+        there at once.
+    data
+        See :class:`bursar.engine.core.EngineSettings`.
+    prefetch
+        Whether workers get tasks ahead of time.
+    tick
+        Seconds between looks at money and workers, at most.
+    durable
+        Whether what is journalled survives a power cut.
+    refresh
+        Seconds between two updates of the progress display.
+    amendable
+        Whether the goal may be amended from outside during the run.
+    """
+
+    sites: Mapping[str, Site]
+    supply: Supply
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    lifespan: LifespanFactory = nullcontext
+    delay: Delay | None = None
+    data: DataAt | None = None
+    prefetch: bool = True
+    tick: float = TICK
+    durable: bool = True
+    refresh: float = REFRESH
+    amendable: bool = True
