@@ -78,6 +78,8 @@ class InstanceTasks:
         Which tasks follow which; to be stated before :meth:`start`.
     attempts
         Attempts that have ended or are numbered, by task; tasks without one are left out.
+    limits
+        Seconds after which each task is killed, infinite for none; None: no task has a limit.
     failures
         Failed attempts, by task; tasks without one are left out.
     barred
@@ -100,7 +102,7 @@ class InstanceTasks:
         self.attempts: dict[int, int] = {}
         self.failures: dict[int, int] = {}
         self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
-        self._limits: array[float] | None = None  # None: no task has one
+        self.limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
         self.barred: set[int] = set()
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
@@ -131,8 +133,8 @@ class InstanceTasks:
             self.ready_tasks.grow(more)
             if self._tries is not None:
                 self._tries.extend([self._retry.attempts] * more)
-            if self._limits is not None:
-                self._limits.extend([math.inf] * more)
+            if self.limits is not None:
+                self.limits.extend([math.inf] * more)
             self.counts[ABSENT] += more
 
     def enter(
@@ -161,15 +163,15 @@ class InstanceTasks:
 
     def set_limit(self, task: int, seconds: float) -> None:
         """Set the seconds after which a task is killed; infinite: it has no limit of its own."""
-        if self._limits is None:
+        if self.limits is None:
             if seconds == math.inf:
                 return
-            self._limits = array("d", [math.inf]) * len(self.states)
-        self._limits[task] = seconds
+            self.limits = array("d", [math.inf]) * len(self.states)
+        self.limits[task] = seconds
 
     def limit(self, task: int) -> float:
         """Return the seconds after which a task is killed; infinite: it has no limit of its own."""
-        return math.inf if self._limits is None else self._limits[task]
+        return math.inf if self.limits is None else self.limits[task]
 
     def follow(self, task: int, parents: Collection[int]) -> None:
         """State which tasks must succeed before a held task starts; some may have ended."""

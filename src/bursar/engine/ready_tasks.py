@@ -76,6 +76,8 @@ class ReadyTasks:
     ----------
     wide
         Number of ready tasks of several processors.
+    has_stale_keys
+        Whether a ready task may have keys in other buckets, or with other priorities.
     sequences
         Tasks that are left, by place, where tasks start in a given order only.
     """
@@ -94,6 +96,7 @@ class ReadyTasks:
         self._by_length = by_length
         self._bucket = array("H")
         self._priority: array[int] | None = None  # None: tasks start in order of their numbers
+        self.has_stale_keys = False
         self._numbers: dict[tuple[str, int, float], int] = {}
         self._plain: dict[int, int] = {}  # by width, of tasks bound to no place, if not by length
         self.buckets: list[ReadyBucket] = []
@@ -118,6 +121,7 @@ class ReadyTasks:
 
     def set_order(self, order: Iterable[tuple[int, int]]) -> None:
         """Give tasks another priority each, smaller first; ready ones are to be bound anew."""
+        self.has_stale_keys = True
         priority = self._priority
         if priority is None:
             priority = self._priority = array("q", range(len(self._states)))
@@ -129,6 +133,7 @@ class ReadyTasks:
 
     def bind(self, task: int, place: str) -> None:
         """Move a task to another place; the key in the old bucket is stale from now on."""
+        self.has_stale_keys = True
         ready = self._states[task] == READY
         self.buckets[self._bucket[task]].left -= 1
         if ready:
@@ -320,10 +325,9 @@ class ReadyWalk:
                 heapq.heapreplace(lanes, (heap[0], i, bucket))
             task = key & MASK
             # Keys are not taken out of heaps, which would mean a search, but passed over here.
-            if (
-                states[task] != READY
-                or ready.bucket_of(task) is not bucket
-                or ready.key_of(task) != key
+            if states[task] != READY or (
+                ready.has_stale_keys
+                and (ready.bucket_of(task) is not bucket or ready.key_of(task) != key)
             ):
                 continue
             self._bucket, self._key = bucket, key

@@ -433,7 +433,9 @@ class TaskScheduler(Generic[Of]):
         self, instance: Of, task: int, worker: WorkerSlot[Of], now: float, seconds: float
     ) -> WorkerClaim[Of]:
         tasks = instance.tasks
-        estimate, limit = tasks.estimates[task], self.limit_of(tasks, task)
+        estimate = tasks.estimates[task]
+        # A call for each of a million tasks without a limit would be a tenth of what a claim takes.
+        limit = self._limit if tasks.limits is None else self.limit_of(tasks, task)
         if estimate != math.inf:
             ends, cost = now + estimate, estimate
         else:

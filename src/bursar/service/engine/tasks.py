@@ -154,6 +154,8 @@ class SubmittedTasks(InstanceTasks):
 
     def attempts_failed(self, task: int) -> int:
         """Return how many attempts of a task have failed or were lost so far."""
+        if not self.losses and not self.failures:  # as of nearly all instances
+            return 0
         return self.losses.get(task, 0) + self.failures.get(task, 0)
 
     def close(self, task: int, state: int) -> int:
