@@ -305,7 +305,10 @@ def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) ->
 
     # The sites as they were when the run was made: a sites file may have changed since.
     facts = tuple(folder.read_info().sites)
-    replan = replanner(campaign, lambda: facts)
+    proposal, _ = read_plan(folder)
+    # What is left is searched and placed as the whole was, also when the run is resumed.
+    method, scheduler = proposal.get("method", "auto"), proposal.get("scheduler", "heft")
+    replan = replanner(campaign, lambda: facts, method=method, scheduler=scheduler)
     summary = run_outside_loop(
         lambda: execute_campaign(folder, campaign, plan, replan=replan, **how)
     )
