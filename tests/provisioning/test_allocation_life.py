@@ -39,7 +39,8 @@ def test_an_uneventful_life_goes_through_all_stages() -> None:
     assert (one.allocation.state, one.allocation.until) == (AllocationState.GRANTED, 11.0)
     one.man(2.0)
     assert one.next_step(2.0) == (LifeAction.WAIT, 11.0 + GRACE)
-    assert one.next_step(11.0).action is LifeAction.EXPIRE
+    assert one.next_step(11.0) == (LifeAction.WAIT, 11.0 + GRACE)
+    assert one.next_step(11.0 + GRACE).action is LifeAction.EXPIRE
     one.expire(11.5)
     assert one.next_step(11.5).action is LifeAction.RELEASE
     one.released(12.0)
@@ -49,6 +50,14 @@ def test_an_uneventful_life_goes_through_all_stages() -> None:
     assert one.settle(12.0)
     assert one.next_step(12.0).action is LifeAction.NONE
     assert one.allocation.state is AllocationState.SETTLED
+
+
+def test_an_allocation_of_no_duration_is_kept_for_the_grace() -> None:
+    """A plan may give no time to a task that takes none, and the task has to start all the same."""
+    one = held(duration=0.0)
+    assert one.allocation.until == 1.0
+    assert one.next_step(1.0) == (LifeAction.WAIT, 1.0 + GRACE)
+    assert one.next_step(1.0 + GRACE).action is LifeAction.EXPIRE
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,13 @@ from bursar.engine.worker_slots import Of, WorkerClaim, WorkerPool, WorkerSlot
 from bursar.model.provisioning import ProcessorDemand
 
 GUESS = 60.0
-"""Seconds that a task without an estimate is thought to take before any has ended.
+"""Seconds that a task of a run without an estimate is thought to take before any has ended.
 
 Demand must be more than nothing before any task has ended, or no pool would ever begin."""
+
+SHORT_GUESS = 1.0
+"""The same for a task of a service. Sites that lend processors for less than a minute get requests,
+too: there a task of unknown length is tried, and only one that is known to be longer is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,17 @@ class UnplaceableTasks:
     longest: float = 0.0
 
 
-def demand_of(pool: WorkerPool[Of]) -> ProcessorDemand:
+def demand_of(pool: WorkerPool[Of], guess: float = GUESS) -> ProcessorDemand:
     """
     Return the demand of the ready tasks of a pool that are bound to no lease.
 
     Tasks of users who may not run any now count as later: workers would be started, and paid, for
     tasks that may not run.
+
+    Parameters
+    ----------
+    guess
+        Seconds that a task without an estimate is thought to take before any has ended.
     """
     tasks = processors = widest = later = 0
     work = longest = 0.0
@@ -50,7 +59,7 @@ def demand_of(pool: WorkerPool[Of]) -> ProcessorDemand:
         if instance.user in pool.refused:
             later += mine.ready
             continue
-        stretch, mean = mine.durations.stretch, mine.durations.mean or GUESS
+        stretch, mean = mine.durations.stretch, mine.durations.mean or guess
         for bucket in mine.ready_tasks.at(ANYWHERE):
             if not bucket.ready:
                 continue

@@ -135,9 +135,10 @@ class AllocationLife:
             is_empty = not present and now >= self._awaited
             if a.is_over or a.stopped or (a.leaving and is_empty):
                 return LifeStep(LifeAction.RELEASE)
-            if now >= a.until:
+            last = a.until + self._grace
+            if now >= last:
                 return LifeStep(LifeAction.EXPIRE)
-            moments = [a.until + self._grace]
+            moments = [last]
             if a.leaving and now < self._awaited:
                 moments.append(self._awaited)
             return LifeStep(LifeAction.WAIT, min(moments))

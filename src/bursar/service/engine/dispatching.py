@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from bursar.engine.pool_demand import demand_of, to_take_back, widest_worker
+from bursar.engine.pool_demand import SHORT_GUESS, demand_of, to_take_back, widest_worker
 from bursar.engine.ready_tasks import BITS, MASK
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
 from bursar.engine.task_states import (
@@ -570,7 +570,7 @@ class TaskDispatcher:
 
     def demand(self) -> dict[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""
-        return {name: demand_of(pool) for name, pool in self._scheduler.pools.items()}
+        return {name: demand_of(pool, SHORT_GUESS) for name, pool in self._scheduler.pools.items()}
 
     def why_waiting(self, instance: Instance) -> str:
         """Return for people why an instance's tasks cannot start; empty: nothing prevents it."""
