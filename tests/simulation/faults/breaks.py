@@ -477,7 +477,7 @@ def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 BREAKS = (
     Break("answers before it is durable", _acknowledges_before_it_is_durable, 1),
-    Break("writes the records of one turn in pieces", _a_turn_is_written_in_pieces, 10),
+    Break("writes the records of one turn in pieces", _a_turn_is_written_in_pieces, 220),
     Break("rewriting a submission drops tasks that live", _rewriting_drops_what_lives, 1),
     Break("forgets keys of submissions in a crash", _forgets_keys_of_submissions, 5),
     Break(
