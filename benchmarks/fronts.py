@@ -49,12 +49,10 @@ from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
+from bursar.planning.front import nondominated
 from bursar.planning.methods.elitist import elitist
-from bursar.planning.methods.ga import genetic
-from bursar.planning.methods.moga import moga
-from bursar.planning.methods.nsga2 import nsga2
+from bursar.planning.methods.genetic import genetic, moga, nsga2
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import nondominated
 from bursar.planning.policy import PlacementPolicy, Scheduler
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule

@@ -27,11 +27,7 @@ ENTRY_POINTS = (
 )
 OFFERED = {
     # TradeManager.auction takes any auctioneer: which one is up to the program that buys.
-    "bursar.market.negotiation.double",
-    "bursar.market.negotiation.dutch",
-    "bursar.market.negotiation.english",
-    "bursar.market.negotiation.sealed_bid",
-    "bursar.market.negotiation.share",
+    "bursar.market.negotiation.auctions",
 }
 """Modules of the product that only programs of its users import, with the reason."""
 

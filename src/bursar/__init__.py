@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from bursar.api.matching import match
     from bursar.api.planning import plan
     from bursar.api.quote import GoalOutOfReach, Quote
-    from bursar.api.result import RunResult
-    from bursar.api.running import resume, run
+    from bursar.api.running import RunResult, resume, run
     from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
@@ -57,7 +56,7 @@ _HOMES = {
     "Matching": "model.matching",
     "Quote": "api.quote",
     "Retry": "model.campaign",
-    "RunResult": "api.result",
+    "RunResult": "api.running",
     "Shell": "model.task",
     "Simulation": "api.simulating",
     "SiteError": "model.errors",

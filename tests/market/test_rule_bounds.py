@@ -9,9 +9,8 @@ from tests.market.trading import NOW, UNITS, WANTED, Shop, manager, only, server
 from bursar.market.agreement import LARGEST, LATEST, DealTemplate, Terms, check_moment
 from bursar.market.budget_thresholds import BudgetThresholds, BudgetWarning
 from bursar.market.exchange import MessageExchange
+from bursar.market.negotiation.auctions import EnglishAuctioneer, ShareAuctioneer
 from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
-from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import Ask, CallForBids, FinalOffer, Reject
 from bursar.model.money import Refusal

@@ -15,11 +15,13 @@ from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.auctions import (
+    DutchAuctioneer,
+    EnglishAuctioneer,
+    SealedAuctioneer,
+    ShareAuctioneer,
+)
 from bursar.market.negotiation.bargaining import Concession
-from bursar.market.negotiation.dutch import DutchAuctioneer
-from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.sealed_bid import SealedAuctioneer
-from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage, encode
 from bursar.market.trade_server import BargainingRules, TradeServer

@@ -9,8 +9,8 @@ from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.exchange import MessageExchange
+from bursar.market.negotiation.auctions import SealedAuctioneer
 from bursar.market.negotiation.bargaining import Concession
-from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import (
     Accept,

@@ -18,9 +18,9 @@ from bursar.planning.covering import (
     cost_bounds,
     relaxed_shares,
 )
+from bursar.planning.covering_columns import LinearProgramme
 from bursar.planning.energetic_bound import EmptySlotCapacity, makespan_bound
 from bursar.planning.kernels.capacity import is_overfull
-from bursar.planning.linear_programme import LinearProgramme
 from bursar.planning.policy import SCHEDULERS, PlacementPolicy
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedule import Schedule

@@ -9,7 +9,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import prove_bounds
-from bursar.planning.numbering import number_processors
+from bursar.planning.building import number_processors
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule, upward_ranks
 

@@ -16,10 +16,9 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
-from bursar.planning.front import ParetoFront
-from bursar.planning.methods import ga, moga, nsga2
-from bursar.planning.methods.search import PlanSearch
-from bursar.planning.methods.variation import (
+from bursar.planning.front import ParetoFront, nondominated
+from bursar.planning.methods import genetic
+from bursar.planning.methods.genetic import (
     crossed,
     domination,
     mutated,
@@ -27,7 +26,7 @@ from bursar.planning.methods.variation import (
     sampled,
     unique,
 )
-from bursar.planning.pareto import nondominated
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import METHODS, Method, PlacementPolicy
 from bursar.planning.problem import build_problem
 from bursar.planning.search_limits import SearchLimits
@@ -108,14 +107,14 @@ def test_the_genetic_algorithm_only_gets_better_and_keeps_to_its_goal() -> None:
             PurchaseEvaluator(problem, PlacementPolicy(weight=0.5, worth=50.0)),
             SearchLimits(population=12, generations=generations, seed=1),
         )
-        ga.genetic(search, Goal())
+        genetic.genetic(search, Goal())
         points = search.archive.points
         best.append(float((0.5 * points[:, 1] + 0.5 * 50 * points[:, 0]).min()))
 
     assert best == sorted(best, reverse=True)
     scores = search.bits(random_subsets(np.random.default_rng(0), 30, problem.n_slots))
     deadline = float(np.median(scores.makespan[scores.feasible]))
-    total = ga.total_cost(search, scores, Goal(deadline=deadline))
+    total = genetic.total_cost(search, scores, Goal(deadline=deadline))
     assert np.isinf(total[~(scores.makespan <= deadline)]).all()
     assert np.isfinite(total[scores.makespan <= deadline]).all()
 
@@ -138,7 +137,7 @@ def test_offspring_of_the_genetic_algorithm_are_exclusive_or_and_its_complement(
         return plain(self, bits)
 
     monkeypatch.setattr(PlanSearch, "bits", spy)
-    ga.genetic(search, Goal())
+    genetic.genetic(search, Goal())
 
     (a, b), offspring = seen[0], seen[1]
     assert {row.tobytes() for row in offspring} <= {(a ^ b).tobytes(), (~(a ^ b)).tobytes()}
@@ -157,8 +156,8 @@ def test_fitness_falls_with_the_rank_and_is_shared_within_it(
 ) -> None:
     array = np.array(objectives, dtype=float)
 
-    rank = moga.ranks(array)
-    fitness = moga.shared_fitness(array)
+    rank = genetic.ranks(array)
+    fitness = genetic.shared_fitness(array)
 
     beaten = [
         sum(all(a <= b for a, b in zip(o, p, strict=True)) and o != p for o in objectives)
@@ -179,7 +178,7 @@ def test_fronts_and_crowding_are_pymoos(objectives: list[tuple[float, float]]) -
 
     array = np.array([o for o in objectives if np.isfinite(o[0])] or [(1.0, 1.0)], dtype=float)
 
-    front = nsga2.fronts(array)
+    front = genetic.fronts(array)
 
     expected = NonDominatedSorting().do(array)
     assert [sorted(np.flatnonzero(front == k)) for k in range(len(expected))] == [
@@ -187,7 +186,7 @@ def test_fronts_and_crowding_are_pymoos(objectives: list[tuple[float, float]]) -
     ]
     first = np.unique(array[front == 0], axis=0)
     if len(first) > 2:  # pymoo divides by the number of objectives
-        ours = nsga2.crowding(first)
+        ours = genetic.crowding(first)
         theirs = calc_crowding_distance(first, filter_out_duplicates=False)
         assert ours / 2 == pytest.approx(theirs)
 

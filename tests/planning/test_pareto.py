@@ -5,12 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.planning.pareto import (
-    EvaluatedPlan,
-    ParetoArchive,
-    at_trade_off,
-    nondominated,
-)
+from bursar.planning.front import EvaluatedPlan, ParetoArchive, at_trade_off, nondominated
 from bursar.planning.policy import ScheduleRecipe
 from bursar_devtools.hypervolume import hypervolume
 

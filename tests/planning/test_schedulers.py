@@ -13,8 +13,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import makespan_bounds, prove_bounds
-from bursar.planning.offers import arrange_offers
-from bursar.planning.problem import PlanningProblem, build_problem
+from bursar.planning.problem import PlanningProblem, arrange_offers, build_problem
 from bursar.planning.schedulers import schedule, upward_ranks
 
 

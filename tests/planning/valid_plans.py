@@ -12,7 +12,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
-from bursar.planning.numbering import number_processors
+from bursar.planning.building import number_processors
 
 Instance = tuple[Plan, Workflow, tuple[SiteFacts, ...]]
 

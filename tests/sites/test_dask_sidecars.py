@@ -11,7 +11,7 @@ from bursar.dispatch.orphans import traces_of
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Exec, Shell, Status
 from bursar.sites.dask import sidecar_registry as module
-from bursar.sites.dask.job_messages import (
+from bursar.sites.dask.sidecar import (
     DaskJobOrder,
     DaskReply,
     SharedRunPaths,

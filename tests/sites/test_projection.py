@@ -13,7 +13,7 @@ from bursar.provisioning.lrm.resource_manager import (
     QueueReservation,
     QueueState,
 )
-from bursar.sites.projection import UNLIMITED, backfill_windows_of, project_queue, slots_of
+from bursar.sites.queue_observer import UNLIMITED, backfill_windows_of, project_queue, slots_of
 
 NOW = 1000.0
 

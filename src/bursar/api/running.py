@@ -1,8 +1,8 @@
-"""Running of campaigns, and resuming of runs that were stopped."""
+"""Running of campaigns, resuming of runs that were stopped, and their result."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,8 @@ from bursar.api.matching import locate_replicas
 from bursar.api.planning import plan, resolve_campaign
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
-from bursar.api.result import RunResult
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.broker.policy_choice import (
-    PolicyRequest,
-    ProvisioningMode,
-    SupplyPolicy,
-    choose_policy,
-)
+from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, SupplyPolicy, choose_policy
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
 from bursar.formats.units import parse_amount
@@ -29,14 +23,77 @@ from bursar.model.matching import Brokering
 from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
+from bursar.model.task import Outcome
 from bursar.planning.policy import Method, Scheduler
+from bursar.report.bill import Bill
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached
 from bursar.runs.folder import RunFolder
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
-from bursar.runs.run_record import read_run, summarise
+from bursar.runs.run_record import bill_of, read_run, summarise
 from bursar.sites.owners import known_owners
+
+# The result of ``run``.
+
+
+class RunResult:
+    """
+    A run that has ended, for now or for good.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    summary
+        Its key figures, as ``bursar run --json`` prints them.
+    exit_status
+        As the command's: 0 when every task succeeded in time.
+    """
+
+    def __init__(self, folder: RunFolder, summary: dict[str, Any], exit_status: int) -> None:
+        self._folder = folder
+        self._summary = summary
+        self.exit_status = exit_status
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self._folder.name
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._folder.path
+
+    @property
+    def files(self) -> Path:
+        """Folder of the tasks' files, under the campaign's file names."""
+        return self._folder.files
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every task succeeded."""
+        return bool(self._summary["succeeded"] == self._summary["tasks"])
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield the final outcome of each task that has one, by task."""
+        yield from read_run(self._folder).outcomes
+
+    def bill(self) -> Bill:
+        """Cost of the run, by site and by task."""
+        return bill_of(read_run(self._folder))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the key figures; the keys are in the documentation."""
+        return dict(self._summary)
+
+    def __repr__(self) -> str:
+        done, tasks = self._summary["succeeded"], self._summary["tasks"]
+        return f"<RunResult {self.name}: {done} of {tasks} succeeded, {self._summary['state']}>"
+
+
+# Running of campaigns, and resuming of runs that were stopped.
 
 RUNS = Path("runs")
 """Folder that holds the runs, unless another is named."""

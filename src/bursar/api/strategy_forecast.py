@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bursar.api.offers import SLOWER, firm_offer, start_up, with_margins
+from bursar.api.needs import SLOWER, firm_offer, start_up, with_margins
 from bursar.api.quote import Quote
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import EconomyScheduler

@@ -17,7 +17,7 @@ from bursar.cli.output import print_outcome
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.api.result import RunResult
+    from bursar.api.running import RunResult
 
 
 def register(app: typer.Typer) -> None:

@@ -2,7 +2,7 @@
 The budget guard: no work starts unless its worst case is set aside.
 
 :mod:`bursar.market.lease_holds` keeps the worst case of all leases set aside, and
-:mod:`bursar.market.lease_charges` pays them; the guard admits tasks and leases, and
+:mod:`bursar.market.lease_holds` pays them; the guard admits tasks and leases, and
 watches the clock. Tasks without a limit of their own get one: the moment at which the money
 of all open leases would run out together.
 
@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from bursar.market.budget_thresholds import BudgetEffect, BudgetHalt, BudgetThresholds
 from bursar.market.lease import Lease
-from bursar.market.lease_charges import LeaseCharges
-from bursar.market.lease_holds import AHEAD, LeaseExposure, LeaseHolds
+from bursar.market.lease_holds import AHEAD, LeaseCharges, LeaseExposure, LeaseHolds
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import BudgetAction
 from bursar.model.money import MICROS, Micros, Refusal, Transfer, format_amount, to_micros

@@ -15,12 +15,10 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.auction import Auctioneer, Bidder
 from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
-from bursar.market.negotiation.bidder import Bidder
 from bursar.market.negotiation.posted import PostedBuyer
-from bursar.market.negotiation.selling import BuyerSide
-from bursar.market.negotiation.side import NegotiationSide, reject_stray
+from bursar.market.negotiation.side import BuyerSide, NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderBuyer
 from bursar.market.trade_messages import PriceQuote, TradeMessage
 from bursar.model.money import Micros

@@ -18,9 +18,8 @@ from typing import Protocol as Interface
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.committed_capacity import Commitment, CommittedCapacity
-from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.auction import Auctioneer, Bidder
 from bursar.market.negotiation.bargaining import BargainingOwner, Concession
-from bursar.market.negotiation.bidder import Bidder
 from bursar.market.negotiation.posted import PostedOwner
 from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderOwner

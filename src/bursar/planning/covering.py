@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array
 
-from bursar.planning.covering_columns import CoveringColumns
+from bursar.planning.covering_columns import MARGIN, CoveringColumns, LinearProgramme
 from bursar.planning.energetic_bound import (
     TOLERANCE,
     EmptySlotCapacity,
@@ -43,7 +43,6 @@ from bursar.planning.energetic_bound import (
 )
 from bursar.planning.kernels import capacity as kernels
 from bursar.planning.kernels.availability import FloatArray, IntArray
-from bursar.planning.linear_programme import MARGIN, LinearProgramme
 from bursar.planning.problem import PlanningProblem
 
 MAX_TASKS = 300

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bursar.planning.exact import polish, reason_not_solved
+from bursar.planning.front import EvaluatedPlan
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import EvaluatedPlan
 from bursar.planning.policy import ScheduleRecipe
 from bursar.planning.schedule import Schedule
 from bursar.planning.schedulers import replay

@@ -35,7 +35,7 @@ import itertools
 
 import numpy as np
 
-from bursar.planning.kernels import levels, lists, ranks, serial
+from bursar.planning.kernels import lists, ranks, serial
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 from bursar.planning.kernels.placing import ScheduleDraft, seconds_paid
 from bursar.planning.policy import PlacementPolicy, Scheduler, ScheduleRecipe
@@ -120,7 +120,7 @@ def run(
     if policy.scheduler in ("minmin", "maxmin"):
         longest = policy.scheduler == "maxmin"
         order, first = problem.by_level, problem.level_first
-        return levels.evaluate_levels(
+        return lists.evaluate_levels(
             tasks, slots, caps, longest, order, first, whole, SHORTEST, *outputs
         )
     rule = RULES[policy.scheduler]

@@ -15,9 +15,8 @@ import numpy as np
 
 from bursar.planning.kernels.availability import FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.ranks import after_others
-from bursar.planning.offers import OfferedSlots
 from bursar.planning.policy import PlacementPolicy
-from bursar.planning.problem import PlanningProblem
+from bursar.planning.problem import OfferedSlots, PlanningProblem
 from bursar.planning.schedulers import schedule
 
 

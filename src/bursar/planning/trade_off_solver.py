@@ -14,15 +14,12 @@ from bursar.model.workflow import Workflow
 from bursar.planning.bounds import is_priced, prove_bounds, with_bounds
 from bursar.planning.building import build_option, build_plan
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.front import ParetoFront, PlanOption
+from bursar.planning.front import ParetoFront, PlanOption, rounded
 from bursar.planning.methods.elitist import elitist
-from bursar.planning.methods.ga import genetic
+from bursar.planning.methods.genetic import genetic, moga, nsga2
 from bursar.planning.methods.minmin import WEIGHTS, minmin
-from bursar.planning.methods.moga import moga
-from bursar.planning.methods.nsga2 import nsga2
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.sweep import purchases, sweep
-from bursar.planning.pareto import rounded
 from bursar.planning.policy import (
     METHODS,
     SCHEDULERS,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.model.errors import BursarError
 from bursar.model.plan import Plan
+from bursar.planning.building import consecutive_runs
 from bursar.planning.front import ParetoFront, PlanOption
-from bursar.planning.numbering import consecutive_runs
 from bursar.planning.plan_choice import PlanChoice
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status, Task
-from bursar.planning.numbering import consecutive_runs, number_processors
+from bursar.planning.building import consecutive_runs, number_processors
 from bursar.report.bill import Bill
 
 # Content of a run's report, and the page that shows the report without network or other files.

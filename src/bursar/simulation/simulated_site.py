@@ -38,8 +38,8 @@ from bursar.model.task import Outcome, Status
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.simulation.execution_model import ExecutionModel
 from bursar.simulation.loaded_cluster import LoadedCluster
-from bursar.sites.projection import backfill_windows_of
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.sites.queue_observer import backfill_windows_of
 from bursar.worker.launch import Endpoint
 
 # Simulates a worker on virtual time, which speaks the real protocol and runs nothing.

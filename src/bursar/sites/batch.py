@@ -21,8 +21,7 @@ from bursar.provisioning.lrm import manager_of
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
 from bursar.provisioning.pool_snapshot import PoolSite
-from bursar.sites.batch_pilot import BatchPilot, HeldPilot
-from bursar.sites.bundling import SubmissionBundles
+from bursar.sites.batch_pilot import BatchPilot, HeldPilot, SubmissionBundles
 from bursar.sites.job_endings import PARTING, JobEndings
 from bursar.sites.job_settlement import JobSettlement
 from bursar.sites.job_watch import JobWatch

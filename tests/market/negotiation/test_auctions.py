@@ -11,9 +11,7 @@ from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.auction import Auctioneer
-from bursar.market.negotiation.dutch import DutchAuctioneer
-from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.sealed_bid import SealedAuctioneer
+from bursar.market.negotiation.auctions import DutchAuctioneer, EnglishAuctioneer, SealedAuctioneer
 from bursar.market.trade_messages import Bid, RejectBid, TradeMessage
 from bursar.market.trade_server import BargainingRules
 from bursar.model.money import Refusal

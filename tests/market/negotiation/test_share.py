@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, server
 
 from bursar.market.exchange import MessageExchange
-from bursar.market.negotiation.share import ShareAuctioneer, proportional_shares
+from bursar.market.negotiation.auctions import ShareAuctioneer, proportional_shares
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 10**15), max_size=8))

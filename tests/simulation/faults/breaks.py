@@ -25,8 +25,7 @@ from bursar.dispatch.wire import (
     ProtocolError,
     ReturnedJobs,
 )
-from bursar.market.negotiation.selling import OwnerSide
-from bursar.market.negotiation.side import NegotiationSide
+from bursar.market.negotiation.side import NegotiationSide, OwnerSide
 from bursar.market.trade_messages import Accept, TradeMessage
 from bursar.market.trade_server import TradeServer
 from bursar.model.money import Refusal

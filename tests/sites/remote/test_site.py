@@ -23,9 +23,8 @@ from bursar.provisioning.accounting import USAGE
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo
 from bursar.sites.remote import leases
-from bursar.sites.remote.agreement_purchase import ServicePurchaser
+from bursar.sites.remote.agreement_purchase import InvoiceReconciler, ServicePurchaser
 from bursar.sites.remote.held import HeldInstance
-from bursar.sites.remote.invoice_reconciliation import InvoiceReconciler
 from bursar.sites.remote.leases import RemoteLeases
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_site import RemoteSite

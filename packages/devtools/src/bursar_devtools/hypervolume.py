@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bursar.planning.front import nondominated
 from bursar.planning.kernels.availability import FloatArray
-from bursar.planning.pareto import nondominated
 
 
 def hypervolume(points: FloatArray, reference: Sequence[float]) -> float:

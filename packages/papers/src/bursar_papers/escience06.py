@@ -17,7 +17,7 @@ from bursar.model.slot import Slot
 from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
-from bursar.planning.methods.ga import genetic
+from bursar.planning.methods.genetic import genetic
 from bursar.planning.methods.minmin import minmin
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import PlacementPolicy, Scheduler

@@ -8,10 +8,10 @@ import numpy as np
 from bursar.model.workflow import Workflow
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
+from bursar.planning.front import at_trade_off
 from bursar.planning.methods.elitist import elitist
-from bursar.planning.methods.moga import moga
+from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import at_trade_off
 from bursar.planning.policy import PlacementPolicy
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import replay, schedule

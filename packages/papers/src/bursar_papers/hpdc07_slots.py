@@ -11,9 +11,9 @@ from bursar.cluster.slots import offered_slots
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.methods.moga import moga
+from bursar.planning.front import at_trade_off, nondominated
+from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import at_trade_off, nondominated
 from bursar.planning.policy import PlacementPolicy, Scheduler
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.search_limits import SearchLimits

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
+from bursar.market.negotiation.side import BuyerSide, OwnerSide, Seller
 from bursar.market.trade_messages import (
     Accept,
     Cancel,

@@ -7,7 +7,7 @@ A quote holds until it expires, whatever the owner's prices do meanwhile.
 import math
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
+from bursar.market.negotiation.side import BuyerSide, OwnerSide, Seller
 from bursar.market.trade_messages import (
     Accept,
     Cancel,

@@ -12,7 +12,7 @@ References
 import math
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
+from bursar.market.negotiation.side import BuyerSide, OwnerSide, Seller
 from bursar.market.trade_messages import (
     Accept,
     Bid,

@@ -8,9 +8,8 @@ import numpy as np
 
 from bursar.model.errors import InputError
 from bursar.model.resource_profile import ResourceProfile
-from bursar.planning.exact.placement_modes import PlacementMode, delays
 from bursar.planning.exact.solver_query import SAME, SolverQuery
-from bursar.planning.exact.units import MoneyGrid, TimeGrid, prices_of
+from bursar.planning.exact.units import MoneyGrid, PlacementMode, TimeGrid, delays, prices_of
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
 

@@ -1,13 +1,201 @@
-"""Whole numbers of time and of money, which is what the solver computes with."""
+"""Whole numbers of time and money for the solver, and the ways to place each task in them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bursar.planning.exact.placement_modes import PlacementMode, delays
-from bursar.planning.exact.solver_query import SAME
+import numpy as np
+
+from bursar.planning.exact.solver_query import SAME, Crossing, Incumbent, SolverQuery
 from bursar.planning.kernels.availability import SlotArrays
 from bursar.planning.problem import PlanningProblem
+
+# Enumerates placement modes: the sites, slots and start times that each task can take.
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementMode:
+    """
+    Describes one way to place a task.
+
+    Parameters
+    ----------
+    task, site
+        Indices.
+    duration
+        Seconds.
+    slots
+        One, or those that may take part together; none where the task takes no time.
+    starts
+        First and last start of each interval in which it can start, seconds.
+    """
+
+    task: int
+    site: int
+    duration: float
+    slots: tuple[int, ...]
+    starts: tuple[tuple[float, float], ...]
+
+
+def horizon_of(problem: PlanningProblem, question: SolverQuery, best: Incumbent | None) -> float:
+    """
+    A moment by which all tasks can have ended in some best schedule, seconds.
+
+    A schedule in which nothing can be earlier never rests after the last slot's
+    begin: something runs or is on its way.
+    """
+    slots = problem.offers.arrays
+    if not len(slots.begin):
+        return 0.0
+    runs = np.where(np.isfinite(problem.runtimes), problem.runtimes, 0.0).max(axis=1).sum()
+    moves = problem.latency.max() + problem.parent_bytes * problem.seconds_per_byte.max()
+    work = float(slots.begin.max() + runs + moves.sum())
+    horizon = min(question.deadline, work * (1 + SAME), max(float(slots.last.max()), 0.0))
+    if not (problem.runtimes.min(axis=1) > 0).all():  # they need no slot to end in
+        horizon = min(question.deadline, work * (1 + SAME))
+    if best is not None and question.minimise == "makespan":
+        horizon = min(horizon, best.makespan)
+    return horizon
+
+
+def placement_modes(
+    problem: PlanningProblem, question: SolverQuery, horizon: float, crossing: Crossing
+) -> tuple[list[PlacementMode] | None, bool]:
+    """
+    Every way to place each task by the horizon; None when a task has none.
+
+    The second answer says whether none was left out.
+    """
+    static = [_static_ways(problem, question, task) for task in range(problem.n_tasks)]
+    whole = True
+    if crossing == "needed":
+        for task, ways in enumerate(static):
+            single = [way for way in ways if len(way.slots) < 2]
+            if single and len(single) < len(ways):
+                static[task] = single
+                whole = False
+    earliest, latest = np.zeros(problem.n_tasks), np.full(problem.n_tasks, horizon)
+    parents = [
+        problem.parent_index[a:b].tolist()
+        for a, b in zip(problem.parent_start[:-1], problem.parent_start[1:], strict=True)
+    ]
+    ends = np.zeros(problem.n_tasks)
+    for task in problem.order.tolist():
+        earliest[task] = max((ends[p] for p in parents[task]), default=0.0)
+        static[task] = list(_within(static[task], earliest[task], horizon))
+        if not static[task]:
+            return None, whole
+        ends[task] = min(way.starts[0][0] + way.duration for way in static[task])
+    for task in problem.order.tolist()[::-1]:
+        static[task] = list(_within(static[task], earliest[task], latest[task]))
+        if not static[task]:
+            return None, whole
+        begin = max(way.starts[-1][1] for way in static[task])
+        for parent in parents[task]:
+            latest[parent] = min(latest[parent], begin)
+    return [way for ways in static for way in ways], whole
+
+
+def _static_ways(problem: PlanningProblem, question: SolverQuery, task: int) -> list[PlacementMode]:
+    """Ways to place a task, with the horizon and the other tasks left out of account."""
+    slots, width = problem.offers.arrays, int(problem.widths[task])
+    known = ~np.isnan(slots.unit_price + slots.fixed_price)
+    usable = known if question.priced else np.ones(problem.n_slots, dtype=np.bool_)
+    ways = []
+    for s in range(problem.n_sites):
+        duration = float(problem.runtimes[task, s])
+        if duration == math.inf:
+            continue
+        if duration == 0.0:
+            ways.append(PlacementMode(task, s, 0.0, (), ((0.0, math.inf),)))
+            continue
+        group = [
+            j
+            for j in range(int(slots.first[s]), int(slots.first[s + 1]))
+            if usable[j] and slots.begin[j] + duration <= slots.last[j]
+        ]
+        spans = {j: (float(slots.begin[j]), float(slots.last[j]) - duration) for j in group}
+        counts = {j: int(slots.processors[j]) for j in group}
+        for j in group:
+            if counts[j] >= width:
+                # The last start may round to just before the first.
+                starts = (spans[j][0], max(spans[j]))
+                ways.append(PlacementMode(task, s, duration, (j,), (starts,)))
+        if width > 1 and len(group) > 1:
+            ways.extend(_together(task, s, duration, width, spans, counts))
+    return ways
+
+
+def _together(
+    task: int,
+    site: int,
+    duration: float,
+    width: int,
+    spans: dict[int, tuple[float, float]],
+    counts: dict[int, int],
+) -> Iterator[PlacementMode]:
+    """
+    The way to place a task in several slots, if there are enough at once.
+
+    Parameters
+    ----------
+    spans
+        First and last start in each slot, seconds.
+    counts
+        Processors of each slot.
+    """
+    instants = sorted({a for a, _ in spans.values()})
+    starts: list[tuple[float, float]] = []
+    members: set[int] = set()
+    # Whatever set of slots serves together does so from the last one's begin on.
+    for moment in instants:
+        open_ = sorted((j for j in spans if spans[j][0] <= moment <= spans[j][1]),
+                       key=lambda j: -spans[j][1])  # fmt: skip
+        total = 0
+        for n, j in enumerate(open_, start=1):
+            total += counts[j]
+            if total >= width and n > 1:
+                starts.append((moment, spans[j][1]))
+                members.update(open_)
+                break
+    if not starts:
+        return
+    joined = [starts[0]]
+    for a, b in starts[1:]:
+        if a <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(b, joined[-1][1]))
+        else:
+            joined.append((a, b))
+    yield PlacementMode(task, site, duration, tuple(sorted(members)), tuple(joined))
+
+
+def _within(
+    ways: Iterable[PlacementMode], earliest: float, latest: float
+) -> Iterator[PlacementMode]:
+    """The ways that start from ``earliest`` on and end by ``latest``, seconds."""
+    ease = SAME * (1 + abs(latest))  # sums of floats are not exact
+    for way in ways:
+        last = latest - way.duration
+        starts = tuple(
+            (max(a, earliest), max(min(b, last), max(a, earliest)))
+            for a, b in way.starts
+            if max(a, earliest) <= min(b, last) + ease
+        )
+        if starts:
+            yield PlacementMode(way.task, way.site, way.duration, way.slots, starts)
+
+
+def delays(problem: PlanningProblem) -> Iterator[tuple[int, int, int, int, float]]:
+    """Yield parent, child, both sites and the transfer time, seconds, where data take time."""
+    pairs = np.argwhere((problem.latency > 0) | (problem.seconds_per_byte > 0)).tolist()
+    for child in range(problem.n_tasks):
+        for edge in range(int(problem.parent_start[child]), int(problem.parent_start[child + 1])):
+            size = float(problem.parent_bytes[edge])
+            for a, b in pairs:
+                delay = float(problem.latency[a, b] + size * problem.seconds_per_byte[a, b])
+                if a != b and delay > 0:
+                    yield int(problem.parent_index[edge]), child, a, b, delay
+
 
 LONGEST = 2**30
 """Steps of time up to the horizon, of a step that divides all times."""

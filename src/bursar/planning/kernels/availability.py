@@ -6,7 +6,7 @@ free after the slot's end. After the slots each site has a row, the sum of its s
 task may need several of them at once.
 
 Processors of one slot are interchangeable, so counts are enough here; which
-processor a task holds is decided afterwards (:mod:`bursar.planning.numbering`).
+processor a task holds is decided afterwards (:mod:`bursar.planning.building`).
 """
 
 from typing import NamedTuple

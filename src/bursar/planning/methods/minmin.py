@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bursar.planning.front import EvaluatedPlan
 from bursar.planning.kernels import minmin as kernel
 from bursar.planning.kernels.availability import IntArray
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.pareto import EvaluatedPlan
 from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
+from bursar.planning.front import EvaluatedPlan, ParetoArchive
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
-from bursar.planning.pareto import EvaluatedPlan, ParetoArchive
 from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.search_limits import OnProgress, SearchLimits, SearchProgress

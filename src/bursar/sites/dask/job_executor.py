@@ -10,15 +10,15 @@ from typing import Any
 from bursar.dispatch.wire import BATCH_SIZE, Welcome, WireJob
 from bursar.model.task import Outcome, Status
 from bursar.sites.dask.file_payloads import MOST, FilePayload, deliver, pack
-from bursar.sites.dask.job_messages import (
+from bursar.sites.dask.sidecar import (
     DaskJobOrder,
     DaskJobResult,
     DaskReply,
     SharedRunPaths,
     decode_answer,
     encode_order,
+    unstarted_outcome,
 )
-from bursar.sites.dask.sidecar import unstarted_outcome
 from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError

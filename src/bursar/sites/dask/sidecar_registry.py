@@ -16,14 +16,15 @@ from typing import Any
 
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Status
-from bursar.sites.dask.job_messages import (
+from bursar.sites.dask.sidecar import (
     DaskJobOrder,
     DaskJobResult,
     DaskReply,
+    DaskSidecar,
     decode_order,
     encode_answer,
+    unstarted_outcome,
 )
-from bursar.sites.dask.sidecar import DaskSidecar, unstarted_outcome
 from bursar.version import VERSION
 
 IDENTITY = secrets.token_hex(8)
@@ -123,7 +124,7 @@ class SidecarRegistry:
         Parameters
         ----------
         patience
-            See :class:`bursar.sites.dask.job_messages.DaskJobOrder`.
+            See :class:`bursar.sites.dask.sidecar.DaskJobOrder`.
 
         Returns
         -------

@@ -19,13 +19,13 @@ from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.sites.remote.agreement_purchase import (
+    InvoiceReconciler,
     PriceExceeded,
     ServicePurchaser,
     check_shared_price,
     end_deal,
 )
 from bursar.sites.remote.held import HeldInstance, InstanceCheck
-from bursar.sites.remote.invoice_reconciliation import InvoiceReconciler
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_files import InstanceFileIndex
 from bursar.sites.remote.remote_status import RemoteSiteStatus, sells

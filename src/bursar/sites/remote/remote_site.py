@@ -16,8 +16,8 @@ from bursar.provisioning.accounting import USAGE
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.messages import SiteInfo
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.sites.remote.agreement_purchase import InvoiceReconciler
 from bursar.sites.remote.held import HeldInstance
-from bursar.sites.remote.invoice_reconciliation import InvoiceReconciler
 from bursar.sites.remote.leases import RemoteLeases
 from bursar.sites.remote.purchase_journal import PurchaseJournal
 from bursar.sites.remote.remote_status import RemoteSiteStatus

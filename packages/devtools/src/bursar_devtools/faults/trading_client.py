@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.negotiation.auctions import SealedAuctioneer
 from bursar.market.negotiation.bargaining import Concession
-from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage
 from bursar.model.money import to_micros

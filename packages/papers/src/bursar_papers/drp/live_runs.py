@@ -18,7 +18,7 @@ from bursar.model.slot import Slot
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.provisioning.lrm.slurm import Slurm
 from bursar.provisioning.pool_snapshot import PoolSite
-from bursar.sites.projection import backfill_windows_of, project_queue
+from bursar.sites.queue_observer import backfill_windows_of, project_queue
 from bursar_devtools.testgrid.slurm import SlurmCluster
 from bursar_papers.drp.acquiring import Acquirer, TaskBacklog
 from bursar_papers.drp.anl_uc_site import (

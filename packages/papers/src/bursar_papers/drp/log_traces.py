@@ -19,7 +19,7 @@ from bursar.model.provisioning import Acquisition, AcquisitionPolicy
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.simulation.loaded_cluster import LoadedCluster
-from bursar.sites.projection import backfill_windows_of
+from bursar.sites.queue_observer import backfill_windows_of
 from bursar_papers import drawing
 from bursar_papers.drp.acquiring import Acquirer, TaskBacklog, run_acquisition
 from bursar_papers.drp.drp_findings import BLIND, MARGIN

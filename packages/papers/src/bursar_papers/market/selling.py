@@ -5,11 +5,13 @@ from functools import partial
 
 from bursar.market.agreement import Terms
 from bursar.market.negotiation.auction import Auctioneer
-from bursar.market.negotiation.double import DoubleAuctioneer
-from bursar.market.negotiation.dutch import DutchAuctioneer
-from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.sealed_bid import SealedAuctioneer
-from bursar.market.negotiation.share import ShareAuctioneer
+from bursar.market.negotiation.auctions import (
+    DoubleAuctioneer,
+    DutchAuctioneer,
+    EnglishAuctioneer,
+    SealedAuctioneer,
+    ShareAuctioneer,
+)
 from bursar.market.trade_messages import Ask, Bid, TradeMessage
 from bursar.model.money import Micros, Refusal, to_micros
 from bursar_papers.market.buying import confirmed_agreements
