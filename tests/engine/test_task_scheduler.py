@@ -33,10 +33,10 @@ class Owned:
     ) -> EngineTaskState:
         task = len(self.tasks)
         self.tasks.grow(task + 1)
-        self.tasks.enter(task, processors, runtime)
+        self.tasks.enter([task], [processors], [math.inf if runtime is None else runtime])
         self.tasks.follow(task, parents)
-        if not self.tasks.start(task):
-            self.tasks.end(task, EngineTaskState.SKIPPED)
+        for barred in self.tasks.start([task]):
+            self.tasks.end(barred, EngineTaskState.SKIPPED)
         return EngineTaskState(self.tasks.states[task])
 
 

@@ -15,7 +15,7 @@ References
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Generic
 
@@ -83,7 +83,7 @@ class BackfillPass(Generic[Of]):
         self._room = {name: most for name, most in room.items() if most > 0}
         self._widest = max((worker.processors for worker in self._workers), default=0)
         self._turns = _PassTurns(pool, allowed)
-        self._walks: dict[int, ReadyWalk] = {}
+        self._walks: dict[int, tuple[ReadyWalk, Iterator[int]]] = {}
         self._last = -1
         self._too_long: dict[ReadyBucket, int] = {}
         # By worker that is kept for a task: when that task starts there, and what is to spare then.
@@ -100,7 +100,7 @@ class BackfillPass(Generic[Of]):
                     self._turns.drop(instance)
         finally:
             # Also after an error: no task may vanish from the queue.
-            for walk in self._walks.values():
+            for walk, _ in self._walks.values():
                 walk.close()
             # A task that was not reached still has its promise.
             for place, reservation in self._before.items():
@@ -131,13 +131,15 @@ class BackfillPass(Generic[Of]):
     def _try_next(self, instance: Of, start: Start[Of]) -> bool:
         """Look at the next task of an instance; False when none is left for this pass."""
         tasks = instance.tasks
-        walk = self._walks.get(instance.number)
-        if walk is None:
-            walk = self._walks[instance.number] = self._walk(instance)
+        known = self._walks.get(instance.number)
+        if known is None:
+            walk = self._walk(instance)
+            known = self._walks[instance.number] = walk, iter(walk)
+        walk, in_order = known
         # The limit keeps a pass short where thousands of tasks wait behind one that does not fit.
         if walk.kept >= BACKFILL_DEPTH:
             return False
-        task = self._last = walk.next()
+        task = self._last = next(in_order, -1)
         if task < 0:
             return False
         # Before anything that may raise: the task must not get lost between heap and claim.

@@ -9,8 +9,9 @@ Nothing here reads a clock, waits or sends.
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from bursar.engine.durations import DurationEstimate
 from bursar.engine.ready_tasks import ANYWHERE, ReadyTasks
@@ -138,15 +139,28 @@ class InstanceTasks:
             self.counts[ABSENT] += more
 
     def enter(
-        self, task: int, processors: int, estimate: float | None, place: str = ANYWHERE
+        self,
+        tasks: Sequence[int],
+        processors: Iterable[int],
+        estimates: Iterable[float],
+        places: Sequence[str] | None = None,
     ) -> None:
-        """Enter an absent task in the state HELD; see :meth:`start`."""
-        self.processors[task] = processors
-        self.estimates[task] = math.inf if estimate is None else estimate
-        self.states[task] = HELD
-        self.ready_tasks.add(task, place)
-        self.counts[ABSENT] -= 1
-        self.counts[HELD] += 1
+        """
+        Enter absent tasks in the state HELD; see :meth:`start`.
+
+        Parameters
+        ----------
+        processors, estimates, places
+            Processors of each task, its seconds at speed 1 (infinite: unknown), and the name of
+            the lease to which it is bound; None: no task is bound to any.
+        """
+        for task, width, estimate in zip(tasks, processors, estimates, strict=True):
+            self.processors[task] = width
+            self.estimates[task] = estimate
+            self.states[task] = HELD
+        self.ready_tasks.add(tasks, places or repeat(ANYWHERE, len(tasks)))
+        self.counts[ABSENT] -= len(tasks)
+        self.counts[HELD] += len(tasks)
 
     def set_tries(self, task: int, tries: int) -> None:
         """Give a task another number of tries than the rules say."""
@@ -180,24 +194,30 @@ class InstanceTasks:
         if any(states[parent] > SUCCEEDED for parent in parents):
             self.barred.add(task)
 
-    def start(self, task: int) -> bool:
+    def start(self, tasks: Iterable[int]) -> list[int]:
         """
-        Let a held task start as soon as all its parents have succeeded.
+        Let held tasks start as soon as all parents of each have succeeded.
 
         Returns
         -------
-        bool
-            False when a parent has ended without success: the task is still held, and its end is
-            for the caller to say.
+        list of int
+            Tasks with a parent that has ended without success: these are still held, and their
+            end is for the caller to say.
         """
-        if task in self.barred:
-            self.barred.discard(task)
-            return False
-        if self.dependencies.waiting and self.dependencies.waits(task):
-            self.move(task, WAITING)
-        else:
-            self.make_ready(task)
-        return True
+        dependencies, barred = self.dependencies, self.barred
+        some_wait = dependencies.waiting
+        stopped: list[int] = []
+        ready: list[int] = []
+        for task in tasks:
+            if task in barred:
+                barred.discard(task)
+                stopped.append(task)
+            elif some_wait and dependencies.waits(task):
+                self.move(task, WAITING)
+            else:
+                ready.append(task)
+        self.make_ready(*ready)
+        return stopped
 
     # Moves.
 
@@ -212,17 +232,18 @@ class InstanceTasks:
         states[task] = state
         if before == READY:
             self.ready_tasks.count_out(task)
-        if state >= SUCCEEDED > before:
+        if state >= SUCCEEDED > before and self.ready_tasks.bound:
             self.ready_tasks.ended(task)
 
-    def make_ready(self, task: int) -> None:
-        """Queue a task that may start now."""
-        counts = self.counts
-        counts[self.states[task]] -= 1
-        counts[READY] += 1
-        self.states[task] = READY
-        self.ready_tasks.count_in(task)
-        self.ready_tasks.push(task)
+    def make_ready(self, *tasks: int) -> None:
+        """Queue tasks that may start now."""
+        states, counts = self.states, self.counts
+        for task in tasks:
+            counts[states[task]] -= 1
+            states[task] = READY
+        counts[READY] += len(tasks)
+        self.ready_tasks.count_in(tasks)
+        self.ready_tasks.push(tasks)
 
     def release(
         self, task: int, now: float = 0.0, delay: Callable[[int], float] | None = None

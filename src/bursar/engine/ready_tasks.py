@@ -11,7 +11,7 @@ import heapq
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bursar.engine.task_states import CLAIMED, READY
@@ -40,8 +40,6 @@ class ReadyBucket:
         Seconds by estimate that each task takes at least; infinite when none has an estimate.
     heap
         Keys of ready tasks, and stale keys of tasks that are not ready here any more.
-    left
-        Number of tasks, ready or not, that are not at an end.
     ready, unknown
         Number of ready tasks, and of those without an estimate.
     work
@@ -54,7 +52,6 @@ class ReadyBucket:
     processors: int
     shortest: float
     heap: list[int] = field(default_factory=list)
-    left: int = 0
     ready: int = 0
     unknown: int = 0
     work: float = 0.0
@@ -78,6 +75,8 @@ class ReadyTasks:
         Number of ready tasks of several processors.
     has_stale_keys
         Whether a ready task may have keys in other buckets, or with other priorities.
+    bound
+        Number of tasks that are bound to a place and not at an end, by place.
     sequences
         Tasks that are left, by place, where tasks start in a given order only.
     """
@@ -102,6 +101,7 @@ class ReadyTasks:
         self.buckets: list[ReadyBucket] = []
         self._at: dict[str, list[ReadyBucket]] = {ANYWHERE: []}
         self.wide = 0
+        self.bound: dict[str, int] = {}
         self.sequences: dict[str, deque[int]] = {}
         self._had_turn: set[int] = set()  # tasks that were claimed from a sequence
 
@@ -111,13 +111,19 @@ class ReadyTasks:
         if self._priority is not None:
             self._priority.extend(range(len(self._priority), len(self._priority) + count))
 
-    def add(self, task: int, place: str = ANYWHERE) -> None:
-        """Put a task that is not ready yet into a bucket."""
-        number = self._plain.get(self._processors[task]) if place == ANYWHERE else None
-        if number is None:
-            number = self._number_of(place, task)
-        self._bucket[task] = number
-        self.buckets[number].left += 1
+    def add(self, tasks: Iterable[int], places: Iterable[str]) -> None:
+        """Put tasks that are not ready yet into the buckets of their places."""
+        processors, plain, bound = self._processors, self._plain, self.bound
+        for task, place in zip(tasks, places, strict=True):
+            if place == ANYWHERE:
+                number = plain.get(processors[task])
+            else:
+                number = None
+                bound[place] = bound.get(place, 0) + 1
+            if number is None:
+                number = self._number_of(place, task)
+            # Looked up each time: the column is replaced when numbers grow beyond two bytes.
+            self._bucket[task] = number
 
     def set_order(self, order: Iterable[tuple[int, int]]) -> None:
         """Give tasks another priority each, smaller first; ready ones are to be bound anew."""
@@ -135,14 +141,14 @@ class ReadyTasks:
         """Move a task to another place; the key in the old bucket is stale from now on."""
         self.has_stale_keys = True
         ready = self._states[task] == READY
-        self.buckets[self._bucket[task]].left -= 1
+        self.ended(task)
         if ready:
             # The old heap keeps the key: taking it out would mean a search. A walk finds it stale,
             # as its bucket is not the task's any more.
             self.count_out(task)
-        self.add(task, place)
+        self.add((task,), (place,))
         if ready:
-            self.count_in(task)
+            self.count_in((task,))
 
     def assign(
         self, placed: Mapping[int, str], order: Mapping[int, int], in_order: Iterable[str]
@@ -173,23 +179,25 @@ class ReadyTasks:
             # A new schedule gives it a new place in line, whatever it had in the former one.
             self._had_turn.discard(task)
             if self._states[task] == READY and place not in sequences:
-                self.push(task)
+                self.push((task,))
         for place, tasks in sequences.items():
             self.sequences[place] = deque(sorted(tasks, key=lambda task: order[task]))
 
-    def count_in(self, task: int) -> None:
-        """Count a task that has become ready."""
-        bucket = self.buckets[self._bucket[task]]
-        bucket.ready += 1
-        if bucket.processors > 1:
-            self.wide += 1
-        estimate = self._estimates[task]
-        if estimate == math.inf:
-            bucket.unknown += 1
-        else:
-            bucket.work += estimate
-            if estimate > bucket.longest:
-                bucket.longest = estimate
+    def count_in(self, tasks: Iterable[int]) -> None:
+        """Count tasks that have become ready."""
+        buckets, numbers, estimates = self.buckets, self._bucket, self._estimates
+        for task in tasks:
+            bucket = buckets[numbers[task]]
+            bucket.ready += 1
+            if bucket.processors > 1:
+                self.wide += 1
+            estimate = estimates[task]
+            if estimate == math.inf:
+                bucket.unknown += 1
+            else:
+                bucket.work += estimate
+                if estimate > bucket.longest:
+                    bucket.longest = estimate
 
     def count_out(self, task: int) -> None:
         """Count a task that is not ready any more."""
@@ -197,33 +205,34 @@ class ReadyTasks:
         bucket.ready -= 1
         if bucket.processors > 1:
             self.wide -= 1
-        if self._estimates[task] == math.inf:
+        estimate = self._estimates[task]
+        if estimate == math.inf:
             bucket.unknown -= 1
         else:
-            bucket.work -= self._estimates[task]
+            bucket.work -= estimate
         if not bucket.ready:
             # With the last ready task goes what is stale, and what rounding made.
             bucket.heap.clear()
             bucket.work = bucket.longest = 0.0
 
-    def push(self, task: int) -> None:
-        """Queue a ready task; one that had its turn in a sequence is first there again."""
-        bucket = self.buckets[self._bucket[task]]
-        # Nearly all: the rest is not even looked at for each of a million tasks.
-        if self._priority is None and not self.sequences:
-            heapq.heappush(bucket.heap, task)
-            return
-        if self.sequences and (sequence := self.sequences.get(bucket.place)) is not None:
-            if task in self._had_turn:
-                self._had_turn.discard(task)
-                # It had its turn before those that wait now.
-                sequence.appendleft(task)
-            return
-        heapq.heappush(bucket.heap, self.key_of(task))
+    def push(self, tasks: Iterable[int]) -> None:
+        """Queue ready tasks; one that had its turn in a sequence is first there again."""
+        buckets, numbers, sequences = self.buckets, self._bucket, self.sequences
+        for task in tasks:
+            bucket = buckets[numbers[task]]
+            if sequences and (sequence := sequences.get(bucket.place)) is not None:
+                if task in self._had_turn:
+                    self._had_turn.discard(task)
+                    # It had its turn before those that wait now.
+                    sequence.appendleft(task)
+            else:
+                heapq.heappush(bucket.heap, task if self._priority is None else self.key_of(task))
 
     def ended(self, task: int) -> None:
-        """Count a task that has come to its end."""
-        self.buckets[self._bucket[task]].left -= 1
+        """Count a task that has come to its end, if the task is bound to a place."""
+        place = self.bucket_of(task).place
+        if place != ANYWHERE:
+            self.bound[place] -= 1
 
     def take_turn(self, place: str) -> None:
         """Take the first task out of a sequence, in which a retry goes back to the front."""
@@ -231,7 +240,7 @@ class ReadyTasks:
 
     def left(self, place: str) -> int:
         """Return how many tasks bound to a place are not at an end."""
-        return sum(bucket.left for bucket in self._at.get(place, ()))
+        return self.bound.get(place, 0)
 
     def bucket_of(self, task: int) -> ReadyBucket:
         """Return the bucket of a task."""
@@ -275,7 +284,7 @@ class ReadyWalk:
     """
     Goes through the ready tasks of some buckets, the best first.
 
-    Each task that is returned leaves its bucket; those that are not claimed come back by
+    Each task that is yielded leaves its bucket; those that are not claimed come back by
     :meth:`keep` and :meth:`close`.
 
     Parameters
@@ -309,8 +318,8 @@ class ReadyWalk:
         self._key = 0
         self.kept = 0
 
-    def next(self) -> int:
-        """Return the best task that is left; -1: there is none."""
+    def __iter__(self) -> Iterator[int]:
+        """Yield the tasks, the best first."""
         lanes, states, ready = self._lanes, self._states, self._ready
         while lanes:
             _, i, bucket = lanes[0]
@@ -331,17 +340,16 @@ class ReadyWalk:
             ):
                 continue
             self._bucket, self._key = bucket, key
-            return task
-        return -1
+            yield task
 
     @property
     def bucket(self) -> ReadyBucket:
-        """Bucket of the task that was returned last."""
+        """Bucket of the task that was yielded last."""
         assert self._bucket is not None
         return self._bucket
 
     def keep(self) -> None:
-        """Have the task that was returned last come back when the walk is closed."""
+        """Have the task that was yielded last come back when the walk is closed."""
         assert self._bucket is not None
         self._put_back.append((self._bucket, self._key))
         self.kept += 1
@@ -352,8 +360,9 @@ class ReadyWalk:
         self.kept -= 1
 
     def drop(self) -> None:
-        """Return no more tasks of the bucket of the task that was returned last."""
-        self._lanes = [lane for lane in self._lanes if lane[2] is not self._bucket]
+        """Yield no more tasks of the bucket of the task that was yielded last."""
+        # In place: the iteration goes on with the same list.
+        self._lanes[:] = [lane for lane in self._lanes if lane[2] is not self._bucket]
         heapq.heapify(self._lanes)
 
     def close(self) -> None:

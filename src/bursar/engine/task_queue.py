@@ -6,12 +6,12 @@ decisions. Most errors that an engine can make would be made here and in what li
 property tests drive every interleaving through this module.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bursar.engine.instance_tasks import InstanceTasks, RetryVerdict
 from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits, to_take_back
-from bursar.engine.ready_tasks import ANYWHERE
 from bursar.engine.task_scheduler import AdmitTask, Assignments, TaskScheduler
 from bursar.engine.task_states import (
     CANCELLED,
@@ -115,19 +115,21 @@ class TaskQueue:
         columns, first = self.tasks, len(self.tasks)
         numbers = range(first, first + len(tasks))
         columns.grow(first + len(tasks))
-        for number, task, place in zip(
-            numbers, tasks, placed or [ANYWHERE] * len(tasks), strict=True
-        ):
-            columns.enter(number, task.processors, task.runtime, place)
+        columns.enter(
+            numbers,
+            [task.processors for task in tasks],
+            [math.inf if task.runtime is None else task.runtime for task in tasks],
+            placed,
+        )
+        for number, task in zip(numbers, tasks, strict=True):
             if task.retries is not None:
                 columns.set_tries(number, task.retries + 1)
         if order is not None:
             columns.ready_tasks.set_order(zip(numbers, order, strict=True))
         for number, row in zip(numbers, parents or (), strict=parents is not None):
             columns.follow(number, row)
-        for number in numbers:
-            if not columns.start(number):
-                columns.end(number, SKIPPED)
+        for number in columns.start(numbers):
+            columns.end(number, SKIPPED)
         return numbers
 
     def restore(self, attempts: Iterable[Outcome], *, retry_failed: bool = False) -> None:

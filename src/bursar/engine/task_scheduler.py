@@ -148,8 +148,21 @@ class TaskScheduler(Generic[Of]):
         self.rest(instance)
         # The end is unknown; what an earlier life charged in turns is forgotten, so the cost
         # charged so far is 0.
-        width = tasks.processors[task]
-        self._hold(WorkerClaim(instance, task, attempt, worker, width, at, math.inf, 0.0, math.inf))
+        number = instance.number << BITS | task
+        claim = self.claims[number] = WorkerClaim(
+            instance,
+            task,
+            number,
+            attempt,
+            worker,
+            tasks.processors[task],
+            tasks.estimates[task],
+            at,
+            math.inf,
+            0.0,
+            math.inf,
+        )
+        worker.hold(claim)
 
     def release(self, claim: WorkerClaim[Of]) -> None:
         """Remove a claim from the worker that holds the task."""
@@ -382,13 +395,13 @@ class TaskScheduler(Generic[Of]):
             if claims:
                 room -= len(claims)
                 grant.given.setdefault(worker.name, []).extend(claims)
-                self._charge(instance, sum(claim.cost for claim in claims))
+                self._charge(instance, sum([claim.cost for claim in claims]))
             self.rest(instance)
 
     def _take(
         self, instance: Of, worker: WorkerSlot[Of], count: int, grant: "_Grant[Of]"
     ) -> list[WorkerClaim[Of]]:
-        """Claim the next tasks of an instance for a worker, up to a number."""
+        """Claim the next tasks of an instance for a worker, up to a number of at least 1."""
         claims: list[WorkerClaim[Of]] = []
         tasks, now, per_task = instance.tasks, grant.now, grant.per_task
         allowed = grant.allowed[instance.user]
@@ -396,10 +409,7 @@ class TaskScheduler(Generic[Of]):
         walk = ReadyWalk(tasks.ready_tasks, tasks.states, _buckets_for(tasks, worker, time_left))
         too_long: dict[ReadyBucket, int] = {}
         try:
-            while len(claims) < count:
-                task = walk.next()
-                if task < 0:
-                    break
+            for task in walk:
                 if time_left != math.inf and not worker.has_time_for(tasks, task, time_left):
                     walk.keep()  # for others; those behind it may fit
                     bucket = walk.bucket
@@ -425,6 +435,8 @@ class TaskScheduler(Generic[Of]):
                     if answer < seconds:
                         seconds = answer
                 claims.append(self._claim(instance, task, worker, now, seconds))
+                if len(claims) == count:
+                    break
         finally:
             walk.close()
         return claims
@@ -452,30 +464,29 @@ class TaskScheduler(Generic[Of]):
             attempt = tasks.attempts.get(task, 0) + 1
         else:
             attempt = self._serial = self._serial + 1
+        number = instance.number << BITS | task
         width = tasks.processors[task]
-        claim = WorkerClaim(
+        claim = self.claims[number] = WorkerClaim(
             instance,
             task,
+            number,
             attempt,
             worker,
             width,
+            estimate,
             now,
             ends,
             width * (cost if cost > LEAST else LEAST),
             limit,
         )
         tasks.move(task, CLAIMED)
-        self._hold(claim)
+        worker.hold(claim)
         return claim
 
     def _length(self, tasks: InstanceTasks, task: int) -> float:
         """Return the seconds in which a task should end: the estimate, or else the limit."""
         estimate = tasks.estimates[task]
         return self.limit_of(tasks, task) if estimate == math.inf else estimate
-
-    def _hold(self, claim: WorkerClaim[Of]) -> None:
-        self.claims[claim.number] = claim
-        claim.worker.hold(claim)
 
     def _charge(self, instance: Of, cost: float) -> None:
         pool = self.pools[instance.pool]

@@ -4,10 +4,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from bursar.dispatch.prefetch import Prefetch
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
-from bursar.engine.ready_tasks import BITS
 from bursar.model.money import Refusal
 
 
@@ -43,15 +44,17 @@ class QueuedInstance(Protocol):
 Of = TypeVar("Of", bound=QueuedInstance)
 
 
-class WorkerClaim(Generic[Of]):
+class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     """
     A task in the hands of a worker.
 
-    Attributes
+    Parameters
     ----------
     number, attempt
         Task and attempt as the worker names them. One number names instance and task, so that
         tasks of two instances never meet.
+    estimate
+        Seconds that the task should take at speed 1; infinite: unknown.
     cost
         Estimated processor-seconds that were charged to the owner's share.
     seconds
@@ -62,43 +65,18 @@ class WorkerClaim(Generic[Of]):
         Whether the worker was told to stop the task.
     """
 
-    __slots__ = (
-        "attempt",
-        "cost",
-        "ends",
-        "given",
-        "instance",
-        "number",
-        "processors",
-        "recalled",
-        "seconds",
-        "task",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        instance: Of,
-        task: int,
-        attempt: int,
-        worker: "WorkerSlot[Of]",
-        processors: int,
-        given: float,
-        ends: float,
-        cost: float,
-        seconds: float,
-    ) -> None:
-        self.instance = instance
-        self.task = task
-        self.number = instance.number << BITS | task
-        self.attempt = attempt
-        self.worker = worker
-        self.processors = processors
-        self.given = given
-        self.ends = ends
-        self.cost = cost
-        self.seconds = seconds
-        self.recalled = False
+    instance: Of
+    task: int
+    number: int
+    attempt: int
+    worker: "WorkerSlot[Of]"
+    processors: int
+    estimate: float
+    given: float
+    ends: float
+    cost: float
+    seconds: float
+    recalled: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -180,21 +158,19 @@ class WorkerSlot(Generic[Of]):
         self.claims[claim.number] = claim
         self.used += claim.processors
         # Sums by worker, so that what waits there is known without looking at each claim.
-        estimate = claim.instance.tasks.estimates[claim.task]
-        if estimate == math.inf:
+        if claim.estimate == math.inf:
             self.unknown += claim.processors
         else:
-            self.work += estimate * claim.processors
+            self.work += claim.estimate * claim.processors
 
     def let_go(self, claim: WorkerClaim[Of]) -> None:
         """Remove a claim."""
         del self.claims[claim.number]
         self.used -= claim.processors
-        estimate = claim.instance.tasks.estimates[claim.task]
-        if estimate == math.inf:
+        if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.claims:
-            self.work -= estimate * claim.processors
+            self.work -= claim.estimate * claim.processors
         else:
             self.work = 0.0  # nothing is left of what rounding made
 

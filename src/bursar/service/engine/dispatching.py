@@ -351,8 +351,9 @@ class TaskDispatcher:
         # Taken from the task without a fault of the task: stopped by us, or killed when the time
         # was over for which it might run here. Judged by the worker's own times, since clamped
         # ones may be too short for a limit that was really reached.
-        taken = status is Status.CANCELLED or (
-            status is Status.TIMED_OUT
+        state = STATE_OF[status]
+        taken = state == CANCELLED or (
+            state == TIMED_OUT
             and reported.end - reported.start
             < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
         )
@@ -361,14 +362,12 @@ class TaskDispatcher:
             self._wait_again(instance, task)
             return None
         # Only from successes: a failure may come at once and says nothing of how long a task takes.
-        if status is Status.SUCCEEDED:
-            tasks = instance.tasks
-            tasks.durations.learn(tasks.estimates[task], seconds, claim.worker.speed)
-        state = CANCELLED if taken else STATE_OF[status]
-        if state in (FAILED, TIMED_OUT) and self._try_again(instance, task, now):
+        if state == SUCCEEDED:
+            instance.tasks.durations.learn(claim.estimate, seconds, claim.worker.speed)
+        elif not taken and self._try_again(instance, task, now):
             host = claim.worker.host
             return TaskEnd(instance, task, state, attempt, cost, host, outcome, final=False)
-        return self._end(claim, state, attempt, outcome, cost)
+        return self._end(claim, CANCELLED if taken else state, attempt, outcome, cost)
 
     def _try_again(self, instance: Instance, task: int, now: float) -> bool:
         """Have a task that failed run again, while retries are left and nobody cancelled it."""

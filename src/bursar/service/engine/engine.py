@@ -436,10 +436,9 @@ class ServiceEngine:
         instance.results.logs.update(logs)
         touched: dict[int, InstanceSubmission] = {}
         submission: InstanceSubmission | None = None
-        freed = 0
+        freed = tasks.close([(ending.task, ending.state) for ending in endings])
         for ending in endings:
             task = ending.task
-            freed += tasks.close(task, ending.state)
             # Results of a batch are mostly neighbours: the last submission is tried before
             # searching.
             if submission is None or not 0 <= task - submission.first < submission.count:

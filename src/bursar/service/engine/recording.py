@@ -13,7 +13,6 @@ import contextlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -44,8 +43,7 @@ AGAIN = 1.0
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@dataclass(slots=True)
-class TaskEnd:
+class TaskEnd(msgspec.Struct, eq=False):
     """
     The end of a task, to be recorded.
 

@@ -198,6 +198,8 @@ def _check_parents(instance: Instance, first: int, specs: Sequence[api.TaskSpec]
     """Refuse a task that comes after one that is not there, or not before it."""
     states = instance.tasks.states
     for i, spec in enumerate(specs):
+        if not spec.after:
+            continue
         for j, parent in enumerate(spec.after):
             # Only earlier ones: so no circle can be submitted.
             if parent >= first + i:

@@ -86,12 +86,15 @@ class SubmittedTasks(InstanceTasks):
         """
         end = added.first + added.count
         self.grow(end)
-        states, bodies = self.states, self.bodies
+        states, bodies, most_losses = self.states, self.bodies, self.most_losses
         processors = pack_column("I", added.processors)
         limits, runtimes = array("d"), array("f")
         limits.frombytes(added.limits)
         runtimes.frombytes(added.runtimes)
         new: list[int] = []
+        widths: list[int] = []
+        estimates: list[float] = []
+        size = 0
         for row, offset in enumerate(_offsets(added)):
             task = added.first + offset
             # A result or a forgotten run was restored first and has said how the task ended;
@@ -99,15 +102,18 @@ class SubmittedTasks(InstanceTasks):
             if states[task] != ABSENT:
                 continue
             runtime, limit = runtimes[row], limits[row]
+            new.append(task)
+            widths.append(processors[row])
             # NaN, the only value that differs from itself, stands for what was not given.
-            self.enter(task, processors[row], runtime if runtime == runtime else math.inf)
+            estimates.append(runtime if runtime == runtime else math.inf)
             if limit == limit:
                 self.set_limit(task, limit)
             body = added.bodies[row]
             bodies[task] = body
-            self.size += len(body)
-            self.most_losses[task] = added.tries[row]
-            new.append(task)
+            size += len(body)
+            most_losses[task] = added.tries[row]
+        self.enter(new, widths, estimates)
+        self.size += size
         for task, label in added.labels.items():
             if states[task] == HELD:
                 self.labels[task] = label
@@ -129,7 +135,7 @@ class SubmittedTasks(InstanceTasks):
         list of int
             Tasks that will not, as a parent has ended without success; they are ENDING.
         """
-        barred = [task for task in tasks if not self.start(task)]
+        barred = self.start(tasks)
         for task in barred:
             self.move(task, ENDING)
         return barred
@@ -158,26 +164,31 @@ class SubmittedTasks(InstanceTasks):
             return 0
         return self.losses.get(task, 0) + self.failures.get(task, 0)
 
-    def close(self, task: int, state: int) -> int:
+    def close(self, ends: Iterable[tuple[int, int]]) -> int:
         """
-        Record that the result of a task is durable, and free what was needed to run the task.
+        Record that results of tasks are durable, and free what was needed to run the tasks.
+
+        Parameters
+        ----------
+        ends
+            Tasks and their final states.
 
         Returns
         -------
         int
-            Bytes that the task's body took.
+            Bytes that the bodies of the tasks took.
         """
-        self.move(task, state)
-        freed = len(self.bodies[task])
-        self.bodies[task] = b""
+        bodies, move = self.bodies, self.move
+        # Most instances have none of these; the test saves look-ups for each of a million tasks.
+        columns = [column for column in (self.labels, self.after, self.retries) if column]
+        freed = 0
+        for task, state in ends:
+            move(task, state)
+            freed += len(bodies[task])
+            bodies[task] = b""
+            for column in columns:
+                column.pop(task, None)
         self.size -= freed
-        # Most instances have no labels; the test saves a look-up for each of a million tasks.
-        if self.labels:
-            self.labels.pop(task, None)
-        if self.after:
-            self.after.pop(task, None)
-        if self.retries:
-            self.retries.pop(task, None)
         return freed
 
     def what_is_left(
