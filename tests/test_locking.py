@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bursar.dispatch.journal import RunJournal
-from bursar.locking import LockHeldElsewhere, is_locked, take_lock
+from bursar.locking import LockHeldElsewhere, is_locked, lock_holder, take_lock
 from bursar.model.errors import InputError
 
 
@@ -28,6 +28,23 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
     os.close(lock)
     assert not is_locked(path)
     os.close(take_lock(path))
+
+
+def test_a_holder_on_another_machine_is_named_with_the_machine(tmp_path: Path) -> None:
+    """A folder may be shared by machines; there the number of a process means nothing."""
+    path = tmp_path / "lock"
+    lock = take_lock(path)
+    mine = lock_holder(path)
+    assert mine is not None
+    assert (mine.process, mine.is_here) == (os.getpid(), True)
+    os.truncate(path, 0)
+    os.pwrite(lock, b"4711 login2.example", 0)
+    theirs = lock_holder(path)
+    assert theirs is not None
+    assert not theirs.is_here
+    assert str(theirs) == "process 4711 on login2.example"
+    os.close(lock)
+    assert lock_holder(path) is None
 
 
 @pytest.mark.parametrize("said", [b"", b"None", b"\xff\xfe"])

@@ -2,10 +2,37 @@
 
 import fcntl
 import os
+import socket
 import time
+from typing import NamedTuple
 
 _RETRY_INTERVAL = 0.005  # seconds between two tries
 _LONGEST_CHECK = 10.0  # seconds; nobody who only looks takes as long
+
+
+class LockHolder(NamedTuple):
+    """
+    The process that holds a lock.
+
+    Parameters
+    ----------
+    process
+        Number of the process on its machine.
+    host
+        Name of the machine: folders may be shared by several, and so are locks.
+    """
+
+    process: int
+    host: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process runs on this machine, where its number means something."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        """Return the process as messages name it: ``process 4711``."""
+        return f"process {self.process}" + ("" if self.is_here else f" on {self.host}")
 
 
 class LockHeldElsewhere(Exception):
@@ -59,7 +86,7 @@ def take_lock(path: str | os.PathLike[str], *, wait: float = 0.0) -> int:
                 raise LockHeldElsewhere(_holder_in(lock))
             time.sleep(_RETRY_INTERVAL)
         os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        os.pwrite(lock, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
     except BaseException:
         os.close(lock)
         raise
@@ -78,8 +105,8 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
         os.close(lock)
 
 
-def lock_holder(path: str | os.PathLike[str]) -> int | None:
-    """Return the number of the process that holds the lock of a file, where that is known."""
+def lock_holder(path: str | os.PathLike[str]) -> LockHolder | None:
+    """Return the process that holds the lock of a file, where that is known."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -87,8 +114,7 @@ def lock_holder(path: str | os.PathLike[str]) -> int | None:
     try:
         if _locks(lock, fcntl.LOCK_SH):
             return None
-        said = os.pread(lock, 20, 0)
-        return int(said) if said.isdigit() else None
+        return _written_in(lock)
     finally:
         os.close(lock)
 
@@ -103,5 +129,10 @@ def _locks(lock: int, how: int) -> bool:
 
 def _holder_in(lock: int) -> str:
     """Name the process that holds a lock, as far as the holder has already written its number."""
-    said = os.pread(lock, 20, 0)
-    return f"process {int(said)}" if said.isdigit() else "another process"
+    holder = _written_in(lock)
+    return "another process" if holder is None else str(holder)
+
+
+def _written_in(lock: int) -> LockHolder | None:
+    process, _, host = os.pread(lock, 300, 0).decode(errors="replace").partition(" ")
+    return LockHolder(int(process), host) if process.isdigit() and host else None

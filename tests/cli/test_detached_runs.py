@@ -1,6 +1,7 @@
 """Runs that outlive their terminal: started by --detach, watched by attach, stopped by stop."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.dispatch.journal import read_journal, writer_of
+from bursar.runs.detached_runs import _complaint_in
 from bursar.runs.folder import RunFolder
 
 TASKS = 4
@@ -135,7 +137,7 @@ def test_a_detached_run_outlives_its_terminal_and_can_be_watched(folder: Any) ->
     assert "the run goes on" in window.shown
     assert writer_of(run.journal_file) == runner
 
-    assert folder.json("stop", "one") == {"run": "one", "process": runner}
+    assert folder.json("stop", "one") == {"run": "one", "process": runner.process}
     assert folder.json("attach", "one", status=130)["state"] == "interrupted"
     folder.write("go", "")
     env = {**os.environ, "GO": str(folder.path / "go")}
@@ -154,7 +156,9 @@ def test_a_detached_run_that_is_killed_can_be_resumed(folder: Any) -> None:
     window = Terminal(folder.path, "attach", "one")
     until(lambda: window.shows("2 running"))
 
-    os.kill(writer_of(run.journal_file) or 0, signal.SIGKILL)
+    runner = writer_of(run.journal_file)
+    assert runner is not None
+    os.kill(runner.process, signal.SIGKILL)
 
     assert window.ended() == 130
     assert "interrupted" in window.shown
@@ -176,3 +180,30 @@ def test_a_detached_run_that_cannot_begin_says_why(folder: Any) -> None:
     assert "was not begun" in refused.stderr
     assert "journal.sqlite" in refused.stderr
     assert folder.bursar("stop", "one", status=2).stderr.startswith("bursar: no process carries")
+
+
+def test_a_run_that_another_machine_carries_out_is_left_alone(folder: Any) -> None:
+    """Its process has a number there; here the number is that of some other process."""
+    run = begun(folder)
+    folder.write("go", "")
+    folder.json(*RUN, env={**os.environ, "GO": str(folder.path / "go")})
+    bystander = subprocess.Popen(["sleep", "1000"])
+    lock = run.path / "journal.sqlite.lock"
+    with lock.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(f"{bystander.pid} login2.example".encode())
+        held.flush()
+        for command in ("stop", "attach"):
+            refused = folder.bursar(command, "one", status=2)
+            assert f"process {bystander.pid} on login2.example" in refused.stderr
+            assert "ssh login2.example" in refused.stderr
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+def test_the_whole_complaint_of_a_detached_run_is_passed_on() -> None:
+    said = "bursar: the view has failed\nbursar: sites.toml: no such kind\nhint: one of these\n"
+    assert _complaint_in(said) == "sites.toml: no such kind; hint: one of these"
+    assert _complaint_in("") == "it said nothing"
+    assert _complaint_in("Killed\n") == "Killed"

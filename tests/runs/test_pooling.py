@@ -17,7 +17,7 @@ from bursar.model.errors import SiteError
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import BackgroundLoad
 from bursar.model.task import Status
-from bursar.provisioning.counting import PARTING, SILENCE
+from bursar.provisioning.counting import PARTING, SILENCE, STARTING
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.pool_controller import ASKED, AllocationStep, last_number
 from bursar.simulation.simulated_site import SimulatedSite
@@ -321,6 +321,30 @@ def test_where_there_is_room_a_lost_worker_is_replaced_within_two_seconds(
     lost = lease.start + 130.0
     (replaced, *_) = [moment for moment in ran.moments("asked") if moment > lost]
     assert replaced <= lost + 2.0
+    assert ran.result.to_dict()["succeeded"] == 8
+    ran.check()
+
+
+def test_processors_whose_workers_never_come_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler says that the job runs, and its node cannot reach the run."""
+    acquire = SimulatedSite.acquire
+
+    async def unreachable(self: SimulatedSite, pilot: Any, *given: Any, **more: Any) -> Any:
+        held = await acquire(self, pilot, *given, **more)
+        if pilot.name == "lease-1":
+            assert held._worker is not None
+            held._worker.leave()  # before it has said hello
+        return held
+
+    monkeypatch.setattr(SimulatedSite, "acquire", unreachable)
+    rules = {"release": "no-tasks", "shortest": 3000.0}
+    ran = Ran(tmp_path, campaign(*tasks(8, runtime=600.0)), site(processors=16, **rules))
+    began = ran.leases["lease-1"].start
+    replaced = [moment for moment in ran.moments("asked") if moment > began]
+    assert replaced
+    assert replaced[0] <= began + 2 * STARTING
     assert ran.result.to_dict()["succeeded"] == 8
     ran.check()
 

@@ -49,7 +49,7 @@ from bursar.dispatch.journal_records import (
     transfer_to_bytes,
 )
 from bursar.dispatch.journal_seal import SealingKey, sealing_key
-from bursar.locking import LockHeldElsewhere, is_locked, lock_holder, take_lock
+from bursar.locking import LockHeldElsewhere, LockHolder, is_locked, lock_holder, take_lock
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome
@@ -373,8 +373,8 @@ def is_written(path: Path) -> bool:
     return is_locked(_lock_path(path))
 
 
-def writer_of(path: Path) -> int | None:
-    """Return the number of the process that writes a journal now; None: none, or not known yet."""
+def writer_of(path: Path) -> LockHolder | None:
+    """Return the process that writes a journal now; None: there is none, or it is not known yet."""
     return lock_holder(_lock_path(path))
 
 

@@ -336,7 +336,7 @@ class AllocationProvisioner:
         return bool(self._held) and all(
             one.keeper.held is not None
             and not one.keeper.held.workers
-            and not one.allocation.leaving
+            and not (one.allocation.leaving or one.allocation.is_over)
             for one in self._held.values()
         )
 

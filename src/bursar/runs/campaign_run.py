@@ -44,7 +44,7 @@ from bursar.runs.planned_supply import PlannedSupply, Replan
 from bursar.runs.replan_monitor import ReplanMonitor, can_rebuy
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
-from bursar.runs.run_signals import end_by_signals, install_signal_handlers
+from bursar.runs.run_signals import RunSignals, end_by_signals
 from bursar.runs.scheduled_supply import ScheduledSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
@@ -186,6 +186,7 @@ async def _carry_out(
             on_outcome=took_in,
             on_event=tell,
         )
+        signals = RunSignals(execution, tell)
         owned = False
         state: RunState = "failed"
         try:
@@ -220,7 +221,11 @@ async def _carry_out(
                     ledger = execution.guard.ledger
                     follow = payments.follow(lambda: ledger.spent, execution.notify)
                     watches["the charging of the account"] = follow
-                await _finish(execution, watches)
+                signals.install()
+                try:
+                    await _finish(execution, watches)
+                finally:
+                    signals.tasks_ended()
                 state = _state(execution)
             if state == "finished" and execution.unsettled:
                 # The tasks are done, but what they cost is not known: a resumption asks the sites
@@ -231,6 +236,7 @@ async def _carry_out(
             state = "interrupted"
             raise
         finally:
+            signals.remove()
             if owned:
                 info.state, info.finished = state, time.time()
                 folder.write_info(info)
@@ -273,7 +279,7 @@ async def _finish(
     execution: RunExecution, watches: Mapping[str, Coroutine[Any, Any, None]]
 ) -> None:
     """
-    Wait for the end, with signals heeded and watches beside the run.
+    Wait for the end, with watches beside the run.
 
     A watch that fails does not end the run, which may have gone on for days; its owner is told.
     """
@@ -281,14 +287,10 @@ async def _finish(
     def tell(what: str, error: BaseException) -> None:
         execution.notify(f"{what} has failed, the run goes on: {type(error).__name__}: {error}")
 
-    forget = install_signal_handlers(execution)
-    try:
-        async with TaskSupervisor() as watching:
-            for what, watch in watches.items():
-                watching.start(watch, what, on_failure=partial(tell, what))
-            await execution.finish()
-    finally:
-        forget()
+    async with TaskSupervisor() as watching:
+        for what, watch in watches.items():
+            watching.start(watch, what, on_failure=partial(tell, what))
+        await execution.finish()
 
 
 def _state(execution: RunExecution) -> RunState:

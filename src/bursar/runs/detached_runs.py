@@ -8,6 +8,7 @@ viewer that stops reading is left behind.
 
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.journal import is_written, writer_of
+from bursar.locking import LockHolder
 from bursar.model.errors import BursarError, InputError
 from bursar.report.progress import ProgressSnapshot
 from bursar.runs.folder import RunFolder
@@ -159,8 +161,17 @@ def _reachable(path: Path) -> Iterator[Path]:
 
 
 def follow_run(folder: RunFolder, on_update: Callable[[RunViewUpdate], None]) -> None:
-    """Show a run that another process carries out, until it has ended for now or for good."""
-    with contextlib.closing(_ProcessHandle(writer_of(folder.journal_file))) as process:
+    """
+    Show a run that another process carries out, until it has ended for now or for good.
+
+    Raises
+    ------
+    InputError
+        When the process runs on another machine.
+    """
+    runner = writer_of(folder.journal_file)
+    _check_here(folder, runner)
+    with contextlib.closing(_ProcessHandle(runner and runner.process)) as process:
         while is_written(folder.journal_file) and not process.has_ended:
             for update in _updates(folder):
                 on_update(update)
@@ -193,14 +204,28 @@ def stop_run(folder: RunFolder) -> int:
     Raises
     ------
     InputError
-        When no process carries the run out.
+        When no process carries the run out, or one on another machine.
+    BursarError
+        When the process may not be asked, or is not to be seen from here.
     """
-    runner = _runner_of(folder)
-    with contextlib.closing(_ProcessHandle(runner)) as process:
+    runner = writer_of(folder.journal_file)
+    if runner is None:
+        raise InputError(
+            f"no process carries run {folder.name} out",
+            hint=f"bursar run --resume {folder.name} goes on with it",
+        )
+    _check_here(folder, runner)
+    with contextlib.closing(_ProcessHandle(runner.process)) as process:
         # The handle first, then the lock once more: the number may have gone to another process.
         if writer_of(folder.journal_file) == runner:
-            process.signal(signal.SIGTERM)
-    return runner
+            try:
+                process.signal(signal.SIGTERM)
+            except OSError as error:
+                raise BursarError(
+                    f"{runner} carries run {folder.name} out and cannot be asked to stop: "
+                    f"{error.strerror}"
+                ) from None
+    return runner.process
 
 
 def start_detached(folder: RunFolder, options: Sequence[str] = ()) -> int:
@@ -223,7 +248,11 @@ def start_detached(folder: RunFolder, options: Sequence[str] = ()) -> int:
         When the process ended before it began the run, in its own words.
     """
     before = folder.info_file.read_bytes()
-    log = os.open(folder.runner_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        log = os.open(folder.runner_log, writing, 0o600)
+    except OSError as error:
+        raise BursarError(f"{folder.runner_log}: cannot be written: {error.strerror}") from None
     said = os.fstat(log).st_size
     command = [sys.executable, "-P", "-m", "bursar", "run", "--resume", str(folder.path), *options]
     try:
@@ -242,31 +271,36 @@ def start_detached(folder: RunFolder, options: Sequence[str] = ()) -> int:
         )
     finally:
         os.close(log)
-    while writer_of(folder.journal_file) != runner:
+    while (writer := writer_of(folder.journal_file)) is None or writer.process != runner:
         ended, status = os.waitpid(runner, os.WNOHANG)
         if not ended:
             time.sleep(_STEP)
         elif folder.info_file.read_bytes() == before:
             with folder.runner_log.open("rb") as file:
                 file.seek(said)
-                lines = file.read().decode(errors="replace").strip().splitlines()
-            why = lines[-1].removeprefix("bursar: ") if lines else "it said nothing"
-            error = BursarError(f"run {folder.name} was not begun: {why}")
-            error.exit_status = max(1, os.waitstatus_to_exitcode(status))
-            raise error
+                why = _complaint_in(file.read().decode(errors="replace"))
+            failed = BursarError(f"run {folder.name} was not begun: {why}")
+            failed.exit_status = max(1, os.waitstatus_to_exitcode(status))
+            raise failed
         else:  # so short that its journal was never seen locked
             break
     return runner
 
 
-def _runner_of(folder: RunFolder) -> int:
-    runner = writer_of(folder.journal_file)
-    if runner is None:
+def _check_here(folder: RunFolder, runner: LockHolder | None) -> None:
+    """Refuse to look for a process by its number where that number means nothing."""
+    if runner is not None and not runner.is_here:
         raise InputError(
-            f"no process carries run {folder.name} out",
-            hint=f"bursar run --resume {folder.name} goes on with it",
+            f"run {folder.name} is carried out by {runner}", hint=f"ask there: ssh {runner.host}"
         )
-    return runner
+
+
+def _complaint_in(said: str) -> str:
+    """Return the last complaint of a command, with its hint, as one line."""
+    lines = said.strip().splitlines()
+    begins = [i for i, line in enumerate(lines) if line.startswith("bursar: ")]
+    complaint = lines[begins[-1] :] if begins else lines[-1:]
+    return "; ".join(complaint).removeprefix("bursar: ") or "it said nothing"
 
 
 class _ProcessHandle:
@@ -294,10 +328,18 @@ class _ProcessHandle:
         return bool(ended.poll(0))
 
     def signal(self, number: int) -> None:
-        """Send a signal; do nothing when the process has ended."""
-        if self._handle is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, number)
+        """
+        Send a signal; do nothing when the process has ended.
+
+        Raises
+        ------
+        OSError
+            When there was no such process from the beginning, or it is another user's.
+        """
+        if self._handle is None:
+            raise ProcessLookupError(errno.ESRCH, "no such process is to be seen here")
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
 
     def close(self) -> None:
         """Release the handle."""

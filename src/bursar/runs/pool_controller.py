@@ -266,4 +266,5 @@ def _observed(allocation: Allocation, load: AllocationLoad | None) -> Allocation
         load = AllocationLoad(idle_since=allocation.granted)
     elif allocation.granted is None:
         load = replace(load, idle_since=None)
-    return replace(allocation, workload=load)
+    # Workers are counted here: processors whose workers never came are silent, too.
+    return replace(allocation, workload=replace(load, joined=load.joined or 0))

@@ -130,7 +130,7 @@ class ScheduledSupply(Supply):
             # one.
             found = run.provision.find(pilot.name)
             there = found is not None
-            if found is not None and found.leaving:
+            if found is not None and (found.leaving or found.is_over):
                 self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
                 continue
             wide = [task for task in pilot.tasks if bindings.tasks[task].processors > 1]
