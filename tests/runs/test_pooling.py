@@ -20,7 +20,7 @@ from bursar.model.task import Status
 from bursar.provisioning.counting import PARTING, SILENCE, STARTING
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.pool_controller import ASKED, AllocationStep, last_number
-from bursar.simulation.simulated_site import SimulatedSite
+from bursar.simulation.simulated_site import SimulatedSite, SimulatedWorker
 
 
 def site(
@@ -329,16 +329,13 @@ def test_processors_whose_workers_never_come_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler says that the job runs, and its node cannot reach the run."""
-    acquire = SimulatedSite.acquire
+    made = SimulatedWorker.connection_made
 
-    async def unreachable(self: SimulatedSite, pilot: Any, *given: Any, **more: Any) -> Any:
-        held = await acquire(self, pilot, *given, **more)
-        if pilot.name == "lease-1":
-            assert held._worker is not None
-            held._worker.leave()  # before it has said hello
-        return held
+    def unheard(self: SimulatedWorker, transport: asyncio.BaseTransport) -> None:
+        if self._hello.lease != "lease-1":
+            made(self, transport)
 
-    monkeypatch.setattr(SimulatedSite, "acquire", unreachable)
+    monkeypatch.setattr(SimulatedWorker, "connection_made", unheard)
     rules = {"release": "no-tasks", "shortest": 3000.0}
     ran = Ran(tmp_path, campaign(*tasks(8, runtime=600.0)), site(processors=16, **rules))
     began = ran.leases["lease-1"].start
