@@ -92,6 +92,17 @@ class TaskSupervisor:
         """Whether no more tasks can be started."""
         return self._is_closed
 
+    @property
+    def is_idle(self) -> bool:
+        """
+        Whether no task does anything any more.
+
+        A task that has ended counts as a task until its failure was passed on, one turn of the loop
+        later. Whoever starts a task only if none is at work asks for this, not for the number of
+        tasks: what comes within that turn would be left to a task that has ended.
+        """
+        return all(task.done() for task in self._tasks)
+
     def start(
         self,
         work: Coroutine[Any, Any, T],

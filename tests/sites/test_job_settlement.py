@@ -15,7 +15,7 @@ from bursar.model.errors import SiteError
 from bursar.model.provisioning import ENDING, PATIENCE
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.simulation.virtual_loop import VirtualLoop
-from bursar.sites.job_settlement import LATE, UNRECORDED, is_submitting
+from bursar.sites.job_settlement import _SOONEST, LATE, UNRECORDED, is_submitting
 from bursar.sites.pilot_job_journal import PilotJobJournal
 from bursar.sites.protocol import MeteredTime, MeteringSite
 
@@ -287,3 +287,23 @@ def test_only_a_command_of_about_its_time_may_carry_a_request(tmp_path: Path) ->
             assert not is_submitting(now + 120.0)
         finally:
             process.kill()
+
+
+def test_a_lease_that_is_metered_as_the_asking_ends_is_settled(tmp_path: Path) -> None:
+    """Before its end is known to the supervisor, the task that asked has ended."""
+
+    async def main() -> MeteredTime | None:
+        ground = Ground(tmp_path)
+        async with ground.site.opened(), asyncio.TaskGroup() as group:
+            await ground.site.meter(lease("lease-1"), None)
+            later: list[asyncio.Task[MeteredTime | None]] = []
+            # The timer of the asking task's pause comes first, and the task ends one step before
+            # this one begins.
+            asyncio.get_running_loop().call_at(
+                now() + _SOONEST,
+                lambda: later.append(group.create_task(ground.site.meter(lease("lease-2"), None))),
+            )
+            await asyncio.sleep(2 * _SOONEST)
+            return await asyncio.wait_for(later[0], 1000.0)
+
+    assert run(main()) == MeteredTime(seconds=None)

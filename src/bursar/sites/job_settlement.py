@@ -120,7 +120,7 @@ class JobSettlement:
         """Wait for a lease's held time; see :class:`bursar.sites.protocol.MeteringSite`."""
         owed = self._owed[lease.id] = _UnsettledLease(lease, watched)
         self._pause = _SOONEST
-        if not self._tasks:
+        if self._tasks.is_idle:
             self._tasks.start(self._ask_on())
         try:
             return await owed.found

@@ -1,6 +1,7 @@
 """How often results are written down while more and more tasks end."""
 
 import asyncio
+import contextlib
 from itertools import pairwise
 
 from tests.service.engine.engine_rig import Bench, FakeDesk, FakeJournal, NoHomes, outcome_of
@@ -82,3 +83,28 @@ def test_the_last_result_waits_for_nobody() -> None:
     assert moments[-1] == end
     assert told[-1] - end < STEP
     assert len(moments) < 5
+
+
+def test_a_result_that_comes_as_the_writer_ends_is_recorded() -> None:
+    """Before its end is known to the supervisor, the writer has ended, and takes nothing more."""
+
+    async def go() -> tuple[bool, bool]:
+        loop = asyncio.get_running_loop()
+        recorder = ServiceEngine(
+            FakeJournal(),
+            FakeDesk(),
+            clock=loop.time,
+            entropy=lambda size: bytes(size),
+            homes=NoHomes(),
+        )._recorder
+        told, settled = asyncio.Event(), asyncio.Event()
+        # What the last step of a task schedules runs before the callbacks of the task's end.
+        recorder.record((), lambda: loop.call_soon(recorder.record, (), told.set) and None)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), 60.0)
+        recorder.record((), lambda: loop.call_soon(recorder.record, (), settled.set) and None)
+        await recorder.settle()
+        return told.is_set(), settled.is_set()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(go()) == (True, True)

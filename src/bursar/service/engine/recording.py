@@ -141,7 +141,7 @@ class ResultRecorder:
             self._urgent.set()
         # One writer at the most: what ends while it waits for the disk is queued, and goes into
         # the next record. So the batches grow with the rate of endings.
-        if not self._tasks:
+        if self._tasks.is_idle:
             self._tasks.start(self._run(), "result recording")
 
     async def settle(self) -> None:
