@@ -333,3 +333,26 @@ Owners.TestCase.settings = settings(
     max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 test_no_task_is_lost_or_claimed_twice_in_any_interleaving = Owners.TestCase
+
+
+def test_tries_and_waits_may_be_as_many_as_anybody_writes() -> None:
+    """More tries than a column holds, beside a task with tries of its own, and very late ones."""
+    retry = Retry(attempts=2**40, backoff=1.0, ceiling=60.0)
+    tasks = InstanceTasks(retry)
+    tasks.grow(2)
+    tasks.enter([0, 1], [1, 1], [math.inf, math.inf])
+    tasks.set_tries(0, 1)
+    tasks.grow(3)
+    tasks.enter([2], [1], [math.inf])
+    tasks.start([0, 1, 2])
+    tasks.failures[1] = tasks.failures[2] = 5000
+    verdicts = [tasks.fail_attempt(task, 7.0) for task in range(3)]
+    assert [verdict.final for verdict in verdicts] == [True, False, False]
+    assert [verdict.retry_at for verdict in verdicts] == [None, 67.0, 67.0]
+    assert [retry.wait_before(attempt) for attempt in (2, 3, 1025, 1026, 2**40)] == [
+        1.0,
+        2.0,
+        60.0,
+        60.0,
+        60.0,
+    ]

@@ -91,6 +91,8 @@ class InstanceTasks:
         self, retry: Retry = NO_RETRY, *, again_at: str | None = None, by_length: bool = False
     ) -> None:
         self._retry = retry
+        # More than a column holds cannot be used up by anybody.
+        self._usual_tries = min(retry.attempts, MOST_TRIES)
         self._again_at = again_at
         self.states = bytearray()
         self.processors: array[int] = array("I")
@@ -133,7 +135,7 @@ class InstanceTasks:
             self.estimates.frombytes(bytes(self.estimates.itemsize * more))
             self.ready_tasks.grow(more)
             if self._tries is not None:
-                self._tries.extend([self._retry.attempts] * more)
+                self._tries.extend([self._usual_tries] * more)
             if self.limits is not None:
                 self.limits.extend([math.inf] * more)
             self.counts[ABSENT] += more
@@ -165,15 +167,15 @@ class InstanceTasks:
     def set_tries(self, task: int, tries: int) -> None:
         """Give a task another number of tries than the rules say."""
         if self._tries is None:
-            if tries == self._retry.attempts:
+            if tries == self._usual_tries:
                 return
-            self._tries = array("I", [self._retry.attempts]) * len(self.states)
+            self._tries = array("I", [self._usual_tries]) * len(self.states)
         # More than the column holds cannot be seen by anybody.
         self._tries[task] = min(tries, MOST_TRIES)
 
     def _tries_of(self, task: int) -> int:
         """Return the number of failures after which a task has failed for good."""
-        return self._retry.attempts if self._tries is None else self._tries[task]
+        return self._usual_tries if self._tries is None else self._tries[task]
 
     def set_limit(self, task: int, seconds: float) -> None:
         """Set the seconds after which a task is killed; infinite: it has no limit of its own."""

@@ -150,7 +150,8 @@ class Retry:
 
     def wait_before(self, attempt: int) -> float:
         """Seconds to wait before try number ``attempt`` (2 for the first retry)."""
-        return min(self.backoff * 2.0 ** (attempt - 2), self.ceiling)
+        # Beyond 1000 doublings the wait is the ceiling, and a float would soon overflow.
+        return min(self.backoff * 2.0 ** min(attempt - 2, 1000), self.ceiling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
