@@ -93,23 +93,28 @@ class AllocationKeeper:
             When the site refuses the processors, or fails.
         """
         lost: asyncio.Task[tuple[AllocationLoss, str]] | None = None
-        async with TaskSupervisor() as tasks:
-            while True:
-                if self.held is not None and lost is None:
-                    lost = tasks.start(self.held.lost(), on_failure=heard_by_waiter)
-                    lost.add_done_callback(lambda _: self._changed.set())
-                if lost is not None and lost.done():
-                    self.life.lose(self._holder.now(), *lost.result())
-                step = self.life.next_step(self._holder.now(), self._holder.present(self))
-                match step.action:
-                    case LifeAction.WAIT:
-                        await self.pause(step.until)
-                    case LifeAction.ASK:
-                        await self._ask()
-                    case LifeAction.EXPIRE:
-                        await self._holder.expired(self)
-                    case _:
-                        break
+        try:
+            async with TaskSupervisor() as tasks:
+                while True:
+                    if self.held is not None and lost is None:
+                        lost = tasks.start(self.held.lost(), on_failure=heard_by_waiter)
+                        lost.add_done_callback(lambda _: self._changed.set())
+                    if lost is not None and lost.done():
+                        self.life.lose(self._holder.now(), *lost.result())
+                    step = self.life.next_step(self._holder.now(), self._holder.present(self))
+                    match step.action:
+                        case LifeAction.WAIT:
+                            await self.pause(step.until)
+                        case LifeAction.ASK:
+                            await self._ask()
+                        case LifeAction.EXPIRE:
+                            await self._holder.expired(self)
+                        case _:
+                            break
+        except (BursarError, OSError):
+            # The caller forgets the allocation: processors that nobody knows of would stay held.
+            await self.release()
+            raise
         await self.release()
 
     async def release(self) -> None:
