@@ -397,3 +397,71 @@ def test_room_is_looked_at_again_after_so_many_bytes(monkeypatch: pytest.MonkeyP
         await store.close()
 
     simulated(story)
+
+
+def test_what_waits_to_be_written_takes_room_from_new_work() -> None:
+    """To the byte, as it was reckoned with and as it is seen when the disk is looked at."""
+
+    async def story(storage: SimulatedStorage) -> None:
+        store, keeper = await reopened(storage, least_free=100_000)
+        storage.fill_up(200_000)
+        await store._check_room()
+        keeper.add(store, bytes(60_000), essential=True)
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                keeper.add(store, bytes(40_001))
+            while store.problem:
+                await asyncio.sleep(0.5)
+        keeper.add(store, bytes(40_000))
+        storage.make_room()
+        await store.close()
+
+    simulated(story)
+
+
+def test_the_reserve_is_taken_back_as_soon_as_there_is_room() -> None:
+    """Beside what must stay free, to the byte."""
+
+    async def story(storage: SimulatedStorage) -> None:
+        store, _ = await reopened(storage, reserve=50_000, least_free=20_000)
+        storage.fill_up(0)
+        await store._disk.run(store._disk.reserve, 0)
+        store._is_reserved, store._problem = False, record_store.NO_ROOM  # as when it is used up
+        for left, reserved in ((69_999, 0), (70_000, 50_000)):
+            storage.fill_up(left)
+            await store._check_room()
+            assert storage.reserved == reserved
+            assert bool(store._problem) == (not reserved)
+        storage.make_room()
+        await store.close()
+
+    simulated(story)
+
+
+def test_without_settings_room_is_kept_for_others_and_for_essential_records() -> None:
+    """64 MiB each."""
+
+    async def story(storage: SimulatedStorage) -> None:
+        store = RecordStore(SimulatedDisk(storage, process_of_its_own()))
+        store.register([KIND], Keeper())
+        await store.open()
+        assert storage.reserved == 64 * 2**20
+        for lacking in (1, 0):
+            storage.fill_up(64 * 2**20 - lacking)
+            await store._check_room()
+            assert bool(store._problem) == bool(lacking)
+        storage.make_room()
+        await store.close()
+
+    simulated(story)
+
+
+def test_without_records_nothing_is_written() -> None:
+    async def story(storage: SimulatedStorage) -> None:
+        store, _ = await reopened(storage)
+        before = {name: bytes(stored.data) for name, stored in storage.files.items()}
+        await store.durable()
+        assert {name: bytes(stored.data) for name, stored in storage.files.items()} == before
+        await store.close()
+
+    simulated(story)
