@@ -1,13 +1,16 @@
 """Tasks of a service that come after others, and tasks that are tried again after a failure."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 
+import msgspec
 import pytest
-from tests.service.engine.engine_rig import World
+from tests.service.engine.engine_rig import World, outcome_of
 
 from bursar.model.task import Status
 from bursar.remote import messages as api
+from bursar.service.engine import recording, records, skipping
 from bursar.service.interfaces import ServiceError
 
 
@@ -101,6 +104,98 @@ def test_a_cancelled_task_takes_along_what_follows(world: World) -> None:
     assert set(states(world, handle)) == {1, 2}
     end(world, 0)
     assert at(world) == [3]
+
+
+def count_records(world: World) -> list[int]:
+    """Count the results in each record of results, those of the future included."""
+    sizes: list[int] = []
+    append = world.journal.append
+
+    def count(kind: int, payload: bytes, *, essential: bool) -> int:
+        if kind == records.ENDED:
+            sizes.append(len(msgspec.msgpack.decode(payload, type=records.ResultsRecorded).lines))
+        return append(kind, payload, essential=essential)
+
+    world.journal.append = count  # type: ignore[method-assign]
+    return sizes
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_many_children_of_a_failure_are_skipped_in_portions(
+    world: World, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """No record grows with the number of children, in this life and in the next."""
+    monkeypatch.setattr(skipping, "_CHUNK", 8)
+    handle = world.create()
+    world.submit(handle, [spec(), *(spec(0) for _ in range(50))])
+    world.join("w", 1)
+    sizes = count_records(world)
+    if restarts:
+        (number,) = world.sidecar.jobs["w"]
+        job = world.sidecar.jobs["w"].pop(number)
+        outcome = outcome_of(job, Status.FAILED, world.now, exit_code=1)
+        world.now += 2.0
+
+        async def stop_once_recorded() -> None:
+            world.engine.dispatching.outcomes("w", [outcome], lambda: None)
+            while not world.journal.durably.keys() & ended_positions(world):
+                await asyncio.sleep(0)
+
+        world.loop.run_until_complete(stop_once_recorded())
+        world.restart()
+        sizes.clear()
+        world.settle()
+    else:
+        end(world, 0, Status.FAILED)
+        assert sizes.pop(0) == 1
+    world.rest()
+    assert states(world, handle) == {0: "failed"} | dict.fromkeys(range(1, 51), "cancelled")
+    assert max(sizes) <= 8
+    assert world.info(handle).counts.waiting == 0
+
+
+def ended_positions(world: World) -> set[int]:
+    """Return the positions of the records of results."""
+    return {at for at, (kind, _) in world.journal.records.items() if kind == records.ENDED}
+
+
+def test_a_record_holds_few_results_even_if_many_end_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if none printed anything: a line has its own size."""
+    monkeypatch.setattr(recording, "MOST", 10)
+    handle = world.create()
+    world.submit(handle, 64)
+    sizes = count_records(world)
+    world.run(world.engine.cancel("ann", handle, None))
+    assert (sum(sizes), max(sizes)) == (64, 10)
+
+
+def test_lines_of_results_count_with_their_labels(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "LARGEST", 3000)
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("x",), label="x" * 200)] * 16)
+    sizes = count_records(world)
+    world.run(world.engine.cancel("ann", handle, None))
+    assert (sum(sizes), max(sizes)) == (16, 4)
+
+
+@pytest.mark.parametrize("edges", [1, 16384])
+def test_a_long_chain_is_skipped_in_few_records(
+    world: World, monkeypatch: pytest.MonkeyPatch, edges: int
+) -> None:
+    """The number of records does not grow with the length of the chain."""
+    monkeypatch.setattr(skipping, "_EDGES", edges)
+    handle = world.create()
+    world.submit(handle, [spec(), *(spec(task) for task in range(99))])
+    world.join("w", 1)
+    sizes = count_records(world)
+    end(world, 0, Status.FAILED)
+    assert len(states(world, handle)) == 100
+    if edges > 1:  # else the portions are as small as they can be
+        assert sizes == [1, 99]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from bursar.engine.task_states import (
     FAILED,
     HELD,
     READY,
-    SKIPPED,
     SUCCEEDED,
     TIMED_OUT,
 )
@@ -36,9 +35,10 @@ from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.outcome_times import clamp_times, outcome_without_worker, sanitise
-from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd, end_without_worker
+from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
 from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
+from bursar.service.engine.skipping import TaskSkipper
 from bursar.service.interfaces import Clock, ServiceJournal, UsageBilling, is_shared
 
 GRACE = 5.0
@@ -103,6 +103,7 @@ class TaskDispatcher:
         self._scheduler = scheduler
         self._index = index
         self._recorder = recorder
+        self._skipper = TaskSkipper(recorder, clock)
         self._journal = journal
         self._billing = billing
         self._clock = clock
@@ -389,30 +390,20 @@ class TaskDispatcher:
 
     def start(self, instance: Instance, tasks: Sequence[int]) -> None:
         """Let durable tasks start as soon as they may."""
-        self._skip(instance, instance.tasks.start_all(tasks))
+        instance.tasks.start_all(tasks)
+        self._skipper.skip(instance)
         self.enlist(instance)
 
     def follow(self, instance: Instance, endings: Iterable[TaskEnd]) -> None:
         """Let the tasks that follow start, or end, once ends of tasks are durable."""
         tasks = instance.tasks
-        skipped: list[int] = []
         for ending in endings:
             if ending.state == SUCCEEDED:
                 tasks.release(ending.task)
             else:
-                skipped += tasks.end_children(ending.task)
-        self._skip(instance, skipped)
+                tasks.bar_children(ending.task)
+        self._skipper.skip(instance)
         self.enlist(instance)
-
-    def _skip(self, instance: Instance, tasks: Sequence[int]) -> None:
-        """Record that tasks do not run, as one that they come after did not succeed."""
-        if tasks:
-            now = self._clock()
-            instance.doomed.difference_update(tasks)
-            reason = "not run: a task that it comes after did not succeed"
-            self._recorder.record(
-                [end_without_worker(instance, task, SKIPPED, now, reason) for task in tasks]
-            )
 
     def _end(
         self,

@@ -29,10 +29,13 @@ from bursar.service.interfaces import Clock, ServiceError, ServiceJournal, Usage
 from bursar.supervisor import TaskSupervisor
 
 MOST = 4096
-"""Results recorded together, about."""
+"""Results recorded together, about, and results in one record, at most."""
 
 LARGEST = 16 << 20
 """Approximate number of bytes of results in one record, at most."""
+
+_LINE = 512
+"""Approximate number of bytes of a result without its output and label."""
 
 RECORDING_INTERVAL = 0.05
 """Seconds between two records, at least, of instances that have tasks waiting."""
@@ -293,13 +296,15 @@ class ResultRecorder:
 
 
 def _pieces(endings: list[TaskEnd]) -> list[list[TaskEnd]]:
-    """Cut endings into pieces of about :data:`LARGEST` bytes, for one record each."""
+    """Cut endings of an instance into pieces for one record each, none too large or too long."""
     pieces: list[list[TaskEnd]] = [[]]
     size = 0
+    labels = endings[0].instance.tasks.labels
     for ending in endings:
         outcome = ending.outcome
         more = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value) + len(outcome.sealed)
-        if pieces[-1] and size + more > LARGEST:
+        more += _LINE + len(labels.get(ending.task, ""))
+        if pieces[-1] and (size + more > LARGEST or len(pieces[-1]) >= MOST):
             pieces.append([])
             size = 0
         pieces[-1].append(ending)

@@ -2,7 +2,8 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.task_states import ABSENT, ENDING, HELD, SUCCEEDED, WAITING
@@ -61,6 +62,10 @@ class SubmittedTasks(InstanceTasks):
         self.bodies: list[bytes] = []
         self.labels: dict[int, str] = {}
         self.size = 0
+        # Kept between two portions: numbers of tasks, as a queue of iterators would take more.
+        self._unstartable: deque[int] = deque()
+        self._unsuccessful: deque[int] = deque()
+        self._children: Iterator[int] = iter(())
 
     @property
     def total(self) -> int:
@@ -126,37 +131,53 @@ class SubmittedTasks(InstanceTasks):
                 self.follow(task, parents)
         return new
 
-    def start_all(self, tasks: Iterable[int]) -> list[int]:
-        """
-        Let held tasks start as soon as they may.
-
-        Returns
-        -------
-        list of int
-            Tasks that will not, as a parent has ended without success; they are ENDING.
-        """
+    def start_all(self, tasks: Iterable[int]) -> None:
+        """Let held tasks start as soon as they may; see :meth:`end_some` for those that cannot."""
         barred = self.start(tasks)
         for task in barred:
-            self.move(task, ENDING)
-        return barred
+            self.move(task, WAITING)
+        self._unstartable.extend(barred)
 
-    def end_children(self, task: int) -> list[int]:
+    def bar_children(self, task: int) -> None:
+        """Note that a task ended without success; :meth:`end_some` ends all that follow."""
+        self._unsuccessful.append(task)
+
+    def end_some(self, most: int, edges: int) -> tuple[list[int], bool]:
         """
-        End the waiting tasks that follow next after one that ended without success.
+        End waiting tasks that cannot start, as one that they come after did not succeed.
+
+        Parameters
+        ----------
+        most, edges
+            Number of tasks that are ended, and of dependencies that are looked at, at most.
 
         Returns
         -------
-        list of int
-            These tasks, which are ENDING. What follows them ends when their results are durable.
+        tuple
+            These tasks, which are ENDING, each behind the one that it comes after; and whether
+            there may be more to end.
         """
         ended: list[int] = []
-        for child in self.dependencies.children(task):
-            if self.states[child] == WAITING:
-                self.move(child, ENDING)
-                ended.append(child)
-            elif self.states[child] == HELD:
-                self.barred.add(child)
-        return ended
+        while len(ended) < most and edges:
+            if self._unstartable:
+                task = self._unstartable.popleft()
+            else:
+                child = next(self._children, None)
+                if child is None:
+                    if not self._unsuccessful:
+                        return ended, False
+                    self._children = self.dependencies.children(self._unsuccessful.popleft())
+                    continue
+                task = child
+            edges -= 1
+            # Reached over several parents a task ends once.
+            if self.states[task] == WAITING:
+                self.move(task, ENDING)
+                ended.append(task)
+                self._unsuccessful.append(task)
+            elif self.states[task] == HELD:
+                self.barred.add(task)
+        return ended, True
 
     def attempts_failed(self, task: int) -> int:
         """Return how many attempts of a task have failed or were lost so far."""
