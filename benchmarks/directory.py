@@ -29,8 +29,8 @@ from functools import partial
 import numpy as np
 from figures import Benchmark, Figure, Table
 
-from bursar.broker.directory.hierarchy import IndexLevel, build_hierarchy
 from bursar.broker.directory.information_index import InformationIndex
+from bursar.broker.directory.status_feeds import IndexLevel, build_hierarchy
 from bursar.cluster.element import ComputingElement
 from bursar.model.status import SiteStatus
 

@@ -32,7 +32,7 @@ from bursar.broker.matchmaking.ads import changing_attributes, constant_attribut
 from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.matchmaking.inflight import InFlightJobs
-from bursar.broker.matchmaking.wait_estimates import PublishedStatus
+from bursar.broker.matchmaking.status_table import PublishedStatus
 from bursar.classad import Ad, Table, parse
 from bursar.model.matching import CHOICES, Matching
 from bursar.model.site import SiteFacts

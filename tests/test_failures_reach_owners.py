@@ -20,10 +20,10 @@ from bursar.model.status import SiteStatus
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.runs import campaign_run
 from bursar.service import runner
+from bursar.service.config import HttpLimits
 from bursar.service.http.connection_acceptor import ConnectionAcceptor
 from bursar.service.http.responses import StreamingResponse
 from bursar.service.http.sending import send_streaming_response
-from bursar.service.http_limits import HttpLimits
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.remote.held import HeldInstance
 from bursar.store import DiskBroken, RealDisk, RecordStore

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.broker.decisions import DECISION, PlacementDecision
+from bursar.broker.decision_reasons import DECISION, PlacementDecision
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import AHEAD, MOST_AHEAD, EconomyScheduler
 from bursar.broker.strategies import Named, OutOfReach

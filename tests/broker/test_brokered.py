@@ -10,11 +10,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bursar.broker.brokered_scheduler import BrokeredScheduler
-from bursar.broker.decisions import DECISION, PlacementDecision
+from bursar.broker.brokered_scheduler import BrokeredScheduler, FreezableClock
+from bursar.broker.decision_reasons import DECISION, PlacementDecision
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import AHEAD
-from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.site_queue import MOST_FAILURES
 from bursar.cluster.element import ComputingElement

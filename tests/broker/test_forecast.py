@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.broker.forecast import Forecast
+from bursar.broker.feasibility import Forecast
 from bursar.model.plan import Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.model.task import File, Outcome, Status, Task

@@ -1,7 +1,6 @@
 """Best effort: a task whose time was over asks for more the next time."""
 
-from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.broker.just_in_time import JustInTimeScheduler
+from bursar.broker.dynamic_scheduler import JustInTimeScheduler, ResumeState
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status, Task
 from bursar.model.workflow import Workflow

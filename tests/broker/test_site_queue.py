@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from bursar.broker.brokered_scheduler import FreezableClock
 from bursar.broker.economy import AHEAD, MOST_AHEAD
 from bursar.broker.estimates import GUESS
-from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.site_queue import SiteQueue
 from bursar.cluster.element import ComputingElement
 from bursar.model.allocation import Allocation

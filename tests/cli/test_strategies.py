@@ -10,7 +10,7 @@ import pytest
 from tests.cli.test_json import documented, keys_of
 from tests.cli.test_run import check_money
 
-from bursar.broker.decisions import DECISION, PlacementDecision
+from bursar.broker.decision_reasons import DECISION, PlacementDecision
 from bursar.dispatch.journal import read_journal
 
 SWEEP = """\

@@ -25,7 +25,7 @@ from bursar.dispatch.journal import (
     read_attempts,
     read_journal,
 )
-from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path, read_head
+from bursar.dispatch.journal_chain import JournalHead, JournalHeadFile, head_path, read_head
 from bursar.dispatch.journal_records import (
     AttemptRecord,
     AttemptStart,
@@ -308,7 +308,7 @@ FORGE = """
 import sqlite3, sys
 from pathlib import Path
 from bursar.dispatch.journal_chain import *
-from bursar.dispatch.journal_head import *
+from bursar.dispatch.journal_chain import *
 
 path = Path(sys.argv[1])
 db = sqlite3.connect(path, isolation_level=None)

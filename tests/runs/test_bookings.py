@@ -7,7 +7,7 @@ from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.dispatch.journal_records import RunEvent
 from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
-from bursar.runs.bookings import bookings_of, split_bookings
+from bursar.runs.incarnations import bookings_of, split_bookings
 
 BOOKED = Booking(
     lease="lease-3",

@@ -32,8 +32,8 @@ from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
-from bursar.runs.planned_supply import PlannedSupply
 from bursar.runs.run_record import read_run
+from bursar.runs.supply import PlannedSupply
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.simulated_grid import SimulatedGrid
 from bursar.simulation.virtual_loop import VirtualLoop

@@ -10,7 +10,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.model.task import Call, Copy, Exec, File, OnError, Redirect, Shell, Substitute, Task
 from bursar.model.workflow import Workflow
-from bursar.runs import stored_campaign
+from bursar.runs import folder
 from bursar.runs.folder import RunFolder
 
 SITES = (SiteFacts(name="here", processors=2, unit_price=None),)
@@ -40,7 +40,7 @@ def test_a_campaign_survives_the_round_trip(tmp_path: Path) -> None:
     """What a resumed run reads is what was planned, to the field."""
     before = campaign(tmp_path)
 
-    assert stored_campaign.decode(stored_campaign.encode(before)) == before
+    assert folder.decode(folder.encode(before)) == before
 
 
 def make(base: Path, name: str = "first") -> RunFolder:

@@ -29,7 +29,7 @@ from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
-from bursar.runs.scheduled_supply import ScheduledSupply
+from bursar.runs.supply import ScheduledSupply
 from bursar.sites.local import HeldWorkers, LocalSite
 from bursar.sites.protocol import Site
 

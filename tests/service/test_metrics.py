@@ -4,7 +4,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bursar.service.metrics import MetricsSnapshot, ServiceMetrics
+from bursar.service.service_manager import MetricsSnapshot, ServiceMetrics
 
 
 def test_a_scrape_can_be_read() -> None:

@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from bursar.service.systemd import SystemdNotifier
+from bursar.service.runner import SystemdNotifier
 
 
 def test_it_is_told_by_datagrams(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
-from bursar.runs.planned_supply import PlannedSupply
+from bursar.runs.supply import PlannedSupply
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_grid import SimulatedGrid

@@ -9,7 +9,7 @@ from bursar.api.quote import Quote
 from bursar.api.running import RUNS
 from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.broker.forecast import Forecast
+from bursar.broker.feasibility import Forecast
 from bursar.market.lease import Lease
 from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError

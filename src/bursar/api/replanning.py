@@ -11,7 +11,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
-from bursar.runs.planned_supply import Replan, RunSnapshot
+from bursar.runs.supply import Replan, RunSnapshot
 
 _LONGER = 2.0
 """Expected duration of a task that was cut off, as a multiple of the work done by then."""

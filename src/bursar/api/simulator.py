@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.api.replanning import replanner
-from bursar.broker.just_in_time import JustInTimeScheduler
+from bursar.broker.dynamic_scheduler import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.dispatch.journal_records import AttemptRecord
@@ -30,10 +30,8 @@ from bursar.runs.campaign_run import economy_of, execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
-from bursar.runs.planned_supply import PlannedSupply, Replan
 from bursar.runs.run_record import read_run
-from bursar.runs.scheduled_supply import ScheduledSupply
-from bursar.runs.supply import Delay, Supply
+from bursar.runs.supply import Delay, PlannedSupply, Replan, ScheduledSupply, Supply
 from bursar.simulation.data_staging import SimulatedDataStaging
 from bursar.simulation.execution_model import ExecutionUncertainty, PilotOverhead
 from bursar.simulation.simulated_grid import Arrivals, SimulatedGrid

@@ -9,7 +9,7 @@ import numpy as np
 
 from bursar.api.matching import locate_replicas
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.broker.directory.status_feeds import IndexLevel
 from bursar.broker.policy_choice import PolicyRequest, choose_policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError

@@ -5,15 +5,15 @@ submission service of Cavalieri et al. 2003).
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from bursar.broker.decisions import DECISION, PlacementDecision, SiteDecision
+from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
-from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
@@ -25,6 +25,51 @@ from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
 from bursar.model.workflow import Workflow
+
+# A clock gives one time to all that is decided together.
+
+
+class FreezableClock:
+    """
+    A clock that can be stopped at a fixed time.
+
+    To match a burst of jobs takes real time. Were each job matched at a later moment than the
+    one before, those that begin after all of them are matched would seem to be late, and every
+    site would work out its queue anew for every job.
+
+    Parameters
+    ----------
+    clock
+        Underlying clock, seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._held: float | None = None
+        self._times = 0
+
+    @property
+    def number(self) -> int | None:
+        """Number of the present standstill; None while the clock runs."""
+        return None if self._held is None else self._times
+
+    def __call__(self) -> float:
+        """Return the present time or, while frozen, the frozen time, seconds."""
+        return self._clock() if self._held is None else self._held
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop the clock while the context lasts; an inner context changes nothing."""
+        if self._held is not None:
+            yield
+            return
+        self._held = self._clock()
+        self._times += 1
+        try:
+            yield
+        finally:
+            self._held = None
+
 
 _SITES_LOGGED = 8
 """Sites listed in a journalled decision, at most: the best ones."""

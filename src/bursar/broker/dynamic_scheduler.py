@@ -1,12 +1,18 @@
-"""The protocol of schedulers that bring tasks to sites one by one while a run goes on."""
+"""The protocol of schedulers that bring tasks to sites one by one, and the simplest of them."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
-from bursar.model.task import Outcome
+from bursar.model.errors import BudgetStop
+from bursar.model.site import SiteFacts
+from bursar.model.task import Outcome, Status
+from bursar.model.workflow import Workflow
+
+# The protocol of schedulers that bring tasks to sites one by one while a run goes on.
 
 SchedulerEvent = tuple[str, str]
 """Kind and text of an event for the journal; ``"message"`` is also told to people."""
@@ -105,3 +111,125 @@ class DynamicScheduler(Protocol):
     @property
     def verdict(self) -> str:
         """Why no more pilots will be requested though tasks are left; empty while more will be."""
+
+
+# Best effort: each task goes to a queue when those before it have ended (HPDC'07 section 5).
+
+Choose = Callable[[int], tuple[SiteFacts, float]]
+"""Returns the site for a task sent now, and the seconds to request there."""
+
+
+class JustInTimeScheduler:
+    """
+    Requests one pilot for each task, as soon as the task could start.
+
+    Parameters
+    ----------
+    workflow
+        Workflow of the campaign.
+    choose
+        Called when a task is sent; returns its site and the seconds to request.
+    """
+
+    def __init__(self, workflow: Workflow, choose: Choose) -> None:
+        self._workflow = workflow
+        self._choose = choose
+        self._children = workflow.children
+        self._missing = [len(parents) for parents in workflow.parents]
+        self._sent = 0
+        self._cuts: dict[int, int] = {}  # how often the time of a task was over before it ended
+
+    def begin(self, past: ResumeState) -> list[Allocation]:
+        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
+        self._sent = past.pilots
+        succeeded = past.succeeded
+        for task in succeeded:
+            self._release(task)
+        return [
+            self._pilot(task)
+            for task, missing in enumerate(self._missing)
+            if not missing and task not in succeeded
+        ]
+
+    def ended(self, outcomes: Sequence[Ended]) -> list[Allocation]:
+        """Return pilots for tasks that can start after attempts, by task number."""
+        ready: list[int] = []
+        for outcome, final in outcomes:
+            if not final:
+                if outcome.status is Status.CANCELLED:  # its time was over
+                    self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1
+                ready.append(outcome.task)
+            elif outcome.status is Status.SUCCEEDED:
+                ready.extend(self._release(outcome.task))
+        return [self._pilot(task) for task in sorted(ready)]
+
+    def holds(self, lease: str) -> bool:
+        """Return False: a pilot serves one attempt only."""
+        return False
+
+    def lost(self, pilot: Allocation, reason: str) -> None:
+        """Return None, which ends the run: best effort has no other place for a task."""
+
+    def short(self, pilot: Allocation) -> None:
+        """Stop the run, since this scheduler does not handle a lack of money."""
+        raise BudgetStop(f"{pilot.site}: there is no money for {pilot.name}")
+
+    def amend(self, goal: Goal) -> list[Allocation]:
+        """Ignore the new goal, since best effort has none."""
+        return []
+
+    def poll(self) -> list[Allocation]:
+        """Return nothing: no decision depends on the time alone."""
+        return []
+
+    @property
+    def wake(self) -> float:
+        """Infinite: this scheduler has nothing to do without an event."""
+        return math.inf
+
+    def take_events(self) -> list[SchedulerEvent]:
+        """Empty: this scheduler keeps no decisions."""
+        return []
+
+    @property
+    def verdict(self) -> str:
+        """Empty: best effort goes on to the end."""
+        return ""
+
+    def _release(self, task: int) -> list[int]:
+        ready = []
+        for child in self._children[task]:
+            self._missing[child] -= 1
+            if not self._missing[child]:
+                ready.append(child)
+        return ready
+
+    def routed(self, pilot: Allocation) -> Allocation:
+        """
+        Choose the pilot's site; called on sending, since each pilot sent changes the queues.
+        """
+        (task,) = pilot.tasks
+        site, seconds = self._choose(task)
+        return replace(
+            pilot,
+            site=site.name,
+            # A task whose time was over asks for twice as much: with the same time it would fail
+            # for ever.
+            duration=seconds * 2.0 ** self._cuts.get(task, 0),
+            unit_price=site.unit_price,
+            fixed_price=site.fixed_price,
+        )
+
+    def _pilot(self, task: int) -> Allocation:
+        self._sent += 1
+        width = self._workflow.tasks[task].processors
+        return Allocation(
+            name=f"lease-{self._sent}",
+            site="",
+            processors=width,
+            start=None,
+            duration=math.inf,
+            unit_price=None,
+            fixed_price=None,
+            tasks=(task,),
+        )

@@ -17,8 +17,7 @@ from bursar.broker.adviser import (
 from bursar.broker.backlog import Backlog
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.bought_processors import BoughtProcessor, BoughtProcessors
-from bursar.broker.decision_reasons import DecisionReasons
-from bursar.broker.decisions import DECISION, PlacementDecision
+from bursar.broker.decision_reasons import DECISION, DecisionReasons, PlacementDecision
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.estimates import GUESS, RuntimeEstimates, even_share, sizes_of
 from bursar.broker.explorer import GridExplorer

@@ -220,7 +220,7 @@ def suitable_sites(campaign: Campaign, sites: Sequence[SiteFacts]) -> tuple[Site
     tasks = campaign.workflow.tasks
     if not tasks[0].matching.requirements or not _is_one_kind(tasks):
         return tuple(sites)
-    from bursar.broker.matchmaking.suitable import may_satisfy
+    from bursar.broker.matchmaking.ads import may_satisfy
 
     found = tuple(site for site in sites if may_satisfy(site, tasks[0].matching))
     if not found:

@@ -15,7 +15,7 @@ from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.runs.allocation_reports import AllocationReport
+    from bursar.runs.explanations import AllocationReport
 
 
 # ``bursar amend``: another deadline or budget for a run, also while it goes on.
@@ -209,7 +209,7 @@ def show_logs(
     """Print what a task printed: its stdout to stdout, its stderr to stderr."""
     from bursar.cli.output import print_json
     from bursar.runs.folder import RunFolder
-    from bursar.runs.logs import read_logs
+    from bursar.runs.run_reports import read_logs
 
     logs = read_logs(RunFolder.open(runs, run), task, attempt)
     if as_json:
@@ -224,7 +224,7 @@ def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) 
     """Show a run's requests to its sites: waits, and processor time held, used and idle."""
     from bursar.cli.output import print_json
     from bursar.report.tables import print_pilots
-    from bursar.runs.allocation_reports import allocation_reports, bounds
+    from bursar.runs.explanations import allocation_reports, bounds
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run
 
@@ -280,7 +280,7 @@ def explain_task(
     """Explain why a task ran where it did."""
     from bursar.cli.output import print_json
     from bursar.report.tables import print_placements
-    from bursar.runs.decision_reasons import why
+    from bursar.runs.explanations import why
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run
 
@@ -302,7 +302,7 @@ def explain_site(
     """Explain why a site got no more tasks than it did."""
     from bursar.cli.output import print_json
     from bursar.report.tables import print_site_reasons
-    from bursar.runs.decision_reasons import ran_at, why_not
+    from bursar.runs.explanations import ran_at, why_not
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run
 

@@ -1,5 +1,5 @@
 """
-TLS handshakes of connections that were accepted: a limited number at a time, for every listener.
+TLS handshakes of accepted connections, and limits per client and by open files.
 
 Any client can open connections, and most that never become TLS are harmless: port scans, health
 checks of load balancers. Each costs its file descriptor and a few hundred bytes until the first
@@ -8,6 +8,8 @@ buffer. Only then, and when it is the connection's turn, is anything made for TL
 """
 
 import asyncio
+import ipaddress
+import resource
 import select
 import socket
 import ssl
@@ -17,6 +19,40 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bursar.dispatch.tls import spare_memory
+
+# Number of connections that the limit on open files allows.
+
+_FILES = 4
+"""File descriptors for each connection: the socket, and files opened for the peer."""
+
+
+def affordable_connections(connections: int) -> int:
+    """Return this number of connections, or the smaller one that the process may have open."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return connections
+    return max(1, min(connections, descriptors // _FILES))
+
+
+# Grouping of client addresses by subnet, so that one client cannot evade a limit.
+
+
+def subnet_of(address: str) -> str:
+    """
+    Return the subnet that an address counts for: an IPv6 /64 network, or the IPv4 address.
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+# TLS handshakes of connections that were accepted: a limited number at a time, for every listener.
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

@@ -27,18 +27,23 @@ import msgspec
 from bursar.dispatch.journal_chain import (
     TABLES,
     JournalCommit,
+    JournalHead,
+    JournalHeadFile,
+    SealingKey,
     check_head,
     checked,
     damage_error,
     genesis_commit,
+    head_path,
     insert_commit,
     last_commit,
     next_commit,
+    read_head,
+    sealing_key,
     uncommitted_starts,
     verify,
     with_check,
 )
-from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path, read_head
 from bursar.dispatch.journal_records import (
     AttemptRecord,
     AttemptStart,
@@ -48,7 +53,6 @@ from bursar.dispatch.journal_records import (
     transfer_from_bytes,
     transfer_to_bytes,
 )
-from bursar.dispatch.journal_seal import SealingKey, sealing_key
 from bursar.locking import LockHeldElsewhere, LockHolder, is_locked, lock_holder, take_lock
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer

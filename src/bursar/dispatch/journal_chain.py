@@ -1,5 +1,16 @@
 """
-The chained digest over a journal's transactions, and the search for changed rows.
+The protection of a journal: chained digests, seals of this user, and the head beside the file.
+
+The head is a small file. A write-ahead log that is lost, or damaged in its middle, leaves an
+older state that is whole in itself; nothing inside of the database can tell. So after each
+transaction that was synchronised to disk its number and digest are noted in the head, without
+waiting for the disk. After a kill the head is exact. After a power cut it may be older than the
+journal, never newer: a journal that ends before its head has lost what was acknowledged.
+
+A chained digest without a key shows every accident, and every change by a writer who does
+not recompute the digest. A seal is a keyed digest of the chain, so that recomputing takes the
+key as well. The key lies outside of all run folders and only the user can read it (mode 0600);
+so can a task that runs as the same user.
 
 Each transaction has a row in the table ``commits``: how many rows every table has with it, a
 digest of the rows that it added to each, and a digest of all that and of the transaction
@@ -10,7 +21,11 @@ Starts that were written alone are covered by the next transaction with anything
 lost in a power cut, which does no harm. Until then a digest of their own covers them.
 """
 
+import contextlib
+import os
+import secrets
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,9 +36,212 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bursar.dispatch.journal_head import JournalHead, head_path
-from bursar.dispatch.journal_seal import SealingKey
+from bursar.dispatch.user_state import state_folder
 from bursar.model.errors import InputError
+
+# The head of a journal: a small file beside it that says how far it went.
+
+_DIGITS = 20
+_HEAD_CHECK = 8  # bytes
+_TRIES = 20  # readings of a head that is being written
+_PAUSE = 0.01  # seconds between them
+
+
+class JournalHead(NamedTuple):
+    """
+    The last transaction of a journal that is known to be on disk.
+
+    Parameters
+    ----------
+    number
+        Number of the transaction; 0 for none yet.
+    digest
+        Digest of the chain up to that transaction.
+    """
+
+    number: int
+    digest: bytes
+
+
+def head_path(journal: Path) -> Path:
+    """Return the name of a journal's head."""
+    return journal.with_name(f"{journal.name}.head")
+
+
+class JournalHeadFile:
+    """
+    Writes the head of a journal; makes a missing head file.
+
+    Parameters
+    ----------
+    journal
+        Path of the journal.
+    durable
+        Whether a new head file is synchronised to disk, once, when it is made.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+    """
+
+    def __init__(self, journal: Path, *, durable: bool) -> None:
+        self._durable = durable
+        path = head_path(journal)
+        self._folder = path.parent
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def begin(self, head: JournalHead) -> None:
+        """Write the first head of a journal, and wait until head and file name are on disk."""
+        self.note(head)
+        if self._durable:
+            os.fsync(self._file)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # The name, too: a journal whose head is missing counts as damaged.
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def note(self, head: JournalHead) -> None:
+        """Write a head over the one before: one write of one size, whole or not at all."""
+        # No sync: after a power cut the head may be older than the journal, which does no harm.
+        os.pwrite(self._file, _line(head), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_head(journal: Path) -> JournalHead | None:
+    """
+    Return the head of a journal, also while another process writes there; None without one.
+
+    Raises
+    ------
+    InputError
+        When it is damaged or cannot be read.
+    """
+    path = head_path(journal)
+    for left in reversed(range(_TRIES)):
+        try:
+            line = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        # A reader may meet the write half done; the check sum tells, and the next look finds it
+        # whole.
+        head = _parse(line)
+        if head is not None:
+            return head
+        if left:
+            time.sleep(_PAUSE)
+    raise InputError(
+        "is damaged, so that nobody can say whether the journal is whole; restore the run's "
+        "folder from a copy",
+        where=str(path),
+    )
+
+
+def _line(head: JournalHead) -> bytes:
+    text = f"bursar journal head {head.number:0{_DIGITS}d} {head.digest.hex()}".encode()
+    return b"%s %s\n" % (text, _check(text))
+
+
+def _check(text: bytes) -> bytes:
+    return blake2b(text, digest_size=_HEAD_CHECK).hexdigest().encode()
+
+
+def _parse(line: bytes) -> JournalHead | None:
+    text, _, check = line.rstrip(b"\n").rpartition(b" ")
+    if _check(text) != check:
+        return None
+    *_, number, digest = text.split()
+    return JournalHead(int(number), bytes.fromhex(digest.decode()))
+
+
+# Seals on a journal, which only a program that holds this user's key can write.
+
+_NAME = "journal.key"
+_LENGTH = 32
+_MARK = 4  # bytes that name a key in its seals
+_SEAL = 16  # bytes
+
+
+class SealingKey:
+    """
+    A user's key for the journals of runs.
+
+    Parameters
+    ----------
+    secret
+        Random bytes.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._mark = blake2b(secret, digest_size=_MARK, person=b"bursar key").digest()
+
+    def seal(self, digest: bytes) -> bytes:
+        """Return the seal of a digest; the seal names the key that was used."""
+        return self._mark + blake2b(digest, digest_size=_SEAL, key=self._secret).digest()
+
+    def is_mine(self, seal: bytes) -> bool:
+        """Return whether a seal names this key as the one that was used."""
+        return seal[:_MARK] == self._mark
+
+
+def sealing_key(*, make: bool = False) -> SealingKey | None:
+    """
+    Return this user's key; None where there is none.
+
+    Parameters
+    ----------
+    make
+        Whether one is made where there is none; where that cannot be written, there is none.
+    """
+    folder = state_folder()
+    if folder is None:
+        return None
+    path = folder / _NAME
+    secret = _read(path)
+    if secret is None and make:
+        with contextlib.suppress(OSError):
+            _make(path)
+        secret = _read(path)
+    return None if secret is None else SealingKey(secret)
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the secret in a file; None: it cannot be read or has not the right length."""
+    try:
+        secret = path.read_bytes()
+    except OSError:
+        return None
+    return secret if len(secret) == _LENGTH else None
+
+
+def _make(path: Path) -> None:
+    """Make a key, whole or not at all; of two programs that do so at once, one wins for both."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{_NAME}.{os.getpid()}.{secrets.token_hex(4)}")
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            os.write(file, secrets.token_bytes(_LENGTH))
+            os.fsync(file)
+        finally:
+            os.close(file)
+        with contextlib.suppress(FileExistsError):
+            # A link fails where the name exists, a rename would replace a key that another program
+            # has used by now.
+            os.link(fresh, path)
+    finally:
+        os.unlink(fresh)
+
+
+# The chained digest over a journal's transactions, and the search for changed rows.
 
 TABLES = {
     "attempts": "number, task, attempt, final, status, site, lease, outcome",

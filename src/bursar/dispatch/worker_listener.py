@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from bursar.dispatch.descriptors import affordable_connections
-from bursar.dispatch.handshakes import Handshakes
+from bursar.dispatch.handshakes import Handshakes, affordable_connections, subnet_of
 from bursar.dispatch.keepalive import keep_alive
-from bursar.dispatch.subnet import subnet_of
 from bursar.model.errors import SiteError
 from bursar.supervisor import TaskSupervisor
 

@@ -9,13 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from bursar.broker.brokered_scheduler import BrokeredScheduler, FileStaging
+from bursar.broker.brokered_scheduler import BrokeredScheduler, FileStaging, FreezableClock
 from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.directory.status_feeds import StatusPoller
-from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker import ResourceBroker
+from bursar.broker.matchmaking.choice import FloatArray
 from bursar.broker.matchmaking.file_times import LinkedFileTimes
-from bursar.broker.matchmaking.ranking import FloatArray
 from bursar.cluster.element import ComputingElement
 from bursar.model.campaign import Campaign
 from bursar.model.errors import SiteError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bursar.broker.economy import EconomyScheduler
-from bursar.broker.forecast import Forecast
+from bursar.broker.feasibility import Forecast
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.atomic_file import remove_unfinished
@@ -40,12 +40,11 @@ from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
-from bursar.runs.planned_supply import PlannedSupply, Replan
 from bursar.runs.replan_monitor import ReplanMonitor, can_rebuy
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_signals import RunSignals, end_by_signals
-from bursar.runs.scheduled_supply import ScheduledSupply
+from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site

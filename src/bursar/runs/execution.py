@@ -35,10 +35,9 @@ from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
 from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms, leases_of
-from bursar.runs.bookings import split_bookings
 from bursar.runs.environment import RunEnvironment, RunWork
 from bursar.runs.folder import RunFolder
-from bursar.runs.incarnations import BEGIN, END, incarnations_of
+from bursar.runs.incarnations import BEGIN, END, incarnations_of, split_bookings
 from bursar.runs.settlement import LeaseSettlements
 from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
 from bursar.supervisor import TaskSupervisor, heard_by_waiter

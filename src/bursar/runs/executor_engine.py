@@ -26,7 +26,7 @@ from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.environment import TICK, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
-from bursar.runs.planned_supply import PlannedSupply
+from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor

@@ -1,4 +1,9 @@
-"""The layout of a run's folder on disk."""
+"""
+The layout of a run's folder on disk, and the compiled campaign in it.
+
+The compiled campaign has every task spelt out. A resumed run reads it and nothing else, so the
+campaign file may have been edited, moved or deleted since.
+"""
 
 import contextlib
 import hashlib
@@ -8,8 +13,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,7 +27,61 @@ from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.matching import Brokering
 from bursar.model.money import Payer
 from bursar.model.site import SiteFacts
-from bursar.runs import stored_campaign
+
+# The compiled campaign of a run: every task spelt out, independent of the campaign file.
+
+STORED_FORMAT = 3
+
+
+class _StoredCampaign(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign beside the version of the format, which is known before the campaign is read."""
+
+    format: int
+    campaign: msgspec.Raw = msgspec.Raw()
+
+
+def encode(campaign: Campaign) -> bytes:
+    """Encode a campaign as bytes for :func:`decode`."""
+    # Absolute: a run may be resumed from another folder.
+    rooted = replace(campaign, root=campaign.root.resolve())
+    raw = msgspec.Raw(msgspec.msgpack.encode(rooted, enc_hook=_path_as_text))
+    return msgspec.msgpack.encode(_StoredCampaign(format=STORED_FORMAT, campaign=raw))
+
+
+def decode(data: bytes) -> Campaign:
+    """
+    Decode a campaign from the bytes of :func:`encode`.
+
+    Raises
+    ------
+    BursarError
+        When the bytes are damaged or of another format.
+    """
+    try:
+        stored = msgspec.msgpack.decode(data, type=_StoredCampaign)
+        if stored.format != STORED_FORMAT:
+            raise BursarError(
+                f"the compiled campaign has format {stored.format}, "
+                f"this version reads {STORED_FORMAT}"
+            )
+        return msgspec.msgpack.decode(stored.campaign, type=Campaign, dec_hook=_path_of_text)
+    except msgspec.MsgspecError as error:
+        raise BursarError(f"the compiled campaign is damaged: {error}") from error
+
+
+def _path_as_text(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be stored")
+
+
+def _path_of_text(kind: type, value: Any) -> Path:
+    if issubclass(kind, Path):
+        return Path(value)
+    raise NotImplementedError(f"{kind.__name__} cannot be read")
+
+
+# The layout of a run's folder on disk.
 
 FORMAT = 1
 """Version of ``run.json``; runs of a newer format are refused."""
@@ -265,7 +325,7 @@ class RunFolder:
 
     def write_campaign(self, campaign: Campaign) -> None:
         """Replaces the compiled campaign in one step."""
-        write_atomically(self.compiled_file, stored_campaign.encode(campaign))
+        write_atomically(self.compiled_file, encode(campaign))
 
     def read_campaign(self) -> Campaign:
         """
@@ -277,7 +337,7 @@ class RunFolder:
             When the file cannot be read.
         """
         try:
-            return stored_campaign.decode(self.compiled_file.read_bytes())
+            return decode(self.compiled_file.read_bytes())
         except OSError as error:
             raise BursarError(f"{self.compiled_file}: cannot be read: {error.strerror}") from None
 

@@ -1,9 +1,15 @@
-"""The incarnations of a run, which may be stopped or killed and resumed later."""
+"""The incarnations of a run, and the bookings that an earlier one had made ahead."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.dispatch.journal_records import RunEvent
+from bursar.market.lease import Lease
+
+# The incarnations of a run, which may be stopped or killed and resumed later.
 
 BEGIN, END = "begin", "end"
 """Kinds of the events at the begin and at the end of an incarnation."""
@@ -24,3 +30,55 @@ def incarnations_of(events: Sequence[RunEvent]) -> list[RunIncarnation]:
         elif event.kind == END and incarnations:
             incarnations[-1] = (incarnations[-1][0], event.time)
     return incarnations
+
+
+# Bookings that an earlier incarnation of a run had made ahead.
+
+
+def bookings_of(events: Sequence[RunEvent]) -> dict[str, str]:
+    """Return journalled bookings by lease, without bookings that were given back."""
+    found: dict[str, str] = {}
+    for event in events:
+        if event.kind == BOOKING:
+            found[msgspec.json.decode(event.text, type=Booking).lease] = event.text
+        elif event.kind == BOOKING_OVER:
+            found.pop(event.text, None)
+    return found
+
+
+def split_bookings(
+    events: Sequence[RunEvent], leases: Mapping[str, Lease], last_seen: float, now: float
+) -> tuple[dict[str, str], dict[str, float]]:
+    """
+    Split the bookings of a killed incarnation into valid bookings and missed ones.
+
+    A booking that had not begun stands while some of its time is left: the owner keeps its
+    processor from the begin on, whether it is used or not. One whose time has passed
+    meanwhile is paid in full.
+
+    Parameters
+    ----------
+    leases
+        Leases by name, as last journalled.
+    last_seen, now
+        Last heartbeat and the present, seconds since the epoch.
+
+    Returns
+    -------
+    tuple
+        Bookings that stand, by lease; and until when those that were missed are paid, by
+        lease, seconds since the epoch.
+    """
+    stand, missed = {}, {}
+    for name, text in bookings_of(events).items():
+        lease = leases.get(name)
+        terms = msgspec.json.decode(text, type=Booking).agreement.terms
+        # Settled already, or begun before the kill: then it is a lease like any other that was left
+        # open.
+        if (lease is not None and lease.end is not None) or terms.start <= last_seen:
+            continue
+        if now < terms.end:
+            stand[name] = text
+        else:
+            missed[name] = terms.end
+    return stand, missed

@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
-from bursar.broker.forecast import Forecast
+from bursar.broker.feasibility import Forecast
 from bursar.model.plan import Plan
 from bursar.runs.execution import RunExecution
-from bursar.runs.planned_supply import PlannedSupply
+from bursar.runs.supply import PlannedSupply
 
 MOST = 5
 """Times that a run is planned again for its goal, at the most."""

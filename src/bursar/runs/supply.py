@@ -1,21 +1,27 @@
-"""What brings processors to the tasks of a run: the protocol, and what a run lends to it."""
+"""Ways to bring processors to the tasks of a run: by a plan, or by a scheduler of single tasks."""
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.dynamic_scheduler import DynamicScheduler, Ended, ResumeState
+from bursar.broker.pilot_plan import plan_pilots
 from bursar.dispatch.journal_records import AttemptRecord, JournalState
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
-from bursar.model.errors import BursarError, SiteError
+from bursar.model.errors import BudgetStop, BursarError, SiteError
+from bursar.model.plan import Plan
 from bursar.model.task import Status, Task
 from bursar.runs.allocation_provisioner import AllocationObserver, AllocationProvisioner
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor
+
+# What brings processors to the tasks of a run: the protocol, and what a run lends to it.
 
 UNSENT = "unsent"
 """Name in place of a lease for tasks that have not been sent to any queue."""
@@ -215,3 +221,325 @@ class Supply(AllocationObserver):
 
     async def end(self) -> None:
         """Decide nothing any more."""
+
+
+# Processors by a scheduler that sends tasks to sites one by one while a run goes on.
+
+
+class ScheduledSupply(Supply):
+    """
+    Carries out what a strategy, the broker or best effort decides task by task.
+
+    Parameters
+    ----------
+    scheduler
+        Requests processors as tasks end.
+    """
+
+    sends_tasks = True
+
+    def __init__(self, scheduler: DynamicScheduler) -> None:
+        self._scheduler = scheduler
+        self._ended: list[Ended] = []
+        self._is_leaving = False
+
+    async def begin(self) -> None:
+        """Request processors for the tasks that can start at once."""
+        self._send(self._scheduler.begin(self.run.state))
+
+    @property
+    def wake(self) -> float:
+        """Time at which the scheduler decides again; see :class:`bursar.runs.supply.Supply`."""
+        return self._scheduler.wake
+
+    def poll(self) -> None:
+        """Request what the scheduler wants now that time has passed."""
+        self._send(self._scheduler.poll())
+
+    def amend(self, goal: Goal) -> None:
+        """Request what the scheduler wants under a new goal."""
+        self._send(self._scheduler.amend(goal))
+
+    def route(self, allocation: Allocation) -> Allocation:
+        """Choose the site on sending, since each allocation sent changes the queues."""
+        return self._scheduler.routed(allocation)
+
+    def on_outcome(self, record: AttemptRecord, lease: str | None) -> None:
+        """Collect the outcomes of a transaction for the scheduler."""
+        if not self._ended:
+            # Once for all outcomes of a transaction: the scheduler decides better when it sees
+            # them together, and asks each site once.
+            asyncio.get_running_loop().call_soon(self._follow_up)
+        self._ended.append((record.outcome, record.final))
+
+    def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
+        """Do without processors that cannot be paid, or send tasks of lost ones elsewhere."""
+        if self.run.is_stopping():
+            return False
+        if isinstance(error, BudgetStop):
+            with self._faults_end_run():
+                self._scheduler.short(allocation)
+                self._send(())
+            return True
+        return isinstance(error, SiteError) and self._is_replaced(allocation, str(error))
+
+    def on_left_over(self, allocation: Allocation) -> None:
+        """Send the tasks of an allocation that has ended elsewhere."""
+        self._is_replaced(allocation, f"{allocation.site}: {allocation.name} has ended")
+
+    async def end(self) -> None:
+        """Let the scheduler decide nothing any more."""
+        self._is_leaving = True
+
+    def _follow_up(self) -> None:
+        """Hand attempts that ended at the same time to the scheduler, all together."""
+        ended, self._ended = self._ended, []
+        if self._is_leaving:
+            return
+        ran_on = [self.run.bindings.lease_of.get(outcome.task) for outcome, _ in ended]
+        if not self.run.is_stopping():
+            with self._faults_end_run():
+                self._send(self._scheduler.ended(ended))
+        with self._faults_end_run():
+            for lease in ran_on:
+                if lease is not None and not self._scheduler.holds(lease):
+                    # After the scheduler's answer, which may have given this pilot its next jobs.
+                    self.run.provision.finished(lease)
+
+    def _is_replaced(self, allocation: Allocation, reason: str) -> bool:
+        """Send the tasks of a lost allocation elsewhere; return whether that was possible."""
+        instead = None
+        with self._faults_end_run():
+            instead = self._scheduler.lost(allocation, reason)
+            if instead is not None:
+                self.run.notify(reason)
+                self._send(instead)
+        return instead is not None
+
+    @contextmanager
+    def _faults_end_run(self) -> Iterator[None]:
+        """End the run on an error in a callback, where the error would otherwise be lost."""
+        try:
+            yield
+        except BursarError as error:
+            self.run.fail(error)
+        except Exception as error:
+            self.run.fail(error)
+            raise
+
+    def _fault(self, error: SiteError, pilot: Allocation) -> None:
+        if not self.on_fault(error, pilot):
+            self.run.fail(error)
+
+    def _send(self, pilots: Sequence[Allocation]) -> None:
+        """Send tasks to the queues of sites, or to processors that are there already."""
+        run, bindings, scheduler = self.run, self.run.bindings, self._scheduler
+        for kind, text in scheduler.take_events():
+            if kind == "message":
+                run.notify(text)
+            else:
+                run.dispatcher.store.note(kind, text)
+        for pilot in pilots:
+            # Between the decision and now a pilot may have begun to leave: its tasks need another
+            # one.
+            found = run.provision.find(pilot.name)
+            there = found is not None
+            if found is not None and (found.leaving or found.is_over):
+                self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
+                continue
+            wide = [task for task in pilot.tasks if bindings.tasks[task].processors > 1]
+            most = bindings.widest(pilot.site) if wide else None
+            faults = [fault for t in wide if (fault := bindings.too_wide(t, pilot.site, most))]
+            if faults:
+                self._fault(faults[0], pilot)
+                continue
+            refused = run.provision.prolong(pilot) if there else None
+            if refused is not None:
+                scheduler.short(pilot)
+                continue
+            if pilot.site:  # otherwise it is found when the pilot is sent
+                bindings.site_of[pilot.name] = pilot.site
+            run.bind(dict.fromkeys(pilot.tasks, pilot.name), {task: task for task in pilot.tasks})
+            if pilot.booked and not there:
+                try:
+                    run.provision.book(pilot, run.state.epoch)
+                except BudgetStop:
+                    scheduler.short(pilot)
+            elif not there:
+                run.provision.request(pilot)
+        for name in run.provision.booked:
+            if not scheduler.holds(name):
+                run.provision.give_up(name)
+        if scheduler.verdict and not run.is_stopping():
+            run.stop("goal", scheduler.verdict)
+
+
+# Processors by a plan: what the plan buys is agreed on at once, and planned again if need be.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    """
+    State of a run when the remaining tasks are planned again.
+
+    Parameters
+    ----------
+    ended
+        Tasks at their end.
+    cut
+        Work that tasks had done when they were stopped, seconds at speed 1, the most of
+        all their attempts: they need more.
+    elapsed, spent
+        Seconds, currency units.
+    goal
+        The present goal.
+    stretch
+        Seconds that tasks take for each that was estimated.
+    """
+
+    ended: frozenset[int]
+    cut: Mapping[int, float]
+    elapsed: float
+    spent: float
+    goal: Goal
+    stretch: float = 1.0
+
+
+Replan = Callable[[RunSnapshot], Awaitable[Plan]]
+"""Function that plans the remaining tasks of a run."""
+
+
+class PlannedSupply(Supply):
+    """
+    Agrees with the sites on the processors of a plan, which come and go as the plan says.
+
+    Parameters
+    ----------
+    plan
+        Plan with purchases, and the place and order of tasks.
+    replan
+        Makes another plan when processors went back before their tasks were done; None: the
+        run then stops.
+    """
+
+    def __init__(self, plan: Plan, replan: Replan | None = None) -> None:
+        self.plan = plan
+        self.replan = replan
+        self._replanning: asyncio.Task[None] | None = None
+        self._stretch = 1.0
+        self._pilots = 0
+        self._cut: dict[int, float] = {}
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether the remaining tasks are being planned again."""
+        return self._replanning is not None
+
+    async def begin(self) -> None:
+        """Agree on all purchases of the plan; see :class:`bursar.runs.supply.Supply`."""
+        self._pilots = self.run.state.pilots
+        await self._sign(self.plan)
+
+    def on_outcome(self, record: AttemptRecord, lease: str | None) -> None:
+        """Note what a task that was cut off had done, and give idle processors back."""
+        outcome = record.outcome
+        if not record.final and outcome.status is Status.CANCELLED:
+            done = (outcome.end - outcome.start) * self.run.bindings.speed_of(lease or "")
+            # The most of all attempts, not their sum: each began anew.
+            self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
+        super().on_outcome(record, lease)
+
+    def on_left_over(self, allocation: Allocation) -> None:
+        """Plan the remaining tasks again, or end the run where that cannot be done."""
+        if self._replanning is not None:
+            return
+        if self.replan is None:
+            super().on_left_over(allocation)
+        else:
+            self._start_replanning(self.replan)
+
+    async def end(self) -> None:
+        """Plan nothing any more."""
+        if self._replanning is not None:
+            self._replanning.cancel()
+
+    async def sketch(self, stretch: float) -> Plan | None:
+        """Make a plan of the remaining tasks for information; None where there can be none."""
+        return None if self.replan is None else await self.replan(self._snapshot(stretch))
+
+    def plan_again(self, reason: str, stretch: float) -> None:
+        """
+        Let running tasks end, and have the remaining ones planned anew.
+
+        Parameters
+        ----------
+        reason
+            Line for people.
+        stretch
+            See :class:`RunSnapshot`.
+        """
+        if self.replan is None or self._replanning is not None or self.run.is_stopping():
+            return
+        self.run.notify(reason)
+        self._stretch = stretch
+        # Bound to a lease that nobody has, so that nothing new begins while the plan is made.
+        ended = self.run.dispatcher.figures.ended
+        left = [i for i in range(len(self.run.bindings.tasks)) if i not in ended]
+        self.run.bind(dict.fromkeys(left, UNSENT), {task: task for task in left})
+        self._start_replanning(self.replan)
+
+    def _start_replanning(self, replan: Replan) -> None:
+        self._replanning = self.run.background.start(
+            self._plan_again(replan), on_failure=self._on_replan_failure
+        )
+
+    async def _plan_again(self, replan: Replan) -> None:
+        """Wait for running tasks, give the processors back, and sign a plan for the other tasks."""
+        # Busy pilots stay until their tasks have ended: what is paid for by now is not thrown away.
+        while not await self.run.provision.give_back():
+            await self.run.dispatcher.change()
+        self.run.notify("what is left is planned again")
+        plan = await replan(self._snapshot(self._stretch))
+        # Before signing, so that a pilot which ends too early from now on can ask for yet another
+        # plan.
+        self._replanning = None
+        self.plan = plan
+        await self._sign(plan)
+
+    def _on_replan_failure(self, error: BaseException) -> None:
+        if not isinstance(error, BursarError):
+            error = BursarError(f"planning again failed: {type(error).__name__}: {error}")
+        self.run.fail(error)
+
+    def _snapshot(self, stretch: float) -> RunSnapshot:
+        return RunSnapshot(
+            ended=self.run.dispatcher.figures.ended,
+            cut=self._cut,
+            elapsed=self.run.state.clock(),
+            spent=self.run.state.spent(),
+            goal=self.run.goal(),
+            stretch=stretch,
+        )
+
+    async def _sign(self, plan: Plan) -> None:
+        """Agree with the sites on the purchases of a plan, and bind the tasks to the purchases."""
+        run = self.run
+        pilots = plan_pilots(plan, run.bindings.tasks, self._pilots)
+        self._pilots += len(pilots)
+        order = {placement.task: i for i, placement in enumerate(plan.placements)}
+        if len(pilots) == 1 and math.isinf(pilots[0].duration):
+            pilots = [replace(pilots[0], tasks=())]  # the only ones there are
+            placed = dict.fromkeys(order, "")
+        else:
+            placed = {task: pilot.name for pilot in pilots for task in pilot.tasks}
+        # Where some have an end, what is late at one site misses its time at another.
+        ends = any(math.isfinite(pilot.duration) for pilot in pilots)
+        timed = [pilot.name for pilot in pilots] if ends else []
+        run.bindings.site_of.update((pilot.name, pilot.site) for pilot in pilots)
+        run.bind(placed, order, timed)
+        # Before any processor is paid for: such a task would wait until the money is gone.
+        ended = set(run.dispatcher.figures.ended)
+        run.bindings.check_widths(placed, {pilot.site for pilot in pilots}, ended)
+        left = run.dispatcher.figures.left
+        # Without pilots all of whose tasks were done in an earlier incarnation.
+        await run.provision.sign([p for p in pilots if p.whole or not p.tasks or left(p.name)])

@@ -22,6 +22,7 @@ from bursar.service.config import (
     PORT,
     Address,
     CertificateFiles,
+    HttpLimits,
     LogSettings,
     MarketSettings,
     SealingFiles,
@@ -31,7 +32,6 @@ from bursar.service.config import (
     UserSettings,
 )
 from bursar.service.engine.engine_limits import EngineLimits
-from bursar.service.http_limits import HttpLimits
 from bursar.sites.local import this_machine
 
 PREFIX = "BURSAR_SERVICE__"

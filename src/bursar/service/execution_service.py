@@ -28,13 +28,15 @@ from bursar.service.identity.tls import TrustFiles
 from bursar.service.identity_file import ServiceIdentity
 from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
 from bursar.service.logs import LOGGER
-from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
-from bursar.service.provisioner.lease_policy import LeasePolicy
-from bursar.service.provisioner.machine_policy import MachineLeasePolicy
+from bursar.service.provisioner.lease_policies import (
+    ClusterLeasePolicy,
+    LeasePolicy,
+    MachineLeasePolicy,
+)
 from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
 from bursar.service.service_manager import ServiceManager
 from bursar.service.workers import WorkerServer
-from bursar.service.workers.seal_key import SealKeyFile
+from bursar.service.workers.connection import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.store import ASK_AGAIN, Disk, DiskBroken, DiskFull, RecordStore
 from bursar.supervisor import TaskSupervisor

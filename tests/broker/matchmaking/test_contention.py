@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.broker_rig import Grid, job, site, status
 
-from bursar.broker.matchmaking.contention import LEAST_SPANS, MOST, PART, ContentionModel
+from bursar.broker.matchmaking.inflight import LEAST_SPANS, MOST, PART, ContentionModel
 
 
 def stream(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.broker.matchmaking.broker_rig import site
 
 from bursar.broker.matchmaking.inflight import ASSUMED_RUNTIME, InFlightJobs
-from bursar.broker.matchmaking.wait_estimates import PublishedStatus
+from bursar.broker.matchmaking.status_table import PublishedStatus
 
 NAN = math.nan
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.broker.matchmaking.broker_rig import site
 
-from bursar.broker.matchmaking.suitable import may_satisfy
+from bursar.broker.matchmaking.ads import may_satisfy
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.broker.matchmaking.broker_rig import site, status
 
-from bursar.broker.directory.status_readings import StatusReadings, StatusSnapshot
+from bursar.broker.directory.information_index import StatusReadings, StatusSnapshot
 from bursar.broker.matchmaking.site_registry import SiteRegistry
 from bursar.broker.matchmaking.status_table import SiteStatusTable
 from bursar.classad import UNDEFINED, parse

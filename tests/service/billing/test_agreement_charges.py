@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.market.agreement import Agreement, Terms
-from bursar.service.billing.agreement_record import (
+from bursar.service.billing.agreement_registry import (
     AgreementRecord,
     DeliveredInterval,
     on_agreement_ended,

@@ -15,7 +15,7 @@ from bursar.model.money import Refusal
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
-from bursar.service.billing.negotiations import LONGEST, MOST
+from bursar.service.billing.service_billing import LONGEST, MOST
 from bursar.service.billing.service_ledger import ROW
 from bursar.service.config import MarketSettings, UserSettings
 from bursar.service.interfaces import ServiceError, WorkerDemand

@@ -16,9 +16,9 @@ from bursar.model.pricing import Pricing
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
+from bursar.service.config import HttpLimits
 from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import SCOPES, Principal, ResultBatch, ServiceError
 
 TOKENS: dict[str, Principal] = {

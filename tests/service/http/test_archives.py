@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from tests.service.http.api_rig import World, problem
 
 from bursar.remote import messages as api
+from bursar.service.config import HttpLimits, MiB
 from bursar.service.files import archives
 from bursar.service.files.archives import GZIP, KINDS, TAR, ZIP, ArchiveLimits, unpack
-from bursar.service.http_limits import HttpLimits, MiB
 from bursar.service.interfaces import ServiceError
 
 BOUNDS = ArchiveLimits(total=MiB, members=100, ratio=100, spare=0)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.service.http.api_rig import World, problem, say
 
 from bursar.remote import messages as api
+from bursar.service.config import HttpLimits
 from bursar.service.files import file_store
 from bursar.service.files.instance_files import UNFINISHED, parse_name
-from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 
 FILES = "/instances/mine/files"

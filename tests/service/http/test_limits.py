@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.http.api_rig import Clock
 
-from bursar.dispatch.subnet import subnet_of
+from bursar.dispatch.handshakes import subnet_of
+from bursar.service.config import HttpLimits
 from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
-from bursar.service.http_limits import HttpLimits
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:

@@ -14,10 +14,10 @@ from tests.service.http.api_rig import World
 
 from bursar.dispatch.tls import client_context, make_certificate, server_context
 from bursar.model.errors import InputError
+from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import OpenFile
 from bursar.service.http import connection_acceptor
 from bursar.service.http.http_connection import HttpListener, serve_http
-from bursar.service.http_limits import HttpLimits
 
 HEAD = b"GET /v1/account HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer all\r\n"
 

@@ -29,16 +29,14 @@ from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken
 from bursar.remote.messages import PREFIX
 from bursar.service.billing import ServiceBilling
-from bursar.service.config import MarketSettings
+from bursar.service.config import HttpLimits, MarketSettings
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.files.archives import KINDS
-from bursar.service.http.app import ServiceApi
+from bursar.service.http.app import ServiceApi, document
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.http_connection import serve_http
-from bursar.service.http.openapi import document
 from bursar.service.http.routes import ROUTES
-from bursar.service.http_limits import HttpLimits
 from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.interfaces import SCOPES
 from bursar.store import RealDisk, RecordStore

@@ -9,7 +9,7 @@ import pytest
 from tests.service.http.api_rig import World, problem
 
 from bursar.remote.messages import MOST_TASKS
-from bursar.service.http_limits import HttpLimits
+from bursar.service.config import HttpLimits
 
 JSON = {"content-type": "application/json"}
 LINES = {"content-type": "application/x-ndjson"}

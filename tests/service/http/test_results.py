@@ -10,7 +10,7 @@ import pytest
 from tests.service.http.api_rig import TOKENS, World
 
 from bursar.remote import messages as api
-from bursar.service.http_limits import HttpLimits
+from bursar.service.config import HttpLimits
 
 LINES = {"accept": "application/x-ndjson"}
 

@@ -4,8 +4,7 @@ from bursar.model.allocation import Allocation, AllocationRequest
 from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.service.interfaces import SHARED
-from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
-from bursar.service.provisioner.provisioning_view import ProvisioningView
+from bursar.service.provisioner.lease_policies import ClusterLeasePolicy, ProvisioningView
 
 HOUR = 3600.0
 

@@ -10,13 +10,13 @@ from bursar.model.allocation import Allocation, AllocationLoad, AllocationReques
 from bursar.model.provisioning import ProcessorDemand
 from bursar.provisioning.pool_snapshot import AllocationRelease
 from bursar.service.interfaces import WorkerDemand, is_shared
-from bursar.service.provisioner.machine_policy import (
+from bursar.service.provisioner.lease_policies import (
     AHEAD,
     SETTLING,
     MachineLeasePolicy,
+    ProvisioningView,
     fair_shares,
 )
-from bursar.service.provisioner.provisioning_view import ProvisioningView
 
 
 def waiting(tasks: int, widest: int = 1, running: int = 0) -> ProcessorDemand:

@@ -17,10 +17,12 @@ from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolDecision, PoolSite
 from bursar.service.interfaces import ServiceError, WorkerDemand
-from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
-from bursar.service.provisioner.lease_policy import LeasePolicy
-from bursar.service.provisioner.machine_policy import MachineLeasePolicy
-from bursar.service.provisioner.provisioning_view import ProvisioningView
+from bursar.service.provisioner.lease_policies import (
+    ClusterLeasePolicy,
+    LeasePolicy,
+    MachineLeasePolicy,
+    ProvisioningView,
+)
 from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import HeldProcessors, PilotBeginListener

@@ -37,9 +37,8 @@ from bursar.engine.core import SPILL
 from bursar.model.errors import SiteError
 from bursar.model.task import Outcome, Status
 from bursar.service.engine.instance_homes import InstanceHomes
-from bursar.service.workers import bounds
-from bursar.service.workers.bounds import LARGEST_VALUE, WORKER_FRAME
-from bursar.service.workers.seal_key import SealKeyFile
+from bursar.service.workers import connection
+from bursar.service.workers.connection import LARGEST_VALUE, WORKER_FRAME, SealKeyFile
 from bursar.service.workers.worker_server import MOST_UNAUTHENTICATED
 from bursar.worker.attempt import MOST_PRINTED, MOST_RETURNED
 from bursar.worker.dispatcher_connection import TlsDispatcherConnection, WorkerSettings
@@ -178,8 +177,8 @@ def test_a_worker_that_says_more_than_ours_do_is_hung_up_on(
     """
     Whoever has a lease's secret does not fill the service's memory; and somebody reads of it.
     """
-    monkeypatch.setattr(bounds, "LARGEST_VALUE", 100)
-    monkeypatch.setattr(bounds, "MOST_OUTCOMES", 10)
+    monkeypatch.setattr(connection, "LARGEST_VALUE", 100)
+    monkeypatch.setattr(connection, "MOST_OUTCOMES", 10)
 
     async def rave() -> None:
         async with running(journal) as floor:

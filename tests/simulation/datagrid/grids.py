@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.broker.directory.status_feeds import IndexLevel
 from bursar.model.matching import Matching
 from bursar.model.network import NetworkLink, Topology
 from bursar.model.replica import Replica

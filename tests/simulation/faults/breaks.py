@@ -31,12 +31,15 @@ from bursar.market.trade_server import TradeServer
 from bursar.model.money import Refusal
 from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.remote import messages as api
-from bursar.service.billing.agreement_record import AgreementRecord
+from bursar.service.billing.agreement_registry import AgreementRecord
 from bursar.service.billing.pool_admission import PoolAdmission
-from bursar.service.billing.price_list import PriceList
-from bursar.service.billing.service_billing import ServiceBilling
-from bursar.service.billing.shared_usage import SHARED_USAGE, SharedUsage, SharedUsageMeter
-from bursar.service.billing.user_accounts import UserAccounts
+from bursar.service.billing.service_billing import PriceList, ServiceBilling
+from bursar.service.billing.shared_usage import (
+    SHARED_USAGE,
+    SharedUsage,
+    SharedUsageMeter,
+    UserAccounts,
+)
 from bursar.service.engine import results as engine_results
 from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.engine import ServiceEngine
@@ -47,11 +50,10 @@ from bursar.service.engine.records import UNWANTED, TasksAdded
 from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.tasks import SubmittedTasks
 from bursar.service.http import handlers
-from bursar.service.http.request_admission import RequestAdmission
+from bursar.service.http.app import RequestAdmission
 from bursar.service.identity.authentication import Bearer, JournalTokenStore
 from bursar.service.interfaces import ResultBatch, WorkerDemand
-from bursar.service.workers.bounds import bound_outcomes
-from bursar.service.workers.connection import ServiceWorkerConnection
+from bursar.service.workers.connection import ServiceWorkerConnection, bound_outcomes
 from bursar.service.workers.worker_server import WorkerServer
 from bursar.sites.batch import BatchSite
 from bursar.sites.job_endings import JobEndings

@@ -1,5 +1,5 @@
 """
-Build the ClassAds that describe sites and jobs.
+Build the ClassAds that describe sites and jobs, and find the sites that may satisfy a job.
 
 Each attribute has a plain name, and the names it went by in the European DataGrid of 2001 and
 in the GLUE schema of its successors, so that requirements and ranks written for these hold.
@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
-from bursar.classad import Ad, parse
+from bursar.classad import UNDEFINED, Ad, clauses, evaluate, parse, references
 from bursar.classad.operators import lower
+from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
 from bursar.model.status import Fact, SiteStatus
+
+# Build the ClassAds that describe sites and jobs.
 
 MEGABYTE = 2**20
 """Bytes; memory is so counted in the GLUE schema."""
@@ -163,3 +166,33 @@ _KEYS = {
     plain: tuple(lower(name) for name in (plain, *others))
     for plain, others in (CONSTANT | CHANGING).items()
 }
+
+
+# Find the sites that may satisfy a job, by what is known before the run starts.
+
+
+def may_satisfy(site: SiteFacts, matching: Matching) -> bool:
+    """
+    Whether a site satisfies what a job requires, as far as that does not change.
+
+    A clause that is undefined because it reads what only the site can say at the moment (its
+    free processors, its state) does not count against the site.
+
+    Raises
+    ------
+    InputError
+        When the requirements are no expression.
+    """
+    if matching.requirements is None:
+        return True
+    requirements = parse(matching.requirements, where=REQUIREMENTS)
+    my = job_ad(BrokerJob(number=0, matching=matching), {})
+    target = Ad(constant_attributes(site))
+    for clause in clauses(requirements):
+        value = evaluate(clause, my, target)
+        if value is True:
+            continue
+        if value is UNDEFINED and not references(clause, my).isdisjoint(CHANGING_KEYS):
+            continue
+        return False
+    return True

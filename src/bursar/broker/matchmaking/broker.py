@@ -12,10 +12,9 @@ from bursar.broker.matchmaking.broker_interfaces import (
     IndexReader,
 )
 from bursar.broker.matchmaking.choice import pick, rule_of
-from bursar.broker.matchmaking.explaining import MatchExplanation, explain_match
+from bursar.broker.matchmaking.explaining import MatchExplanation, explain_match, refusal
 from bursar.broker.matchmaking.inflight import InFlightJobs
 from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
-from bursar.broker.matchmaking.mismatch import refusal
 from bursar.broker.matchmaking.scoring import COMPLETION, RankColumns, RankTerms, SiteScorer
 from bursar.broker.matchmaking.site_registry import SiteRegistry
 from bursar.model.errors import spelling_hint

@@ -1,5 +1,10 @@
 """
-Choose one of the sites that match by a rule.
+Ranks of the sites that match, and the choice of one of them by a rule.
+
+The greatest rank is the best one. Cavalieri et al. (2003) say so of the broker they start from
+(section 2.1), and their own ranks are minus times; where they say that the deterministic
+strategy takes "the lower value of the rank" (section 2.2) they must mean the least of these
+times.
 
 A rule turns ranks into the probability of each site; one draw then decides. Greater ranks are
 better. Sites of undefined rank (nan) come last: they have a chance only where no rank is
@@ -10,11 +15,68 @@ all the probability.
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bursar.broker.matchmaking.ranking import FloatArray
 from bursar.model.errors import InputError, spelling_hint
+
+# Ranks of sites (Cavalieri et al. 2003, equations 1 to 3).
+
+FloatArray = NDArray[np.float64]
+
+T = TypeVar("T", float, FloatArray)
+
+DEFAULT_RANK = "-other.EstimatedTraversalTime"
+"""Equation 2."""
+
+DEFAULT_RANKS = frozenset(
+    f"-{scope}{name}"
+    for scope in ("", "other.", "target.")
+    for name in ("estimatedtraversaltime", "gluecestateestimatedresponsetime")
+)
+"""Ways to write the same, in lower case and without spaces."""
+
+
+def file_rank(access: T, transfer: T, beta: float) -> T:
+    """
+    Rank sites by the access and transfer times of a job's files (equation 3).
+
+    Parameters
+    ----------
+    access
+        Seconds to read the files at each site.
+    transfer
+        Seconds until the files have been brought to each site.
+    beta
+        Weight of access.
+    """
+    return -(beta * access + (1 - beta) * transfer)
+
+
+def rank(expression: T, files: T, alpha: float) -> T:
+    """
+    Rank of sites (equation 1).
+
+    Parameters
+    ----------
+    expression
+        Value of the rank expression; by default minus the estimated traversal time
+        (equation 2). What is undefined is nan, and so is the rank then.
+    files
+        By equation 3.
+    alpha
+        Weight of the expression. With 0 it is not looked at, so that it may be undefined.
+    """
+    if alpha == 0:
+        return files
+    if alpha == 1:
+        return expression
+    return alpha * expression + (1 - alpha) * files
+
+
+# Choose one of the sites that match by a rule.
 
 CANDIDATES = 2
 """Sites that ``best-of-d`` looks at."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bursar.broker.matchmaking.ranking import FloatArray
+from bursar.broker.matchmaking.choice import FloatArray
 from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts

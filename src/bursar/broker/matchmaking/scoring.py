@@ -6,9 +6,9 @@ import numpy as np
 
 from bursar.broker.matchmaking.ads import OF_QUEUE, changing_attributes
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
+from bursar.broker.matchmaking.choice import FloatArray, file_rank, rank
 from bursar.broker.matchmaking.inflight import InFlightJobs
 from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker, Numbers
-from bursar.broker.matchmaking.ranking import FloatArray, file_rank, rank
 from bursar.classad import Ad, compiled
 from bursar.model.matching import RankWeights
 
@@ -140,7 +140,7 @@ class SiteScorer:
 
         since the queue goes on while files are on their way. To this comes a toll for what is
         left of the queue when the job joins it: what jobs to come lose by it, see
-        :mod:`bursar.broker.matchmaking.contention`. The rule ``completion`` takes the least sum.
+        :mod:`bursar.broker.matchmaking.inflight`. The rule ``completion`` takes the least sum.
         A job that has a rank expression of its own is taken at its word: then
         that rule compares ranks, with the expression held against sites that count our own
         jobs, and these sums decide among equals.

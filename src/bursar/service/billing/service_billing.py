@@ -3,31 +3,193 @@
 import math
 from collections.abc import Callable, Mapping
 
+import msgspec
+
+from bursar.market.committed_capacity import CommittedCapacity
 from bursar.market.pricing import unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
 from bursar.model.money import Micros, to_micros
 from bursar.model.pricing import Pricing
+from bursar.model.resource_profile import ResourceProfile
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.remote import messages as api
-from bursar.service.billing.agreement_record import HORIZON, AgreementRecord
-from bursar.service.billing.agreement_registry import AgreementRegistry, unknown_agreement
-from bursar.service.billing.auditing import find_inconsistencies
-from bursar.service.billing.free_slots import free_slots
-from bursar.service.billing.metering import UsageRecordLog
-from bursar.service.billing.negotiations import Negotiations
-from bursar.service.billing.pool_admission import PoolAdmission
-from bursar.service.billing.price_list import PriceList
-from bursar.service.billing.service_ledger import ServiceLedger
-from bursar.service.billing.shared_usage import SharedUsageMeter
-from bursar.service.billing.user_accounts import UserAccounts
-from bursar.service.config import MarketSettings, UserSettings
-from bursar.service.interfaces import (
-    Clock,
-    Entropy,
-    ServiceError,
-    ServiceJournal,
+from bursar.service.billing.agreement_registry import (
+    HORIZON,
+    AgreementRecord,
+    AgreementRegistry,
+    find_inconsistencies,
+    unknown_agreement,
 )
+from bursar.service.billing.pool_admission import PoolAdmission
+from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
+from bursar.service.billing.shared_usage import SharedUsageMeter, UserAccounts
+from bursar.service.config import MarketSettings, UserSettings
+from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError, ServiceJournal
+from bursar.store import Position
+
+# Open negotiations: how many a user may have, and how long each is remembered.
+
+MOST = 50
+"""Negotiations of one user; with one more, the one that was silent for longest is forgotten."""
+
+LONGEST = 500
+"""Greatest number of messages of a user in one negotiation."""
+
+SILENCE = 3_600.0
+"""Seconds without a message after which a negotiation is forgotten."""
+
+
+class Negotiations:
+    """Open negotiations of each user, the one that was silent for longest first."""
+
+    def __init__(self) -> None:
+        self._last_messages: dict[str, dict[str, tuple[float, int]]] = {}
+
+    def record_message(self, user: str, deal: str, now: float) -> str | None:
+        """
+        Note a message of a user in a negotiation.
+
+        Returns
+        -------
+        str or None
+            The user's negotiation that is to be forgotten, as there are too many; None: none.
+
+        Raises
+        ------
+        ServiceError
+            429, when the negotiation has too many messages.
+        """
+        mine = self._last_messages.setdefault(user, {})
+        # Popped and put back at the end: a dictionary keeps its order, so the first is always the
+        # one that was silent for longest.
+        _, count = mine.pop(deal, (now, 0))
+        # Before the refusal: who goes on about a deal that is too long does not have it forgotten,
+        # and begin again at 0.
+        mine[deal] = now, min(count + 1, LONGEST)
+        if count >= LONGEST:
+            raise ServiceError(
+                "over-quota", 429, f"more than {LONGEST} messages about one deal", where="deal"
+            )
+        if len(mine) <= MOST:
+            return None
+        oldest = next(iter(mine))
+        del mine[oldest]
+        return oldest
+
+    def silent(self, now: float) -> list[tuple[str, str]]:
+        """Return user and deal of the negotiations that have expired."""
+        old = [
+            (user, deal)
+            for user, mine in self._last_messages.items()
+            for deal, (last, _) in mine.items()
+            if now >= last + SILENCE
+        ]
+        for user, deal in old:
+            del self._last_messages[user][deal]
+            if not self._last_messages[user]:
+                del self._last_messages[user]
+        return old
+
+    def next_tick(self) -> float:
+        """Return when the next negotiation expires; infinite for never."""
+        firsts = (next(iter(mine.values()))[0] for mine in self._last_messages.values() if mine)
+        return min(firsts, default=math.inf) + SILENCE
+
+
+# Free processors of an owner, as slots.
+
+
+def free_slots(capacity: CommittedCapacity, now: float) -> list[Slot]:
+    """
+    Return the processors free from now on as long slots, in the order of their starts.
+
+    What is offered to somebody counts as free from when the offer lapses. Times are in seconds
+    since the epoch; see :meth:`bursar.model.resource_profile.ResourceProfile.layers`.
+    """
+    free = ResourceProfile.summed(
+        ((c.start, min(c.end, c.until), -c.processors) for c in capacity.commitments),
+        capacity.processors,
+    )
+    return [
+        Slot(start=start, duration=end - start, processors=processors)
+        for start, end, processors in free.layers(now)
+    ]
+
+
+# The owner's prices: those of the configuration, or a later change.
+
+CHANGED = BILLING_KINDS[6]
+
+
+class _PriceChange(msgspec.Struct, frozen=True):
+    """A pricing policy, and the one of the configuration that was replaced."""
+
+    instead_of: Pricing
+    pricing: Pricing
+
+
+_CHANGES = msgspec.msgpack.Decoder(_PriceChange)
+
+
+class PriceList:
+    """
+    The owner's pricing policy; a change holds until the configuration is changed.
+
+    Parameters
+    ----------
+    journal
+        Journal, not yet open.
+    configured
+        Policy of the configuration.
+    """
+
+    def __init__(self, journal: ServiceJournal, configured: Pricing) -> None:
+        self.pricing = configured
+        self._journal = journal
+        self._configured = configured
+        self._position: Position | None = None
+        self._is_stale = False
+        journal.register([CHANGED], self)
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """Take in the record of the last price change."""
+        self._position = position
+        changed = _CHANGES.decode(payload)
+        # Whichever of the two was changed last counts: a change by the API, as long as the file
+        # still says what it said then; otherwise the file.
+        if changed.instead_of == self._configured:
+            self.pricing = changed.pricing
+        self._is_stale = changed.instead_of != self._configured
+
+    def open(self) -> None:
+        """Drop a price change for good if the configuration has changed since."""
+        if self._is_stale:
+            self._forget()
+
+    def change(self, pricing: Pricing) -> None:
+        """Set the prices from now on; the change is in the journal on return."""
+        payload = msgspec.msgpack.encode(_PriceChange(self._configured, pricing))
+        # In one batch: a crash leaves either the old price or the new one.
+        position = self._journal.append(CHANGED, payload, essential=True)
+        self._forget()
+        self._position = position
+        self.pricing = pricing
+
+    def reconfigure(self, configured: Pricing) -> None:
+        """Apply the prices of a configuration that was read again, if the prices differ."""
+        if configured == self._configured:
+            return
+        self._configured = self.pricing = configured
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._position is not None:
+            self._journal.kill(self._position)
+        self._position = None
+        self._is_stale = False
+
 
 MOST_SLOTS = 200
 

@@ -16,9 +16,9 @@ from typing import IO, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from bursar.remote.messages import FileInfo
+from bursar.service.config import HttpLimits
 from bursar.service.files import archives, instance_files
 from bursar.service.files.instance_files import translated_file_errors
-from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 from bursar.worker.workspace import FILES, LOGS, WORK
 

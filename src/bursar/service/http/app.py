@@ -2,17 +2,22 @@
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import msgspec
+
+from bursar.dispatch.handshakes import subnet_of
+from bursar.remote import messages as api
+from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import FileStore
 from bursar.service.http.dependencies import ApiDependencies
-from bursar.service.http.limiters import DynamicThreshold
-from bursar.service.http.openapi import document
+from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
 from bursar.service.http.request import (
+    LONGEST_KEY,
     AuthorizedRequest,
     ClientDisconnected,
     HttpRequest,
@@ -20,19 +25,347 @@ from bursar.service.http.request import (
     Scope,
     Send,
 )
-from bursar.service.http.request_admission import ANONYMOUS, AuthorizedStream, RequestAdmission
 from bursar.service.http.responses import (
+    JSON,
+    NDJSON,
+    PROBLEM,
+    ByteStream,
     HttpResponse,
     StreamingResponse,
     as_response,
     incident_response,
     problem_response,
 )
-from bursar.service.http.routes import ApiRoute, RequestBody, Router
+from bursar.service.http.routes import (
+    PATH_VALUES,
+    ROUTES,
+    ApiRoute,
+    RequestBody,
+    RouteAccess,
+    Router,
+)
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
-from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import Principal, ServiceError
 from bursar.version import VERSION
+
+# Authenticates requests, and limits the rate and number of requests.
+
+ANONYMOUS = Principal(user="", scopes=frozenset(), means="")
+
+
+class RequestAdmission:
+    """
+    Decides which requests are handled.
+
+    Parameters
+    ----------
+    service
+        Components of the service, limits and clock.
+    """
+
+    def __init__(self, service: ApiDependencies) -> None:
+        self._service = service
+        self._users = TokenBuckets(self._pace_of_user, service.clock)
+        self._unauthenticated = TokenBuckets(self._pace_of_unauthenticated, service.clock)
+        self._failures = TokenBuckets(self._pace_of_failures, service.clock)
+        self._requests = ConcurrencyLimit(lambda user: self._service.limits_of(user).requests)
+        self._streams = ConcurrencyLimit(lambda user: self._service.limits_of(user).streams)
+
+    def relimit(self, service: ApiDependencies) -> None:
+        """Set the components with the limits that hold from now on."""
+        self._service = service
+
+    def authenticate(self, request: HttpRequest, route: ApiRoute) -> Principal:
+        """
+        Return the sender of a request.
+
+        Raises
+        ------
+        ServiceError
+            401 or 403, or 429 after too many of these from one address. Valid credentials are
+            still accepted from that address: otherwise one client could lock out all that share
+            the address, and tokens cannot be guessed at any rate.
+        """
+        if route.access == "public":
+            self.count_unauthenticated(request)
+            return ANONYMOUS
+        try:
+            return self._service.authenticator.authenticate(
+                request.headers, request.certificate, request.peer
+            )
+        except ServiceError:
+            # Counted by subnet: a client may change its address within its own at will.
+            wait = self._failures.take(subnet_of(request.peer))
+            if wait:
+                raise _too_many_requests(
+                    "too many failed attempts from this address", wait
+                ) from None
+            raise
+
+    def is_still_valid(self, request: HttpRequest, principal: Principal) -> bool:
+        """Return whether a request's credentials are still valid: they can be revoked."""
+        try:
+            return principal == self._service.authenticator.authenticate(
+                request.headers, request.certificate, request.peer
+            )
+        except ServiceError:
+            return False
+
+    def admit(self, principal: Principal, route: ApiRoute, held: ExitStack) -> None:
+        """
+        Check scope and rate of a sender and count the request while ``held`` lasts.
+
+        Raises
+        ------
+        ServiceError
+            403 when the sender lacks the scope; 429 when the sender has too many requests.
+        """
+        if route.access == "public":
+            return
+        wait = self._users.take(principal.user)
+        if wait:
+            raise _too_many_requests("too many requests", wait)
+        # After the rate: requests that are refused for their scope cost a token, too.
+        if not self._may(principal, route.access):
+            detail = f"this takes the scope {_scope_of(route.access)}"
+            raise ServiceError("forbidden", 403, detail)
+        _hold_one(self._requests, principal, held)
+
+    def admit_stream(self, principal: Principal, held: ExitStack) -> None:
+        """
+        Count an open stream of a sender while ``held`` lasts.
+
+        Raises
+        ------
+        ServiceError
+            429 when the sender has too many streams.
+        """
+        _hold_one(self._streams, principal, held)
+
+    def count_unauthenticated(self, request: HttpRequest) -> None:
+        """
+        Count an unauthenticated request of an address.
+
+        Raises
+        ------
+        ServiceError
+            429 when the address has sent too many.
+        """
+        wait = self._unauthenticated.take(subnet_of(request.peer))
+        if wait:
+            raise _too_many_requests("too many requests from this address", wait)
+
+    def _may(self, principal: Principal, access: RouteAccess) -> bool:
+        if access == "scrape":
+            named = principal.user in self._service.scrapers
+            return "admin" in principal.scopes or (named and "read" in principal.scopes)
+        return access in principal.scopes
+
+    def _pace_of_user(self, user: str) -> tuple[float, float]:
+        limits = self._service.limits_of(user)
+        return limits.rate, limits.burst
+
+    def _pace_of_unauthenticated(self, subnet: str) -> tuple[float, float]:
+        return self._service.limits.unauthenticated_rate, self._service.limits.unauthenticated_burst
+
+    def _pace_of_failures(self, subnet: str) -> tuple[float, float]:
+        return self._service.limits.failure_rate, self._service.limits.failure_burst
+
+
+class AuthorizedStream:
+    """
+    A stream that ends when the receiver's credentials cease to be valid.
+
+    Parameters
+    ----------
+    is_valid
+        Returns whether the credentials are still valid; called after each piece is read and before
+        it is sent.
+    """
+
+    def __init__(self, pieces: ByteStream, is_valid: Callable[[], bool]) -> None:
+        self._pieces = pieces
+        self._is_valid = is_valid
+
+    def __aiter__(self) -> "AuthorizedStream":
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await anext(self._pieces)
+        if not self._is_valid():
+            raise StopAsyncIteration
+        return piece
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._pieces.aclose()
+
+
+def _scope_of(access: RouteAccess) -> str:
+    return '"admin"' if access == "scrape" else f'"{access}"'
+
+
+def _hold_one(limit: ConcurrencyLimit, principal: Principal, held: ExitStack) -> None:
+    if not limit.enter(principal.user):
+        raise _too_many_requests("too many requests are under way", 1.0)
+    held.callback(limit.leave, principal.user)
+
+
+def _too_many_requests(why: str, wait: float) -> ServiceError:
+    return ServiceError("too-many", 429, why, retry_after=wait)
+
+
+# Generates the OpenAPI document of the API from the table of routes.
+
+_REF = "#/components/schemas/{name}"
+
+_HEADERS: dict[str, dict[str, Any]] = {
+    "Idempotency-Key": {"type": "string", "maxLength": LONGEST_KEY, "pattern": "^[ -~]*$"},
+    "Last-Event-ID": {"type": "integer", "minimum": 0},
+    "Range": {"type": "string"},
+    "If-Range": {"type": "string"},
+}
+
+
+@cache
+def document(version: str) -> bytes:
+    """
+    Return the OpenAPI 3.1 document as JSON.
+
+    Parameters
+    ----------
+    version
+        Version of the program.
+    """
+    types = list(dict.fromkeys(_types(ROUTES)))
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    found = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        path = api.PREFIX + route.path.replace("*}", "}")
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, found)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Bursar execution service",
+                "version": version,
+                "summary": "Instances, tasks and results of many users; processors for sale",
+            },
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {
+                    "token": {"type": "http", "scheme": "bearer"},
+                    "certificate": {"type": "mutualTLS"},
+                },
+            },
+        }
+    )
+
+
+def _types(routes: Iterable[ApiRoute]) -> list[Any]:
+    # Types that no route names: those of errors and of the lines of NDJSON bodies.
+    types: list[Any] = [api.Problem, api.Result, api.TaskSpec]
+    for route in routes:
+        if route.answer is not None:
+            types.append(route.answer)
+        if route.body is not None:
+            types.append(route.body.type)
+    return types
+
+
+def _operation(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": _responses(route, schemas),
+    }
+    if route.access != "public":
+        operation["security"] = [{"token": [route.access]}, {"certificate": [route.access]}]
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {
+                kind: {"schema": _lines() if kind == NDJSON else schemas[route.body.type]}
+                for kind in route.body.readers
+            },
+        }
+    elif route.pieces:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {
+                kind.replace("*/*", "application/octet-stream"): {"schema": {}}
+                for kind in route.pieces
+            },
+        }
+    return operation
+
+
+def _lines() -> dict[str, Any]:
+    return {"type": "string", "description": "JSON, one document a line"}
+
+
+def _parameters(route: ApiRoute) -> list[dict[str, Any]]:
+    parameters: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": msgspec.json.schema(PATH_VALUES[name]),
+        }
+        for part in route.path.split("/")
+        if part.startswith("{")
+        for name in (part.strip("{}*"),)
+    ]
+    if route.query is not None:
+        whole = msgspec.json.schema(route.query)
+        struct = whole["$defs"][route.query.__name__]
+        parameters += [
+            {
+                "name": name,
+                "in": "query",
+                "required": name in struct["required"],
+                "schema": schema,
+            }
+            for name, schema in struct["properties"].items()
+        ]
+    parameters += [
+        {"name": name, "in": "header", "required": False, "schema": _HEADERS[name]}
+        for name in route.headers
+    ]
+    return parameters
+
+
+def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for kind in route.kinds if route.status != 204 else ():
+        if kind == JSON:
+            content[kind] = {"schema": schemas[route.answer]}
+        elif kind == NDJSON:
+            content[kind] = {"schema": _lines()}
+        else:
+            content[kind] = {"schema": {}}
+    good: dict[str, Any] = {"description": route.summary}
+    if content:
+        good["content"] = content
+    problem = {"schema": schemas[api.Problem]}
+    responses: dict[str, Any] = {str(route.status): good}
+    if "Range" in route.headers:
+        responses["206"] = good
+    if route.name == "ready":
+        responses["503"] = good
+    if "Idempotency-Key" in route.headers:
+        responses["422"] = {
+            "description": "A value makes no sense, or the key came with other content before",
+            "content": {PROBLEM: problem},
+        }
+    responses["default"] = {
+        "description": "What went wrong (RFC 9457)",
+        "content": {PROBLEM: problem},
+    }
+    return responses
 
 
 @dataclass(slots=True)

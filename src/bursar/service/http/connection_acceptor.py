@@ -13,11 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from bursar.dispatch.descriptors import affordable_connections
-from bursar.dispatch.handshakes import Handshakes
-from bursar.dispatch.subnet import subnet_of
+from bursar.dispatch.handshakes import Handshakes, affordable_connections, subnet_of
+from bursar.service.config import HttpLimits
 from bursar.service.http.limiters import ConcurrencyLimit
-from bursar.service.http_limits import HttpLimits
 from bursar.service.logs import LOGGER
 from bursar.supervisor import TaskSupervisor
 

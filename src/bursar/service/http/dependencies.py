@@ -12,7 +12,7 @@ from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.service import interfaces
-from bursar.service.http_limits import HttpLimits
+from bursar.service.config import HttpLimits
 from bursar.service.interfaces import Clock, Entropy, Principal
 
 

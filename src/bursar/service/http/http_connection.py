@@ -19,9 +19,9 @@ from uvicorn.server import ServerState
 
 from bursar.dispatch.keepalive import keep_alive
 from bursar.model.errors import InputError
+from bursar.service.config import HttpLimits
 from bursar.service.http.connection_acceptor import ConnectionAcceptor, ConnectionSlot
 from bursar.service.http.responses import problem_response
-from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 
 # One HTTP connection: uvicorn's protocol with limits for untrusted clients.

@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from bursar.remote.messages import PREFIX, Count, RequestStruct
+from bursar.service.config import MOST_WAIT, HttpLimits
 from bursar.service.files.file_store import FileStore
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.http.responses import decoding_problem
-from bursar.service.http_limits import MOST_WAIT, HttpLimits
 from bursar.service.interfaces import Principal, ServiceError
 from bursar.supervisor import TaskSupervisor
 

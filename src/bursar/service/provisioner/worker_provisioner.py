@@ -28,9 +28,8 @@ from bursar.service.provisioner.collaborators import (
     TaskDemand,
     WorkerAdmission,
 )
-from bursar.service.provisioner.lease_policy import LeasePolicy
+from bursar.service.provisioner.lease_policies import LeasePolicy, ProvisioningView
 from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs
-from bursar.service.provisioner.provisioning_view import ProvisioningView
 from bursar.sites.allocation_keeper import AllocationKeeper
 from bursar.sites.protocol import HeldProcessors, Site
 from bursar.store import Position

@@ -39,9 +39,12 @@ from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER, RateLimitedLog
-from bursar.service.workers.bounds import LARGEST_VALUE, bound_outcomes
-from bursar.service.workers.connection import ServiceWorkerConnection
-from bursar.service.workers.seal_key import SealKeyFile
+from bursar.service.workers.connection import (
+    LARGEST_VALUE,
+    SealKeyFile,
+    ServiceWorkerConnection,
+    bound_outcomes,
+)
 
 _log = logging.getLogger(f"{LOGGER}.workers")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.directory.hierarchy import build_hierarchy
+from bursar.broker.directory.status_feeds import build_hierarchy
 from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob as Asked
 from bursar.model.money import Refusal

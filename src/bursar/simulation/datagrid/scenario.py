@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.broker.directory.status_feeds import IndexLevel
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import CHOICES, Matching, RankWeights
 from bursar.model.network import Topology

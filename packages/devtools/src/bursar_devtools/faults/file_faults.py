@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
+from bursar.service.config import HttpLimits
 from bursar.service.files import instance_files
 from bursar.service.files.file_store import FileOwner, FileStore
-from bursar.service.http_limits import HttpLimits
 from bursar.service.interfaces import ServiceError
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar_devtools.faults.fault_plan import seeded_random

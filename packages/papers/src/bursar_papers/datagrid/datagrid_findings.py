@@ -22,7 +22,7 @@ LIGHT_LIMIT, HEAVY_LIMIT = 50, 720
 """Seconds between submissions at which the grids are saturated, as stated."""
 TOLL_SET_AT = (450, 500)
 """Seconds between heavy jobs at which the constants of ``completion``'s toll were chosen, see
-:mod:`bursar.broker.matchmaking.contention`; what it gains there proves nothing."""
+:mod:`bursar.broker.matchmaking.inflight`; what it gains there proves nothing."""
 SATURATED = 2.0
 """Times the lifetime at the lowest load, from which on we call a grid saturated."""
 

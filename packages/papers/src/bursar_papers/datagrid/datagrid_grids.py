@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.broker.directory.status_feeds import IndexLevel
 from bursar.model.matching import RankWeights
 from bursar.model.network import Topology
 from bursar.model.replica import Replica
