@@ -233,6 +233,20 @@ def test_a_task_that_fails_is_tried_again_and_pays_for_each_attempt(world: World
     assert sum(seconds for *_, seconds in world.billing.charged) == pytest.approx(3.0)
 
 
+def test_nothing_is_kept_of_the_attempts_of_a_task_that_has_ended(world: World) -> None:
+    handle = world.create()
+    world.submit(handle, [spec(retries=1)])
+    world.join("w", 1)
+    world.lose("w")
+    world.join("w", 1)
+    tasks = world.engine._index.mine("ann", handle).tasks
+    end(world, 0, Status.FAILED)
+    assert (tasks.losses, tasks.failures) == ({0: 1}, {0: 1})
+    end(world, 0)
+    assert states(world, handle) == {0: "succeeded"}
+    assert (tasks.losses, tasks.failures) == ({}, {})
+
+
 def test_failures_are_remembered_over_a_restart(world: World) -> None:
     """A task that is tried again once is tried twice in all, however often the service ends."""
     handle = world.create()

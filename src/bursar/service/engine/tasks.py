@@ -201,7 +201,8 @@ class SubmittedTasks(InstanceTasks):
         """
         bodies, move = self.bodies, self.move
         # Most instances have none of these; the test saves look-ups for each of a million tasks.
-        columns = [column for column in (self.labels, self.after, self.retries) if column]
+        few = (self.labels, self.after, self.retries, self.losses, self.failures)
+        columns = [column for column in few if column]
         freed = 0
         for task, state in ends:
             move(task, state)
