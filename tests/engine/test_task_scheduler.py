@@ -45,8 +45,7 @@ Claim = WorkerClaim[Owned]
 
 def end(scheduler: TaskScheduler[Owned], claim: Claim, seconds: float) -> None:
     """The task succeeds after so many seconds."""
-    scheduler.release(claim)
-    scheduler.settle(claim, seconds)
+    scheduler.release(claim, seconds)
     claim.instance.tasks.move(claim.task, EngineTaskState.SUCCEEDED)
     if claim.instance.tasks.release(claim.task):
         scheduler.enlist(claim.instance)
@@ -258,8 +257,7 @@ class Owners(RuleBasedStateMachine):
         if how == "ends":
             end(self.scheduler, claim, 1.0)
             return
-        self.scheduler.release(claim)
-        self.scheduler.settle(claim, 0.0)
+        self.scheduler.release(claim, 0.0)
         tasks = claim.instance.tasks
         if how == "fails":
             tasks.fail_attempt(claim.task, self.now)

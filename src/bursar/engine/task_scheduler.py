@@ -164,13 +164,20 @@ class TaskScheduler(Generic[Of]):
         )
         worker.hold(claim)
 
-    def release(self, claim: WorkerClaim[Of]) -> None:
-        """Remove a claim from the worker that holds the task."""
+    def release(self, claim: WorkerClaim[Of], seconds: float | None = None) -> None:
+        """
+        Remove a claim from the worker that holds the task.
+
+        Parameters
+        ----------
+        seconds
+            True runtime, to which the fair-share charge of the claim is corrected; None: the
+            charge stays.
+        """
         del self.claims[claim.number]
         claim.worker.let_go(claim)
-
-    def settle(self, claim: WorkerClaim[Of], seconds: float) -> None:
-        """Correct the fair-share charge of a claim to the true runtime in seconds."""
+        if seconds is None:
+            return
         instance = claim.instance
         # Collected and not applied at once: each correction pushes an entry onto two heaps, and
         # many tasks of an instance may end between two fills.

@@ -60,8 +60,7 @@ class Yard:
         return [(s.name, c.instance.user, c.task) for s, claims in given for c in claims]
 
     def end(self, claim: WorkerClaim[Instance], seconds: float) -> None:
-        self.scheduler.release(claim)
-        self.scheduler.settle(claim, seconds)
+        self.scheduler.release(claim, seconds)
         tasks = claim.instance.tasks
         tasks.durations.learn(tasks.estimates[claim.task], seconds)
 

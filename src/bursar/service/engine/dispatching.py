@@ -254,8 +254,7 @@ class TaskDispatcher:
     def _fall(self, claim: WorkerClaim[Instance], now: float, reason: str) -> TaskEnd | None:
         """End an assignment without an outcome; a reason other than "" uses up one of the tries."""
         instance, task = claim.instance, claim.task
-        self._scheduler.release(claim)
-        self._scheduler.settle(claim, 0.0)
+        self._scheduler.release(claim, 0.0)
         if instance.destroyed:
             self._freed(instance, task)
             return None
@@ -341,8 +340,7 @@ class TaskDispatcher:
         # Charged are the times as our clock allows them, so that no worker's word makes a task
         # dearer than the time for which the worker had the task.
         seconds = outcome.end - outcome.start
-        self._scheduler.release(claim)
-        self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
+        self._scheduler.release(claim, seconds if seconds > LEAST else LEAST)
         # Under an agreement the processors are paid while they are ready, not by the task.
         cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
         attempt = instance.tasks.attempts_failed(task) + 1

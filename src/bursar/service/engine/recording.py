@@ -11,7 +11,7 @@ worker, which keeps the outcome until then.
 import asyncio
 import contextlib
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -140,7 +140,9 @@ class ResultRecorder:
         self._queued += len(endings)
         # Urgent is what may be the last result for a while: no more tasks of the instance wait to
         # start, so a client may be waiting for exactly this one.
-        if self._queued >= MOST or not all(e.instance.tasks.ready for e in endings):
+        if self._queued >= MOST or not all(
+            tasks.ready for tasks in {e.instance.tasks for e in endings}
+        ):
             self._urgent.set()
         # One writer at the most: what ends while it waits for the disk is queued, and goes into
         # the next record. So the batches grow with the rate of endings.
@@ -196,14 +198,14 @@ class ResultRecorder:
         self._next = asyncio.get_running_loop().time() + RECORDING_INTERVAL
 
     async def _write(self, endings: Sequence[TaskEnd]) -> bool:
-        by_instance: dict[int, list[TaskEnd]] = {}
-        only_charged: dict[int, list[TaskEnd]] = {}
+        by_instance: dict[int, list[TaskEnd]] = defaultdict(list)
+        only_charged: dict[int, list[TaskEnd]] = defaultdict(list)
         for ending in endings:
             # Work of an instance that was destroyed while it ran is paid for all the same, else
             # destroying would make it free.
             charged = ending.instance.destroyed or not ending.final
             which = only_charged if charged else by_instance
-            which.setdefault(ending.instance.number, []).append(ending)
+            which[ending.instance.number].append(ending)
         for some in only_charged.values():
             self._charge(some)
         written: list[WrittenResults] = []
