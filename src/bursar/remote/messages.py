@@ -14,6 +14,7 @@ from msgspec import Meta
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=0)]
+TaskNumber = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 MOST_TASKS = 20_000
@@ -21,6 +22,15 @@ MOST_TASKS = 20_000
 
 MOST_WORDS = 4_096
 """Of one command."""
+
+MOST_PARENTS = 10_000
+"""Tasks after which one task may come."""
+
+MOST_TRIES = 100
+"""Tries of one task."""
+
+MOST_RETRY_DELAY = 86_400.0
+"""Seconds between a failure of a task and the next try."""
 
 MOST_GRACE = 3600.0
 """Seconds that a task may take to end when it is cancelled."""
@@ -115,10 +125,10 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     outputs: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     processors: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     limit: Seconds | None = None
-    tries: Annotated[int, Meta(ge=1, le=100)] = 3
-    retries: Annotated[int, Meta(ge=0, le=100)] = 0
-    retry_delay: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    after: Annotated[tuple[Count, ...], Meta(max_length=10_000)] = ()
+    tries: Annotated[int, Meta(ge=1, le=MOST_TRIES)] = 3
+    retries: Annotated[int, Meta(ge=0, le=MOST_TRIES)] = 0
+    retry_delay: Annotated[float, Meta(ge=0, le=MOST_RETRY_DELAY)] = 0.0
+    after: Annotated[tuple[TaskNumber, ...], Meta(max_length=MOST_PARENTS)] = ()
     label: Annotated[str, Meta(max_length=200)] = ""
     hints: Hints = Hints()
 

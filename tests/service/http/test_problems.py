@@ -66,6 +66,13 @@ def ask(world: World, method: str, path: str, *, token: str | None = "all", **mo
             422,
             "tasks[0].command[0]",
         ),
+        (
+            "POST",
+            "/instances/mine/tasks",
+            {"json": {"tasks": [{"after": [10**26]}]}, "headers": {"idempotency-key": "k"}},
+            422,
+            "tasks[0].after[0]",
+        ),
         ("POST", "/instances/mine/tasks", {"content": b"", "headers": LINES}, 422, "tasks"),
         (
             "POST",
