@@ -30,7 +30,7 @@ class DurationEstimate:
         self._ended += 1
         self._seconds += seconds * speed
         self.mean = self._seconds / self._ended
-        if 0 < estimate < math.inf:
+        if math.inf > estimate > 0:
             self._estimated += estimate / speed
             self._taken += seconds
             self.stretch = self._taken / self._estimated

@@ -436,7 +436,7 @@ class ServiceEngine:
         instance.results.logs.update(logs)
         touched: dict[int, InstanceSubmission] = {}
         submission: InstanceSubmission | None = None
-        freed = tasks.close([(ending.task, ending.state) for ending in endings])
+        freed = tasks.close(batch.tasks, [ending.state for ending in endings])
         for ending in endings:
             task = ending.task
             # Results of a batch are mostly neighbours: the last submission is tried before

@@ -1,6 +1,7 @@
 """Submission of tasks: checked, journalled, and given out once they are durable."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -76,16 +77,18 @@ class SubmissionRecorder:
             422, when one makes no sense or is not allowed.
         """
         bodies: list[bytes] = []
+        widest = min(n for n in (self._processors, agreed, math.inf) if n is not None)
         for at in range(0, len(specs), _CHUNK):
             # Other users' requests, and workers, get their turn between two portions.
             if at:
                 await asyncio.sleep(0)
             for i, spec in enumerate(specs[at : at + _CHUNK], at):
-                self._check_width(spec.processors, agreed, f"tasks[{i}].processors")
+                if spec.processors > widest:
+                    self._refuse_width(spec.processors, agreed, f"tasks[{i}].processors")
                 bodies.append(make_body(spec, self._directories, f"tasks[{i}]"))
         return bodies
 
-    def _check_width(self, width: int, agreed: int | None, where: str) -> None:
+    def _refuse_width(self, width: int, agreed: int | None, where: str) -> None:
         """Refuse a task with more processors than the site or the agreement has."""
         for most, whose in ((self._processors, "site"), (agreed, "agreement")):
             if most is not None and width > most:

@@ -185,14 +185,14 @@ class SubmittedTasks(InstanceTasks):
             return 0
         return self.losses.get(task, 0) + self.failures.get(task, 0)
 
-    def close(self, ends: Iterable[tuple[int, int]]) -> int:
+    def close(self, tasks: Sequence[int], states: Sequence[int]) -> int:
         """
         Record that results of tasks are durable, and free what was needed to run the tasks.
 
         Parameters
         ----------
-        ends
-            Tasks and their final states.
+        states
+            Final state of each task.
 
         Returns
         -------
@@ -200,17 +200,17 @@ class SubmittedTasks(InstanceTasks):
             Bytes that the bodies of the tasks took.
         """
         bodies, move = self.bodies, self.move
-        # Most instances have none of these; the test saves look-ups for each of a million tasks.
-        few = (self.labels, self.after, self.retries, self.losses, self.failures)
-        columns = [column for column in few if column]
         freed = 0
-        for task, state in ends:
+        for task, state in zip(tasks, states, strict=True):
             move(task, state)
             freed += len(bodies[task])
             bodies[task] = b""
-            for column in columns:
-                column.pop(task, None)
         self.size -= freed
+        for column in (self.labels, self.after, self.retries, self.losses, self.failures):
+            # Most instances have none; the test saves look-ups for each of a million tasks.
+            if column:
+                for task in tasks:
+                    column.pop(task, None)
         return freed
 
     def what_is_left(
