@@ -18,6 +18,18 @@ def test_a_piece_has_no_more_tasks_than_are_taken() -> None:
     assert [len(piece.splitlines()) for piece in found] == [MOST_TASKS, 1]
 
 
+def test_a_piece_has_no_more_dependencies_than_are_taken() -> None:
+    """What is more is divided, in the same order."""
+    tasks = [TaskSpec(shell="x", after=tuple(range(n))) for n in range(8)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(submission, "MOST_EDGES", 7)
+        pieces = [TASKS.decode_lines(piece) for piece in split_submission(tasks)]
+
+    assert [task for piece in pieces for task in piece] == tasks
+    assert len(pieces) > 1
+    assert all(sum(len(task.after) for task in piece) <= 7 for piece in pieces)
+
+
 @given(st.lists(st.integers(0, 300), max_size=40))
 def test_pieces_hold_every_task_in_its_order(sizes: list[int]) -> None:
     """Those that are too large are divided; a single task goes whatever its size."""

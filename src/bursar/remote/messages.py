@@ -23,6 +23,9 @@ MOST_TASKS = 20_000
 MOST_WORDS = 4_096
 """Of one command."""
 
+MOST_EDGES = 200_000
+"""Numbers in ``after`` of all tasks of one submission together."""
+
 MOST_PARENTS = 10_000
 """Tasks after which one task may come."""
 

@@ -12,7 +12,7 @@ from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.task import Copy, Exec, Shell, Step, Task
-from bursar.remote.messages import MOST_TASKS, Hints, TaskSpec
+from bursar.remote.messages import MOST_EDGES, MOST_TASKS, Hints, TaskSpec
 
 # Converts between a task's program in the API and steps.
 
@@ -163,7 +163,7 @@ _ENCODER = msgspec.json.Encoder()
 
 def split_submission(tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
     """
-    Yield tasks as NDJSON, at most :data:`MOST_TASKS` in a piece.
+    Yield tasks as NDJSON, at most :data:`MOST_TASKS` and :data:`MOST_EDGES` in a piece.
 
     The same tasks make the same pieces, so that a key of each makes them count once.
     """
@@ -174,7 +174,8 @@ def split_submission(tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
 
 def _halved(tasks: Sequence[TaskSpec]) -> Iterator[bytes]:
     lines = _ENCODER.encode_lines(tasks)
-    if len(lines) <= LARGEST or len(tasks) == 1:
+    edges = sum(len(task.after) for task in tasks)
+    if (len(lines) <= LARGEST and edges <= MOST_EDGES) or len(tasks) == 1:
         yield lines
         return
     middle = len(tasks) // 2

@@ -12,9 +12,11 @@ from tests.service.engine.engine_rig import World, outcome_of
 from bursar.model.money import Refusal
 from bursar.model.task import Exec, Status, Step
 from bursar.remote import messages as api
+from bursar.service.engine import submitting
 from bursar.service.engine.dispatching import GRACE
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.records import InstanceCreated
+from bursar.service.engine.tasks import EDGE
 from bursar.service.interfaces import ServiceError
 
 
@@ -704,6 +706,55 @@ def test_quotas_hold() -> None:
     with pytest.raises(ServiceError, match="12 tasks of one instance"):
         world.submit(handle, 3)
     world.close()
+
+
+def test_labels_and_what_tasks_come_after_count_as_bytes_of_the_user() -> None:
+    """
+    They lie in memory and in the journal as bodies do; a restart changes nothing of what is
+    counted, and nothing is counted any more when all tasks have ended.
+    """
+    world = World(EngineLimits(task_bytes=5000))
+    handle = world.create()
+
+    def counted() -> int:
+        return world.engine._index.usage("ann").task_bytes
+
+    world.submit(handle, 20)
+    bodies = counted()
+    follower = api.TaskSpec(command=("true",), after=(*range(20), 0, 0))
+    world.submit(handle, [follower])
+    assert counted() == bodies + bodies // 20 + 20 * EDGE
+    world.submit(handle, [api.TaskSpec(command=("true",), label="x" * 200)])
+    before = counted()
+    assert before == bodies + 2 * (bodies // 20) + 20 * EDGE + 200
+    with pytest.raises(ServiceError, match="larger than the user's quota"):
+        world.submit(handle, [follower] * 6)
+    with pytest.raises(ServiceError, match="bytes of unfinished tasks"):
+        world.submit(handle, [follower] * 4)
+    world.restart()
+    assert counted() == before
+    world.run(world.engine.cancel("ann", handle, None))
+    world.settle()
+    assert world.info(handle).counts.cancelled == 22
+    assert counted() == 0
+    world.close()
+
+
+def test_one_submission_has_a_limited_number_of_dependencies(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    More would hold the event loop; the first task too many is named, and nothing is taken.
+    """
+    monkeypatch.setattr(submitting, "MOST_EDGES", 3)
+    handle = world.create()
+    first = api.TaskSpec(command=("true",))
+    tasks = [msgspec.structs.replace(first, after=tuple(range(n))) for n in (0, 1, 2, 1)]
+    with pytest.raises(ServiceError, match="3 dependencies") as refused:
+        world.submit(handle, tasks)
+    assert (refused.value.status, refused.value.where) == (422, "tasks[3].after")
+    assert world.info(handle).counts.total == 0
+    assert world.submit(handle, tasks[:3]).count == 3
 
 
 def test_a_user_may_have_more_or_less_than_others() -> None:

@@ -19,7 +19,8 @@ class UserUsage:
     instances
         Number of the user's instances.
     unfinished, task_bytes
-        Number of tasks without a recorded result, and bytes of their bodies.
+        Number of tasks without a recorded result, and bytes of their bodies, labels
+        and dependencies.
     result_bytes
         Bytes of results that were not forgotten.
     """

@@ -9,6 +9,7 @@ import msgspec
 
 from bursar.engine.task_states import ABSENT, HELD
 from bursar.remote import messages as api
+from bursar.remote.messages import MOST_EDGES
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.content import hash_tasks
 from bursar.service.engine.counters import TaskCounters
@@ -17,7 +18,7 @@ from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
-from bursar.service.engine.tasks import columns_of
+from bursar.service.engine.tasks import columns_of, size_of
 from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
 from bursar.supervisor import TaskSupervisor
@@ -78,6 +79,7 @@ class SubmissionRecorder:
         """
         bodies: list[bytes] = []
         widest = min(n for n in (self._processors, agreed, math.inf) if n is not None)
+        edges = 0
         for at in range(0, len(specs), _CHUNK):
             # Other users' requests, and workers, get their turn between two portions.
             if at:
@@ -86,6 +88,12 @@ class SubmissionRecorder:
                 if spec.processors > widest:
                     self._refuse_width(spec.processors, agreed, f"tasks[{i}].processors")
                 bodies.append(make_body(spec, self._directories, f"tasks[{i}]"))
+                if spec.after:
+                    edges += len(spec.after)
+                    # They are entered in one go, as no other submission may come between.
+                    if edges > MOST_EDGES:
+                        detail = f"a submission has at most {MOST_EDGES:,} dependencies of tasks"
+                        raise ServiceError("bad-value", 422, detail, where=f"tasks[{i}].after")
         return bodies
 
     def _refuse_width(self, width: int, agreed: int | None, where: str) -> None:
@@ -125,9 +133,6 @@ class SubmissionRecorder:
         ServiceError
             403, 413 or 429, when the user has too much; 507, when the disk is full.
         """
-        # No await from the check of the quota to the counting in _add(): two submissions that each
-        # fit must not pass together.
-        self._index.check_tasks(instance, len(specs), sum(map(len, bodies)))
         submission, new = self._add(instance, specs, bodies, key, digest)
         # Whoever asked may go away meanwhile; what was journalled is given out all the same.
         await asyncio.shield(self._background.start(self._start(instance, new)))
@@ -144,6 +149,10 @@ class SubmissionRecorder:
         first, now = instance.promised, self._clock()
         _check_parents(instance, first, specs)
         added = columns_of(instance.number, first, key, now, specs, bodies, digest)
+        # No await from the check of the quota to the counting below: two submissions that each fit
+        # must not pass together.
+        size = size_of(added)
+        self._index.check_tasks(instance, len(specs), size)
         # The only step that can fail, with 507, comes before anything is changed in memory.
         position = self._journal.append(ADDED, _encode(added), essential=False)
         instance.promised += len(specs)
@@ -157,7 +166,7 @@ class SubmissionRecorder:
         new = instance.tasks.place(added)
         usage = self._index.usage(instance.user)
         usage.unfinished += count
-        usage.task_bytes += sum(map(len, bodies))
+        usage.task_bytes += size
         self._counters.submitted += count
         self._waiters.wake(instance)
         return submission, new

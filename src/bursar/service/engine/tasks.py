@@ -13,6 +13,9 @@ from bursar.service.engine.records import TasksAdded, pack_column
 NO_TIME = math.nan
 """Value in a record's column of seconds where nothing was stated."""
 
+EDGE = 48
+"""Bytes that an entry of ``after`` takes: its number, the reference to it, and the edge."""
+
 NAMES: tuple[TaskState, ...] = (
     "waiting",
     "waiting",
@@ -50,7 +53,7 @@ class SubmittedTasks(InstanceTasks):
     labels
         Labels of unfinished tasks, by task; tasks without a label are left out.
     size
-        Bytes of all bodies.
+        Bytes of all bodies, labels and entries of ``after``, as :func:`size_of` counts them.
     """
 
     def __init__(self) -> None:
@@ -122,12 +125,14 @@ class SubmittedTasks(InstanceTasks):
         for task, label in added.labels.items():
             if states[task] == HELD:
                 self.labels[task] = label
+                self.size += len(label)
         for task, again in added.retries.items():
             if states[task] == HELD:
                 self.retries[task] = again
         for task, parents in added.after.items():
             if states[task] == HELD:
                 self.after[task] = parents
+                self.size += EDGE * len(parents)
                 self.follow(task, parents)
         return new
 
@@ -197,7 +202,7 @@ class SubmittedTasks(InstanceTasks):
         Returns
         -------
         int
-            Bytes that the bodies of the tasks took.
+            Bytes of the tasks that were counted in :attr:`size`.
         """
         bodies, move = self.bodies, self.move
         freed = 0
@@ -205,6 +210,10 @@ class SubmittedTasks(InstanceTasks):
             move(task, state)
             freed += len(bodies[task])
             bodies[task] = b""
+        if self.labels:
+            freed += sum(len(self.labels.get(task, "")) for task in tasks)
+        if self.after:
+            freed += EDGE * sum(len(self.after.get(task, ())) for task in tasks)
         self.size -= freed
         for column in (self.labels, self.after, self.retries, self.losses, self.failures):
             # Most instances have none; the test saves look-ups for each of a million tasks.
@@ -278,6 +287,12 @@ def columns_of(
         {first + i: tuple(sorted(set(s.after))) for i, s in enumerate(specs) if s.after},
         {first + i: (s.retries, s.retry_delay) for i, s in enumerate(specs) if s.retries},
     )
+
+
+def size_of(added: TasksAdded) -> int:
+    """Return the bytes of submitted tasks that count against the quota of a user."""
+    edges = sum(map(len, added.after.values()))
+    return sum(map(len, added.bodies)) + sum(map(len, added.labels.values())) + EDGE * edges
 
 
 def _stated(seconds: float) -> float:
