@@ -53,10 +53,9 @@ from bursar.planning.front import nondominated
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import genetic, moga, nsga2
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule
-from bursar.planning.search_limits import SearchLimits
 from bursar_devtools.hypervolume import hypervolume
 from bursar_papers.hpdc07_slots import slots_and_tasks
 from bursar_papers.workflows import BANDWIDTH, cybershake, layered

@@ -51,10 +51,9 @@ from bursar.planning.bounds import makespan_bounds
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import PlacementPolicy
+from bursar.planning.policy import PlacementPolicy, SearchLimits
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
-from bursar.planning.search_limits import SearchLimits
 from bursar.planning.trade_off_solver import trade_off
 
 DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"

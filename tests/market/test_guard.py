@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bursar.market.budget_thresholds import BudgetDrain, BudgetHalt, BudgetWarning
-from bursar.market.guard import LEAD, BudgetGuard
+from bursar.market.guard import LEAD, BudgetDrain, BudgetGuard, BudgetHalt, BudgetWarning
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.money import Refusal, Transfer

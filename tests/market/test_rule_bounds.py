@@ -7,8 +7,8 @@ import pytest
 from tests.market.trading import NOW, UNITS, WANTED, Shop, manager, only, server
 
 from bursar.market.agreement import LARGEST, LATEST, DealTemplate, Terms, check_moment
-from bursar.market.budget_thresholds import BudgetThresholds, BudgetWarning
 from bursar.market.exchange import MessageExchange
+from bursar.market.guard import BudgetThresholds, BudgetWarning
 from bursar.market.negotiation.auctions import EnglishAuctioneer, ShareAuctioneer
 from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
 from bursar.market.trade_manager import TradeManager

@@ -18,9 +18,8 @@ from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import PlacementPolicy
+from bursar.planning.policy import PlacementPolicy, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.search_limits import SearchLimits
 
 
 def _site(name: str, processors: int) -> SiteFacts:

@@ -27,9 +27,8 @@ from bursar.planning.methods.genetic import (
     unique,
 )
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import METHODS, Method, PlacementPolicy
+from bursar.planning.policy import METHODS, Method, PlacementPolicy, SearchLimits
 from bursar.planning.problem import build_problem
-from bursar.planning.search_limits import SearchLimits
 from bursar.planning.trade_off_solver import plan_option, problem_of, trade_off
 from bursar.planning.validation import violations
 

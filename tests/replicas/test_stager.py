@@ -18,10 +18,10 @@ from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
+from bursar.replicas.copying import TransferPool
 from bursar.replicas.failures import FileUnreachable, StorageFull
 from bursar.replicas.stager import Stager, links_of, open_stores
 from bursar.replicas.storage import FolderStorage
-from bursar.replicas.transfer import TransferPool
 
 T = TypeVar("T")
 BODY = os.urandom(400_000)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bursar.report.live import CopyProgress
+from bursar.report.progress import CopyProgress
 
 
 class Terminal(io.StringIO):

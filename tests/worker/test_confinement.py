@@ -16,7 +16,7 @@ from bursar.worker.accounts import (
     environment_of,
     find_account,
 )
-from bursar.worker.confinement import ControlGroups, open_control_groups
+from bursar.worker.detached_workers import ControlGroups, open_control_groups
 
 
 def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
@@ -141,7 +141,7 @@ def test_a_group_that_does_not_go_is_an_error(
     """
     A folder of plain files stands for a group in which a process does not end.
     """
-    monkeypatch.setattr("bursar.worker.confinement._PATIENCE", 0.0)
+    monkeypatch.setattr("bursar.worker.detached_workers._PATIENCE", 0.0)
     groups = ControlGroups(tmp_path)
     groups.enter("a", 1, 42)
 

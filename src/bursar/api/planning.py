@@ -12,8 +12,7 @@ from bursar.broker.trading import advance_start_options, price_sites
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
-from bursar.planning.policy import Method, Scheduler
-from bursar.planning.search_limits import OnProgress, SearchLimits
+from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 from bursar.sites.owners import known_owners
 
 

@@ -98,8 +98,8 @@ def plan_campaign(
     from bursar.api.planning import plan
     from bursar.cli.load import load_campaign, load_sites
     from bursar.cli.output import print_json, print_note
-    from bursar.planning.search_limits import SearchLimits
-    from bursar.report.live import PlanProgress
+    from bursar.planning.policy import SearchLimits
+    from bursar.report.progress import PlanProgress
 
     facts = load_sites(sites)
     loaded = load_campaign(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bursar.model.replica import Replica
     from bursar.replicas.catalogue import Catalogue, CatalogueEntry
     from bursar.replicas.content import LogicalFileContent
-    from bursar.report.live import CopyProgress
+    from bursar.report.progress import CopyProgress
 
 CatalogueFile = Annotated[
     Path,
@@ -87,7 +87,7 @@ def add_copies(
     from bursar.model.replica import Replica
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.content import LogicalFileContent, normalise_url
-    from bursar.report.live import CopyProgress
+    from bursar.report.progress import CopyProgress
 
     url = normalise_url(url)
     if recursive and not (size is None and checksum is None):
@@ -165,7 +165,7 @@ def copy_files(
     from bursar.formats.sites_toml import read_sites
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.stager import Stager, links_of, open_stores
-    from bursar.report.live import CopyProgress
+    from bursar.report.progress import CopyProgress
 
     facts = read_sites(sites)
     if all(site.name != to for site in facts):
@@ -202,7 +202,7 @@ def verify_copies(
     from bursar.cli.output import print_json
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.copying import check_copy
-    from bursar.report.live import CopyProgress
+    from bursar.report.progress import CopyProgress
 
     checked = []
     with Catalogue(catalogue, make=False) as opened, CopyProgress("reading") as progress:

@@ -24,13 +24,14 @@ from bursar.planning.policy import (
     METHODS,
     SCHEDULERS,
     Method,
+    OnProgress,
     PlacementPolicy,
     Scheduler,
     ScheduleRecipe,
+    SearchLimits,
 )
 from bursar.planning.polishing import ProvenBounds, polish_front
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.search_limits import OnProgress, SearchLimits
 
 
 def trade_off(

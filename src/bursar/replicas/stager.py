@@ -19,12 +19,16 @@ from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.content import LogicalFileContent, is_local, logical, normalise_url, redact_url
-from bursar.replicas.copying import TransferRateLimiter
+from bursar.replicas.copying import (
+    CandidateReplica,
+    TransferPool,
+    TransferRateLimiter,
+    wait_until_ended,
+)
 from bursar.replicas.failures import FileUnreachable, TargetFailed
 from bursar.replicas.parts import FileInUse
 from bursar.replicas.site_storage import PendingFile, SiteStorage, UrlStorage
 from bursar.replicas.storage import FolderStorage
-from bursar.replicas.transfer import CandidateReplica, TransferPool, wait_until_ended
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 # Opens the storage of a site: a folder on this machine, or a remote store with a URL.

@@ -9,7 +9,7 @@ from bursar.model.money import format_amount
 from bursar.remote.admin_messages import Overview, WorkerInfo
 from bursar.remote.messages import AccountInfo, AgreementInfo, InstanceInfo, InvoiceInfo, Result
 from bursar.report.formatting import UNKNOWN, plain, span
-from bursar.report.live import LiveDisplay
+from bursar.report.progress import LiveDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console

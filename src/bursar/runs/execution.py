@@ -26,8 +26,7 @@ from bursar.dispatch.work_directories import attempt_folder, folder_name, remove
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.engine.task_queue import TaskCounts
-from bursar.market.budget_thresholds import BudgetDrain, BudgetEffect, BudgetHalt
-from bursar.market.guard import BudgetGuard, budget_amount
+from bursar.market.guard import BudgetDrain, BudgetEffect, BudgetGuard, BudgetHalt, budget_amount
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal

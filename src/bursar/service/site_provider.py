@@ -14,8 +14,12 @@ from bursar.service.identity_file import ServiceIdentity
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Site
 from bursar.worker.accounts import ResourceLimits, find_account
-from bursar.worker.confinement import ControlGroups, open_control_groups
-from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
+from bursar.worker.detached_workers import (
+    ControlGroups,
+    DetachedStarter,
+    WorkerSpec,
+    open_control_groups,
+)
 from bursar.worker.launch import LocalWorkers
 from bursar.worker.workspace import prepare_workspace
 

@@ -8,6 +8,6 @@ A worker is a small process that runs tasks for a dispatcher and reports the out
   brings its files, :mod:`bursar.worker.spawning` starts its programs,
   :mod:`bursar.worker.python_calls` runs Python functions.
 - :mod:`bursar.worker.confined_files`, :mod:`bursar.worker.accounts`,
-  :mod:`bursar.worker.confinement` and :mod:`bursar.worker.accounts` keep tasks of
+  :mod:`bursar.worker.detached_workers` and :mod:`bursar.worker.accounts` keep tasks of
   different users apart.
 """

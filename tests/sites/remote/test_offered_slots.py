@@ -7,7 +7,7 @@ from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.remote.messages import SiteInfo, SlotInfo
-from bursar.sites.remote.remote_status import RemoteSiteStatus
+from bursar.sites.remote.site_client import RemoteSiteStatus
 
 FACTS = SiteFacts(
     name="physics",

@@ -20,9 +20,8 @@ from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import genetic
 from bursar.planning.methods.minmin import minmin
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.search_limits import SearchLimits
 from bursar_papers import drawing
 from bursar_papers.equivalence import BELOW, Comparison, compare_per_cent, compare_with_bounds
 from bursar_papers.escience06_sites import offered_slots, one_processor_each, priced_slots, sites_of

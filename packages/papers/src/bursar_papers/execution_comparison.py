@@ -12,10 +12,9 @@ from bursar.planning.front import at_trade_off
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import PlacementPolicy
+from bursar.planning.policy import PlacementPolicy, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import replay, schedule
-from bursar.planning.search_limits import SearchLimits
 from bursar.simulation.loaded_cluster import SU, LoadedCluster
 from bursar_papers.experiment import Row
 

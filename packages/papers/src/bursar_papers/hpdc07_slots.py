@@ -14,9 +14,8 @@ from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import at_trade_off, nondominated
 from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.planning.search_limits import SearchLimits
 from bursar.simulation.workloads import poisson_slots
 from bursar_papers import drawing
 from bursar_papers.equivalence import (

@@ -8,9 +8,14 @@ import numpy as np
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
 from bursar.planning.front import EvaluatedPlan, ParetoArchive
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
-from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
+from bursar.planning.policy import (
+    OnProgress,
+    PlacementPolicy,
+    ScheduleRecipe,
+    SearchLimits,
+    SearchProgress,
+)
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.search_limits import OnProgress, SearchLimits, SearchProgress
 
 
 @dataclass(slots=True, eq=False)

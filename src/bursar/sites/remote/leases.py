@@ -28,8 +28,7 @@ from bursar.sites.remote.agreement_purchase import (
 from bursar.sites.remote.held import HeldInstance, InstanceCheck
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_files import InstanceFileIndex
-from bursar.sites.remote.remote_status import RemoteSiteStatus, sells
-from bursar.sites.remote.site_client import PARTING, RemoteSiteClient
+from bursar.sites.remote.site_client import PARTING, RemoteSiteClient, RemoteSiteStatus, sells
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 

@@ -20,8 +20,7 @@ from bursar.sites.remote.agreement_purchase import InvoiceReconciler
 from bursar.sites.remote.held import HeldInstance
 from bursar.sites.remote.leases import RemoteLeases
 from bursar.sites.remote.purchase_journal import PurchaseJournal
-from bursar.sites.remote.remote_status import RemoteSiteStatus
-from bursar.sites.remote.site_client import RemoteSiteClient
+from bursar.sites.remote.site_client import RemoteSiteClient, RemoteSiteStatus
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
