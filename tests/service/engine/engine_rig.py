@@ -172,6 +172,7 @@ class World:
         self.homes = NoHomes()
         self.sidecar = Bench()
         self.told: dict[str, int] = {}  # outcomes of each worker that are durable
+        self.repeated: dict[str, list[Outcome]] = {}  # by worker, without an acknowledgement
         self._start()
 
     def _start(self) -> None:
@@ -251,18 +252,23 @@ class World:
     def join(self, name: str, processors: int = 1, pool: str = "shared") -> list[int]:
         """A worker comes, or comes back with what it has."""
         jobs = self.sidecar.jobs.setdefault(name, {})
-        holds = [(job.task, job.attempt) for job in jobs.values()]
+        repeated = self.repeated.pop(name, [])
+        holds = sorted((held.task, held.attempt) for held in (*jobs.values(), *repeated))
 
         async def join() -> list[int]:
             return self.engine.dispatching.join(
                 name, pool=pool, lease=name, processors=processors, host=f"host-{name}", holds=holds
             )
 
-        return self.run(join())
+        unwanted = self.run(join())
+        if repeated:
+            self.say(name, repeated)
+        return unwanted
 
     def lose(self, name: str) -> None:
         """A worker is gone for good."""
         self.sidecar.jobs.pop(name)
+        self.repeated.pop(name, None)
         self.do(lambda: self.engine.dispatching.leave(name))
 
     def settle(self) -> None:
@@ -282,11 +288,19 @@ class World:
         self.run(go())
 
     def end(
-        self, worker: str, number: int, status: Status = Status.SUCCEEDED, **more: Any
+        self,
+        worker: str,
+        number: int,
+        status: Status = Status.SUCCEEDED,
+        *,
+        acknowledged: bool = True,
+        **more: Any,
     ) -> Outcome:
-        """A worker's task ends, and it says so."""
+        """End a worker's task; the worker says so again if the acknowledgement is lost."""
         job = self.sidecar.jobs[worker].pop(number)
         outcome = outcome_of(job, status, self.now, **more)
+        if not acknowledged:
+            self.repeated.setdefault(worker, []).append(outcome)
         self.say(worker, [outcome])
         return outcome
 

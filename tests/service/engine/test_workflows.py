@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 from tests.service.engine.engine_rig import World, outcome_of
 
+from bursar.model.money import Refusal
 from bursar.model.task import Status
 from bursar.remote import messages as api
 from bursar.service.engine import recording, records, skipping
@@ -30,11 +32,31 @@ def at(world: World, worker: str = "w") -> list[int]:
     return sorted(job.task & 0xFFFFFFFF for job in world.sidecar.jobs[worker].values())
 
 
-def end(world: World, task: int, status: Status = Status.SUCCEEDED, worker: str = "w") -> None:
+def end(
+    world: World,
+    task: int,
+    status: Status = Status.SUCCEEDED,
+    worker: str = "w",
+    *,
+    acknowledged: bool = True,
+) -> None:
     (number,) = [n for n in world.sidecar.jobs[worker] if n & 0xFFFFFFFF == task]
     code = 0 if status is Status.SUCCEEDED else 1
     world.now += 1.0
-    world.end(worker, number, status, exit_code=code, start=world.now - 1.0, end=world.now)
+    world.end(
+        worker,
+        number,
+        status,
+        acknowledged=acknowledged,
+        exit_code=code,
+        start=world.now - 1.0,
+        end=world.now,
+    )
+
+
+def charged(world: World) -> float:
+    """Processor-seconds of all charges."""
+    return sum(seconds for *_, seconds in world.billing.charged)
 
 
 def states(world: World, handle: str) -> dict[int, str]:
@@ -230,7 +252,7 @@ def test_a_task_that_fails_is_tried_again_and_pays_for_each_attempt(world: World
     assert at(world) == [1]
     (result,) = world.results(handle)
     assert (result["state"], result["attempt"]) == ("succeeded", 3)
-    assert sum(seconds for *_, seconds in world.billing.charged) == pytest.approx(3.0)
+    assert charged(world) == pytest.approx(3.0)
 
 
 def test_nothing_is_kept_of_the_attempts_of_a_task_that_has_ended(world: World) -> None:
@@ -261,6 +283,58 @@ def test_failures_are_remembered_over_a_restart(world: World) -> None:
     end(world, 0, Status.FAILED)
     (result,) = world.results(handle)
     assert (result["state"], result["attempt"]) == ("failed", 2)
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.LOST])
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("free", [False, True])
+def test_an_attempt_that_is_reported_again_is_neither_counted_nor_charged_again(
+    world: World, status: Status, restarts: bool, free: bool
+) -> None:
+    """The acknowledgement is lost while the retry waits (``free`` is False), or runs."""
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("x",), retries=1, tries=2)])
+    world.join("w", 1)
+    if not free:
+        world.billing.refused["shared"] = Refusal("not now", final=False)
+    end(world, 0, status, acknowledged=False)
+    assert at(world) == ([0] if free else [])
+    if restarts:
+        world.restart()
+    assert world.join("w", 1) == []
+    world.settle()
+    assert world.results(handle) == []
+    assert charged(world) == (1.0 if status is Status.FAILED else 0.0)
+    world.billing.refused.clear()
+    world.tick()
+    assert at(world) == [0]
+    end(world, 0)
+    (result,) = world.results(handle)
+    assert (result["state"], result["attempt"]) == ("succeeded", 2)
+    assert world.repeated == {}
+
+
+def test_a_failure_is_noted_with_its_charge(world: World) -> None:
+    """No kill of the service comes between the two."""
+    handle = world.create()
+    world.submit(handle, [spec(retries=1)])
+    world.join("w", 1)
+    ((_, job),) = world.sidecar.jobs["w"].items()
+
+    def noted() -> tuple[bool, bool]:
+        return any(kind == records.LOST for kind, _ in world.journal.records.values()), charged(
+            world
+        ) > 0
+
+    async def say() -> tuple[bool, bool]:
+        failed = outcome_of(job, Status.FAILED, world.now, start=world.now - 1.0, end=world.now)
+        world.sidecar.jobs["w"].clear()
+        world.engine.dispatching.outcomes("w", [failed], lambda: None)
+        return noted()
+
+    world.now += 1.0
+    assert world.run(say()) == (False, False)
+    assert noted() == (True, True)
 
 
 def test_a_retry_waits_as_long_as_it_was_told_to(world: World) -> None:
@@ -305,14 +379,17 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
 ) -> None:
     """
     Forty tasks in submissions of any size, each after up to three earlier ones. Attempts fail, are
-    lost with a worker or are cancelled, and the service is killed, at random. Each task has one
-    result; it ran only after the results of all before it, and not at all if one did not succeed.
+    lost with a worker or are cancelled, the service is killed, and acknowledgements are lost, at
+    random. Each task has one result; it ran only after the results of all before it, and not at
+    all if one did not succeed. Each attempt that ended is charged, and counted as failed, once.
     """
     chance = random.Random(seed)
     handle = world.create()
     after: list[tuple[int, ...]] = []
     given: set[int] = set()
-    workers = 0
+    retries: list[int] = []
+    failures: Counter[int] = Counter()
+    ends = workers = 0
     for _ in range(2000):
         done = states(world, handle)
         for worker in world.sidecar.jobs:
@@ -326,7 +403,8 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
             for i in range(chance.randint(1, 6)):
                 few = chance.randint(0, min(3, first + i))
                 after.append(tuple(chance.sample(range(first + i), few)))
-                new.append(spec(*after[-1], retries=chance.choice((0, 0, 1, 3))))
+                retries.append(chance.choice((0, 0, 1, 3)))
+                new.append(spec(*after[-1], retries=retries[-1]))
             world.submit(handle, new)
         elif what < 0.25 or not world.sidecar.jobs:
             workers += 1
@@ -337,21 +415,30 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
             world.run(world.engine.cancel("ann", handle, [chance.randrange(len(after))]))
             for name, numbers in world.sidecar.stopped.items():
                 for number in numbers & set(world.sidecar.jobs.get(name, ())):
-                    world.end(name, number, Status.CANCELLED)
+                    world.end(name, number, Status.CANCELLED, end=world.now)
         elif what < 0.35:
-            world.restart()
+            restarts = chance.random() < 0.5
+            if restarts:
+                world.restart()
             for name in list(world.sidecar.jobs):
                 for number in world.join(name, 3):
-                    world.sidecar.jobs[name].pop(number)
-            world.settle()
+                    world.sidecar.jobs[name].pop(number, None)
+            if restarts:
+                world.settle()
         elif held:
             name, task = chance.choice(held)
-            end(world, task, Status.FAILED if chance.random() < 0.2 else Status.SUCCEEDED, name)
+            status = Status.FAILED if chance.random() < 0.2 else Status.SUCCEEDED
+            ends += 1
+            failures[task] += status is Status.FAILED
+            end(world, task, status, name, acknowledged=chance.random() < 0.7)
         elif len(after) >= 40 and len(done) == len(after):
             break
     results = world.results(handle)
     assert sorted(result["task"] for result in results) == list(range(len(after)))
+    assert charged(world) == pytest.approx(ends)
     for result in results:
+        if result["state"] == "failed" and "lost" not in result.get("reason", ""):
+            assert failures[result["task"]] == retries[result["task"]] + 1
         parents = [done[parent] for parent in after[result["task"]]]
         if any(state != "succeeded" for state in parents):
             assert result["state"] == "cancelled"

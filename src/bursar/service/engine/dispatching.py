@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-import msgspec
-
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, to_take_back, widest_worker
 from bursar.engine.ready_tasks import BITS, MASK
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
@@ -36,10 +34,9 @@ from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.outcome_times import clamp_times, outcome_without_worker, sanitise
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
-from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
 from bursar.service.engine.skipping import TaskSkipper
-from bursar.service.interfaces import Clock, ServiceJournal, UsageBilling, is_shared
+from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
 GRACE = 5.0
 """Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
@@ -49,8 +46,6 @@ _ALMOST = 0.99
 
 Less than 1, as clocks differ. A task that was killed earlier had reached the end of the time for
 which its user might run tasks there, and runs again."""
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class WorkerChannel(Protocol):
@@ -94,7 +89,6 @@ class TaskDispatcher:
         scheduler: TaskScheduler[Instance],
         index: InstanceIndex,
         recorder: ResultRecorder,
-        journal: ServiceJournal,
         billing: UsageBilling,
         clock: Clock,
         counters: TaskCounters,
@@ -104,7 +98,6 @@ class TaskDispatcher:
         self._index = index
         self._recorder = recorder
         self._skipper = TaskSkipper(recorder, clock)
-        self._journal = journal
         self._billing = billing
         self._clock = clock
         self._counters = counters
@@ -162,7 +155,10 @@ class TaskDispatcher:
         list of int
             Numbers of the tasks that the worker is to end.
         """
-        held = dict(holds)
+        # An attempt that was counted has ended: there is nothing to adopt and nothing to stop. Its
+        # outcome comes again and is dropped.
+        running = [(n, serial) for n, serial in holds if not self._was_counted(n, serial)]
+        held = dict(running)
         worker = self._scheduler.workers.get(name)
         if worker is not None and (worker.pool, worker.lease, worker.processors) == (
             pool,
@@ -184,9 +180,14 @@ class TaskDispatcher:
             self._scheduler.join(worker)
         worker.host, worker.open, worker.idle_since = host, True, self._clock()
         worker.prefetch.reconnected()
-        unwanted = [n for n, serial in holds if not self._goes_on(worker, n, serial)]
+        unwanted = [n for n, serial in running if not self._goes_on(worker, n, serial)]
         self.schedule_fill(pool)
         return unwanted
+
+    def _was_counted(self, number: int, serial: int) -> bool:
+        """Return whether an attempt has ended and was counted, while its task goes on."""
+        instance = self._index.by_number.get(number >> BITS)
+        return instance is not None and serial in instance.tasks.counted.get(number & MASK, ())
 
     def _goes_on(self, worker: WorkerSlot[Instance], number: int, serial: int) -> bool:
         """Return whether a worker is to go on with a task that the worker holds; adopt it if so."""
@@ -275,21 +276,14 @@ class TaskDispatcher:
             )
         if reason:
             self._counters.retried += 1
-            # Journalled, so that a task that kills its workers cannot do so for ever by outliving
-            # restarts of the service. Not awaited: losing the note in a crash grants one try more.
-            self._note_attempts(instance, task)
         self._wait_again(instance, task)
-        return None
-
-    def _note_attempts(self, instance: Instance, task: int) -> None:
-        before, tasks = instance.lost.get(task), instance.tasks
-        losses, failures = tasks.losses.get(task, 0), tasks.failures.get(task, 0)
-        record = TaskLost(instance.number, task, losses, failures)
-        # Essential: a full disk must not undo a loss. The new record is appended before the old
-        # one is killed, in one batch with it, so one of them is always there.
-        instance.lost[task] = self._journal.append(LOST, _encode(record), essential=True)
-        if before is not None:
-            self._journal.kill(before)
+        if not reason:
+            return None
+        # Journalled, so that a task that kills its workers cannot do so for ever by outliving
+        # restarts of the service. Not awaited: losing the note in a crash grants one try more.
+        lost = outcome_without_worker(claim, now, reason, Status.LOST)
+        note = tasks.note_attempts(instance.number, task)
+        return TaskEnd(instance, task, FAILED, attempt, 0.0, claim.worker.host, lost, note)
 
     def _wait_again(self, instance: Instance, task: int) -> None:
         instance.tasks.run_again(task)
@@ -335,6 +329,7 @@ class TaskDispatcher:
     def _finish(self, claim: WorkerClaim[Instance], outcome: Outcome, now: float) -> TaskEnd | None:
         instance, task, status = claim.instance, claim.task, outcome.status
         if status is Status.LOST:
+            instance.tasks.count_ended(task, claim.attempt)
             return self._fall(claim, now, outcome.reason or "lost")
         reported, outcome = outcome, clamp_times(outcome, claim.given, now)
         # Charged are the times as our clock allows them, so that no worker's word makes a task
@@ -363,12 +358,12 @@ class TaskDispatcher:
         # Only from successes: a failure may come at once and says nothing of how long a task takes.
         if state == SUCCEEDED:
             instance.tasks.durations.learn(claim.estimate, seconds, claim.worker.speed)
-        elif not taken and self._try_again(instance, task, now):
-            host = claim.worker.host
-            return TaskEnd(instance, task, state, attempt, cost, host, outcome, final=False)
+        elif not taken and self._try_again(instance, task, claim.attempt, now):
+            host, note = claim.worker.host, instance.tasks.note_attempts(instance.number, task)
+            return TaskEnd(instance, task, state, attempt, cost, host, outcome, note)
         return self._end(claim, CANCELLED if taken else state, attempt, outcome, cost)
 
-    def _try_again(self, instance: Instance, task: int, now: float) -> bool:
+    def _try_again(self, instance: Instance, task: int, serial: int, now: float) -> bool:
         """Have a task that failed run again, while retries are left and nobody cancelled it."""
         tasks = instance.tasks
         most, delay = tasks.retries.get(task, (0, 0.0))
@@ -376,8 +371,8 @@ class TaskDispatcher:
         if failures > most or task in instance.doomed:
             return False
         tasks.failures[task] = failures
+        tasks.count_ended(task, serial)
         self._counters.retried += 1
-        self._note_attempts(instance, task)
         if delay:
             # Not journalled: after a restart the task is tried at once.
             tasks.make_ready_at(task, now + delay)

@@ -142,7 +142,6 @@ class ServiceEngine:
             scheduler=self._scheduler,
             index=self._index,
             recorder=self._recorder,
-            journal=journal,
             billing=billing,
             clock=clock,
             counters=self.counters,

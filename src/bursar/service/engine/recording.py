@@ -18,7 +18,13 @@ import msgspec
 
 from bursar.model.task import Outcome, Status
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.records import ENDED, ResultsRecorded, encode_states
+from bursar.service.engine.records import (
+    ENDED,
+    LOST,
+    ResultsRecorded,
+    TaskLost,
+    encode_states,
+)
 from bursar.service.engine.results import (
     RecentResults,
     RecordedResults,
@@ -60,8 +66,9 @@ class TaskEnd(msgspec.Struct, eq=False):
         Processor-seconds of shared processors to be paid for.
     host
         Machine on which the task ran; empty: the task never ran.
-    final
-        Whether this is the task's end. Else the attempt is paid for, and the task runs again.
+    note
+        Record of the task's attempts so far if only this one has ended: the attempt is charged,
+        and the task runs again. None: the task has ended.
     """
 
     instance: Instance
@@ -71,7 +78,7 @@ class TaskEnd(msgspec.Struct, eq=False):
     cost: float
     host: str
     outcome: Outcome
-    final: bool = True
+    note: TaskLost | None = None
 
 
 def end_without_worker(
@@ -203,10 +210,11 @@ class ResultRecorder:
         for ending in endings:
             # Work of an instance that was destroyed while it ran is paid for all the same, else
             # destroying would make it free.
-            charged = ending.instance.destroyed or not ending.final
+            charged = ending.instance.destroyed or ending.note is not None
             which = only_charged if charged else by_instance
             which[ending.instance.number].append(ending)
         for some in only_charged.values():
+            self._note(some)
             self._charge(some)
         written: list[WrittenResults] = []
         now = self._clock()
@@ -275,6 +283,20 @@ class ResultRecorder:
         size = sum(map(len, lines))
         batch = RecordedResults(last + 1, len(lines), now, tasks, position, size, lines)
         return instance, batch, endings, logs
+
+    def _note(self, endings: Sequence[TaskEnd]) -> None:
+        """Append the attempts so far of tasks that run again, in one batch with their charges."""
+        for ending in endings:
+            instance, task = ending.instance, ending.task
+            if ending.note is None or instance.destroyed:
+                continue
+            before = instance.lost.get(task)
+            # Essential: a full disk must not undo a loss. The new record is appended before the
+            # old one is killed, in one batch with it, so one of them is always there.
+            note = _encode(ending.note)
+            instance.lost[task] = self._journal.append(LOST, note, essential=True)
+            if before is not None:
+                self._journal.kill(before)
 
     def _charge(self, endings: Sequence[TaskEnd]) -> None:
         """Charge the usage of tasks of one instance, destroyed or not."""

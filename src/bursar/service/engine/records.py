@@ -176,12 +176,20 @@ class TasksCancelled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskLost(msgspec.Struct, frozen=True, array_like=True):
-    """Record of how often a task was lost together with a worker, and how often it failed."""
+    """
+    Record of how often a task was lost together with a worker, and how often it failed.
+
+    Parameters
+    ----------
+    serials
+        Attempts among these whose outcomes a worker reported, and may report again.
+    """
 
     number: int
     task: int
     times: int
     failures: int = 0
+    serials: tuple[int, ...] = ()
 
 
 class InstanceDestroyed(msgspec.Struct, frozen=True, array_like=True):

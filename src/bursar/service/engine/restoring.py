@@ -199,5 +199,7 @@ class InstanceRestorer:
                     tasks.losses[lost.task] = lost.times
                 if lost.failures:
                     tasks.failures[lost.task] = lost.failures
+                if lost.serials:
+                    tasks.counted[lost.task] = lost.serials
             else:
                 self._journal.kill(position)

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.task_states import ABSENT, ENDING, HELD, SUCCEEDED, WAITING
 from bursar.remote.messages import TaskSpec, TaskState
-from bursar.service.engine.records import TasksAdded, pack_column
+from bursar.service.engine.records import TaskLost, TasksAdded, pack_column
 
 NO_TIME = math.nan
 """Value in a record's column of seconds where nothing was stated."""
 
 EDGE = 48
 """Bytes that an entry of ``after`` takes: its number, the reference to it, and the edge."""
+
+MOST_COUNTED = 128
+"""Serials that are kept of one task's attempts, at most."""
 
 NAMES: tuple[TaskState, ...] = (
     "waiting",
@@ -48,6 +51,9 @@ class SubmittedTasks(InstanceTasks):
         tasks that are not are left out.
     losses
         How often a task was lost with a worker, by task; tasks that never were are left out.
+    counted
+        Serials of attempts that are counted in ``losses`` or ``failures`` and whose outcomes their
+        workers may report again, by task; tasks without one are left out.
     bodies
         What the worker needs; empty once a task has ended.
     labels
@@ -62,6 +68,7 @@ class SubmittedTasks(InstanceTasks):
         self.after: dict[int, tuple[int, ...]] = {}
         self.retries: dict[int, tuple[int, float]] = {}
         self.losses: dict[int, int] = {}
+        self.counted: dict[int, tuple[int, ...]] = {}
         self.bodies: list[bytes] = []
         self.labels: dict[int, str] = {}
         self.size = 0
@@ -190,6 +197,15 @@ class SubmittedTasks(InstanceTasks):
             return 0
         return self.losses.get(task, 0) + self.failures.get(task, 0)
 
+    def count_ended(self, task: int, serial: int) -> None:
+        """Remember the attempt of an outcome that is counted, lest it be counted again."""
+        self.counted[task] = (*self.counted.get(task, ()), serial)[-MOST_COUNTED:]
+
+    def note_attempts(self, number: int, task: int) -> TaskLost:
+        """Return the record of a task's attempts so far; ``number`` is that of the instance."""
+        losses, failures = self.losses.get(task, 0), self.failures.get(task, 0)
+        return TaskLost(number, task, losses, failures, self.counted.get(task, ()))
+
     def close(self, tasks: Sequence[int], states: Sequence[int]) -> int:
         """
         Record that results of tasks are durable, and free what was needed to run the tasks.
@@ -215,7 +231,8 @@ class SubmittedTasks(InstanceTasks):
         if self.after:
             freed += EDGE * sum(len(self.after.get(task, ())) for task in tasks)
         self.size -= freed
-        for column in (self.labels, self.after, self.retries, self.losses, self.failures):
+        few = (self.labels, self.after, self.retries, self.losses, self.failures, self.counted)
+        for column in few:
             # Most instances have none; the test saves look-ups for each of a million tasks.
             if column:
                 for task in tasks:
