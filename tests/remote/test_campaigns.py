@@ -4,9 +4,12 @@ import base64
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from bursar.formats.campaign_file import read_campaign
+from bursar.model.errors import InputError
 from bursar.model.task import Copy, Step
+from bursar.remote import submission
 from bursar.remote.submission import specs_of, uploads_of
 
 BAG = """\
@@ -108,3 +111,46 @@ def test_retries_of_a_campaign_hold_at_a_service(tmp_path: Path) -> None:
         "right": (2, 1, 3.0),
         "make": (2, 1, 3.0),
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("attempts = 2", "attempts = 101", 'task "make" has 101 attempts, at most 100'),
+        ("retries = 4", "retries = 100", 'task "left" has 101 attempts, at most 100'),
+        (
+            'backoff = "3s"',
+            'backoff = "25h"\nceiling = "30h"',
+            'task "make" has a backoff of 90000 s, at most 86400',
+        ),
+    ],
+)
+def test_what_no_service_takes_is_refused_before_anything_is_sent(
+    tmp_path: Path, before: str, after: str, words: str
+) -> None:
+    """With the task and the setting, in the words of the campaign."""
+    assert before in WORKFLOW
+    campaign = read_campaign(written(tmp_path, "c.toml", WORKFLOW.replace(before, after)))
+    with pytest.raises(InputError, match=words) as refused:
+        list(specs_of(campaign))
+    assert "\n" not in refused.value.message
+
+
+def test_a_task_after_too_many_others_is_refused_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service takes a limited number of dependencies of one task."""
+    monkeypatch.setattr(submission, "MOST_PARENTS", 1)
+    campaign = read_campaign(written(tmp_path, "c.toml", WORKFLOW))
+    with pytest.raises(InputError, match='task "last" comes after 2 others, at most 1'):
+        list(specs_of(campaign))
+
+
+@pytest.mark.parametrize("attempts", [1, 100])
+def test_the_most_that_a_service_takes_is_not_refused(tmp_path: Path, attempts: int) -> None:
+    """The limits themselves pass; a backoff says nothing where there is one try only."""
+    text = WORKFLOW.replace("attempts = 2", f"attempts = {attempts}").replace("retries = 4", "")
+    longest = "24h" if attempts > 1 else "99h"
+    text = text.replace('"3s"', f'"{longest}"\nceiling = "{longest}"')
+    for spec in specs_of(read_campaign(written(tmp_path, "c.toml", text))):
+        assert msgspec.convert(msgspec.to_builtins(spec), type(spec)) == spec

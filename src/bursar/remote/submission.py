@@ -12,7 +12,15 @@ from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.task import Copy, Exec, Shell, Step, Task
-from bursar.remote.messages import MOST_EDGES, MOST_TASKS, Hints, TaskSpec
+from bursar.remote.messages import (
+    MOST_EDGES,
+    MOST_PARENTS,
+    MOST_RETRY_DELAY,
+    MOST_TASKS,
+    MOST_TRIES,
+    Hints,
+    TaskSpec,
+)
 
 # Converts between a task's program in the API and steps.
 
@@ -64,7 +72,8 @@ def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
     Raises
     ------
     InputError
-        When a task asks for something that one service does not know of, or has no program.
+        When a task asks for something that one service does not know of, for more attempts, a
+        longer backoff or more parents than a service takes, or has no program.
     """
     if campaign.recorded:
         raise InputError("is a recorded workflow: its tasks have no program", hint=_HINT)
@@ -113,6 +122,17 @@ def _in_order(parents: Sequence[Sequence[int]]) -> Iterator[int]:
 def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
     command, shell, steps = _program(task.steps)
     attempts = retry.attempts if task.retries is None else task.retries + 1
+    delay = min(retry.backoff, retry.ceiling) if attempts > 1 else 0.0
+    # Before anything is sent: a service would refuse these after all files were uploaded.
+    for found, most, what in (
+        (attempts, MOST_TRIES, f"has {attempts} attempts"),
+        (delay, MOST_RETRY_DELAY, f"has a backoff of {delay:.10g} s"),
+        (len(after), MOST_PARENTS, f"comes after {len(after)} others"),
+    ):
+        if found > most:
+            raise InputError(
+                f'task "{task.id}" {what}, at most {most:.10g} at a service', hint=_HINT
+            )
     return TaskSpec(
         command=command,
         shell=shell,
@@ -124,7 +144,7 @@ def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
         limit=task.wall_limit,
         tries=attempts,
         retries=attempts - 1,
-        retry_delay=min(retry.backoff, retry.ceiling) if attempts > 1 else 0.0,
+        retry_delay=delay,
         after=after,
         label=task.id,
         hints=Hints(runtime=task.runtime),
