@@ -322,15 +322,17 @@ class ResultRecorder:
 def _pieces(endings: list[TaskEnd]) -> list[list[TaskEnd]]:
     """Cut endings of an instance into pieces for one record each, none too large or too long."""
     pieces: list[list[TaskEnd]] = [[]]
-    size = 0
     labels = endings[0].instance.tasks.labels
+    piece, size = pieces[0], 0
     for ending in endings:
         outcome = ending.outcome
         more = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value) + len(outcome.sealed)
-        more += _LINE + len(labels.get(ending.task, ""))
-        if pieces[-1] and (size + more > LARGEST or len(pieces[-1]) >= MOST):
-            pieces.append([])
-            size = 0
-        pieces[-1].append(ending)
+        more += _LINE
+        if labels:
+            more += len(labels.get(ending.task, ""))
+        if (size + more > LARGEST or len(piece) >= MOST) and piece:
+            piece, size = [], 0
+            pieces.append(piece)
+        piece.append(ending)
         size += more
     return pieces
