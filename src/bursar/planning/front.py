@@ -5,16 +5,18 @@ Differences below one part in 10^9 do not count: they are a float's own error.
 """
 
 import bisect
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from bursar.model.plan import Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
-from bursar.planning.kernels.availability import FloatArray, IntArray
 from bursar.planning.policy import Method, Scheduler, ScheduleRecipe
+
+if TYPE_CHECKING:
+    from bursar.planning.kernels.availability import FloatArray, IntArray
 
 # The trade-off between makespan and allocation cost: options, bounds and the front of both.
 
@@ -198,8 +200,10 @@ class ParetoArchive:
         return self._found[index]
 
     @property
-    def points(self) -> FloatArray:
+    def points(self) -> "FloatArray":
         """Makespan and cost of each plan, shape ``(n, 2)``."""
+        import numpy as np
+
         return np.array([(f.makespan, f.cost) for f in self._found]).reshape(-1, 2)
 
     def would_keep(self, makespan: float, cost: float) -> bool:
@@ -211,7 +215,7 @@ class ParetoArchive:
 
     def add(self, found: EvaluatedPlan) -> bool:
         """Keep an unbeaten plan and drop the plans beaten by this one; False when not kept."""
-        if not np.isfinite(found.makespan) or not self.would_keep(found.makespan, found.cost):
+        if not math.isfinite(found.makespan) or not self.would_keep(found.makespan, found.cost):
             return False
         makespan, cost = rounded(found.makespan), rounded(found.cost)
         at = bisect.bisect_left(self._makespans, makespan)
@@ -224,7 +228,7 @@ class ParetoArchive:
         return True
 
 
-def at_trade_off(points: FloatArray, weight: float) -> int:
+def at_trade_off(points: "FloatArray", weight: float) -> int:
     """
     Which of the plans a trade-off factor picks (HPDC'07 equation 8); of equal ones the first.
 
@@ -235,6 +239,8 @@ def at_trade_off(points: FloatArray, weight: float) -> int:
     weight
         Weight of the cost, from 0 to 1.
     """
+    import numpy as np  # whoever only names a front need not wait for NumPy
+
     span = np.ptp(points, axis=0)
     scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
     return int(np.argmin(np.round((1 - weight) * scaled[:, 0] + weight * scaled[:, 1], 12)))
@@ -245,7 +251,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.9e}")
 
 
-def nondominated(points: FloatArray) -> IntArray:
+def nondominated(points: "FloatArray") -> "IntArray":
     """
     Indices of the points that no other beats, by the first objective.
 
@@ -254,9 +260,11 @@ def nondominated(points: FloatArray) -> IntArray:
     points
         Objectives to be small, shape ``(n, 2)``. Of equal points the first is taken.
     """
+    import numpy as np
+
     order = np.lexsort((points[:, 1], points[:, 0]))
     kept: list[int] = []
-    least = np.inf
+    least = math.inf
     for i in order:
         if points[i, 1] < least:
             least = points[i, 1]

@@ -20,17 +20,16 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from bursar.model.campaign import Goal
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront, PlanOption
-from bursar.planning.kernels.availability import IntArray
 from bursar.planning.policy import ScheduleRecipe
-from bursar.planning.problem import PlanningProblem
-from bursar.planning.trade_off_solver import evaluate_recipe, problem_of
+
+if TYPE_CHECKING:
+    from bursar.planning.kernels.availability import IntArray
+    from bursar.planning.problem import PlanningProblem
 
 # Finds how many tasks fit a deadline and a budget that are too tight for all tasks.
 
@@ -57,6 +56,9 @@ def largest_share(
     tuple or None
         None when not one task can be done within the goal, or a runtime is unknown.
     """
+    # What they need takes time to load.
+    from bursar.planning.trade_off_solver import evaluate_recipe, problem_of
+
     problem = problem_of(front)
     if not problem.known.all():
         return None
@@ -87,7 +89,7 @@ def largest_share(
     return best
 
 
-def least_work_first(front: ParetoFront, problem: PlanningProblem) -> IntArray:
+def least_work_first(front: ParetoFront, problem: "PlanningProblem") -> "IntArray":
     """
     Return the tasks by work, least first, parents before children, shape ``(n_tasks,)``.
 
@@ -114,6 +116,8 @@ def least_work_first(front: ParetoFront, problem: PlanningProblem) -> IntArray:
             missing[child] -= 1
             if not missing[child]:
                 heapq.heappush(ready, (work[child], child))
+    import numpy as np
+
     return np.array(order, dtype=np.int64)
 
 
