@@ -21,15 +21,15 @@ class InProcessEngineLink:
         self._worker = worker
 
     def report(self, outcomes: Sequence[Outcome]) -> None:
-        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        """Report outcomes of attempts, in the next turn of the loop."""
         self._soon(partial(reactor.outcomes_reported, self._core, self._worker, outcomes))
 
     def hand_back(self, jobs: Sequence[tuple[int, int]]) -> None:
-        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        """Return jobs that have not started, in the next turn of the loop."""
         self._soon(partial(reactor.tasks_returned, self._core, self._worker, jobs))
 
     def lose(self) -> None:
-        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        """Report that the worker is gone, in the next turn of the loop."""
         self._soon(partial(reactor.worker_left, self._core, self._worker))
 
     def _soon(self, reaction: Callable[[], None]) -> None:

@@ -47,13 +47,13 @@ class LoopClock:
         self._epoch = epoch_of(self._loop, last_seen)
 
     def now(self) -> float:
-        """See :class:`EngineClock`."""
+        """Return the present time, seconds since the epoch."""
         return self._epoch + self._loop.time()
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """See :class:`EngineClock`."""
+        """Have a function called in the next turn of the loop."""
         self._loop.call_soon(callback)
 
     def at(self, moment: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """See :class:`EngineClock`."""
+        """Have a function called at a time, seconds since the epoch; return the timer."""
         return self._loop.call_at(moment - self._epoch, callback)

@@ -45,7 +45,7 @@ class RunWorkers(ConnectionHandler):
         return WorkerConnection(self, FrameLimits())
 
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
-        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
+        """Take in a worker that shows the run's token, or a pilot's with its lease's secret."""
         # Two of one name would share claims. A worker that comes back before its former connection
         # is seen to have ended tries again.
         is_taken = hello.worker in self._core.workers
@@ -69,7 +69,7 @@ class RunWorkers(ConnectionHandler):
         )
 
     def on_message(self, connection: WorkerConnection, message: FromWorker) -> None:
-        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
+        """Pass a worker's report or request to the reactor."""
         core, worker = self._core, self._workers[connection]
         match message:
             case OutcomeReport(outcomes):
@@ -85,11 +85,11 @@ class RunWorkers(ConnectionHandler):
         """Do nothing: the worker's tasks are lost with its connection, which is journalled."""
 
     def too_large(self, connection: WorkerConnection, job: WireJob, size: int) -> None:
-        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
+        """End the attempt of a job that is too large to be sent."""
         reactor.job_too_large(self._core, self._workers[connection], job, size)
 
     def left(self, connection: WorkerConnection) -> None:
-        """See :class:`bursar.engine.worker_connection.ConnectionHandler`."""
+        """Take back the tasks of a worker whose connection has ended."""
         self.unauthenticated.pop(connection, None)
         worker = self._workers.pop(connection, None)
         if worker is None:

@@ -206,16 +206,16 @@ class NoExecutionMargins:
     """Adds no margins: nothing is held ahead, and workers are there at once."""
 
     def affords(self, option: PlanOption, budget: float) -> bool:
-        """See :class:`ExecutionMargins`."""
+        """Return True: a plan needs no more money than it costs."""
         return True
 
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
-        """See :class:`ExecutionMargins`."""
+        """Return makespan and cost of a plan as they are."""
         assert option.makespan is not None
         return option.makespan, option.cost
 
     def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
-        """See :class:`ExecutionMargins`."""
+        """Return makespan and cost of a plan of part of the tasks as they are."""
         return self.with_margins(option)
 
 
