@@ -1,22 +1,27 @@
 """
 One way to open SQLite files: pragmas, waiting for locks, and one line for each complaint.
 
-Every database that the product writes is opened here: the journal of a run, the accounts'
-book, the owners' book, replica catalogues and storages.
+Every database that the product writes is opened here: the store of a service, the journal of a
+run, the accounts' book, the owners' book, replica catalogues and storages.
 
 A lock of another process (a copy being made, an editor, a second run) is waited for. SQLite's
-own busy handler cannot tell anybody that it waits, so it is kept short, and the statement is
-repeated; only statements that had no effect when they met the lock are ever repeated.
+own busy handler is kept short, and the statement is repeated, since some statements meet a lock
+without calling that handler; only statements that had no effect when they met the lock are ever
+repeated.
+
+A process must not open a file by two copies of SQLite: when one of them closes the file, the
+operating system drops the locks of the other. So nothing in the product uses Python's ``sqlite3``.
 """
 
 import contextlib
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+import apsw
 
 from bursar.model.errors import BursarError, InputError
 
@@ -26,28 +31,28 @@ PATIENCE = 600.0
 NOTIFY_AFTER = 1.0
 """Seconds of waiting after which somebody is told."""
 
-_BUSY_TIMEOUT = 0.25
-"""Seconds that SQLite itself waits each time; a signal is heard after that, at the latest."""
+_BUSY_TIMEOUT = 250
+"""Milliseconds that SQLite itself waits each time; a signal is heard after that, at the latest."""
 
 _PAUSE = 0.02
 """Seconds between two tries: a lock whose holder was found to be at work is not queued for."""
 
-_LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_ENVIRONMENT = frozenset(
-    {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_AUTH,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_MISUSE,
-    }
+_ENVIRONMENT = (
+    apsw.FullError,
+    apsw.IOError,
+    apsw.ReadOnlyError,
+    apsw.PermissionsError,
+    apsw.AuthError,
+    apsw.NoMemError,
+    apsw.InterruptError,
+    apsw.MisuseError,
+    apsw.ConnectionClosedError,
+    apsw.CursorClosedError,
 )
-"""Primary result codes that are no word about what the file holds."""
+"""Errors that are no word about what the file holds."""
 
-_SHORT_READ = 522  # SQLITE_IOERR_SHORT_READ: the file ends where a page should go on
+_LOG_PAGES = 4000
+"""Pages in the write-ahead log after which SQLite merges it into the file."""
 
 LockWaitNotice = Callable[[str], None]
 """Tells people one line. May be called from the thread that uses the connection."""
@@ -60,7 +65,7 @@ def warn_on_stderr(line: str) -> None:
     print(f"bursar: {line}", file=sys.stderr, flush=True)
 
 
-class LockWaitingConnection(sqlite3.Connection):
+class LockWaitingConnection(apsw.Connection):
     """
     A connection whose statements wait while another process locks the file.
 
@@ -71,16 +76,16 @@ class LockWaitingConnection(sqlite3.Connection):
     patience = PATIENCE
     notify: LockWaitNotice = staticmethod(warn_on_stderr)
 
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """Run one statement, as the base class does."""
+    def execute(self, sql: str, parameters: Any = None) -> Any:  # type: ignore[override]
+        """Run one statement and return its cursor, as the base class does; rows hold any types."""
         try:
             return super().execute(sql, parameters)
-        except sqlite3.OperationalError as error:
+        except (apsw.BusyError, apsw.LockedError) as error:
             if not is_locked(error):
                 raise
-            return self._wait(lambda: sqlite3.Connection.execute(self, sql, parameters), error)
+            return self._wait(lambda: apsw.Connection.execute(self, sql, parameters), error)
 
-    def _wait(self, act: Callable[[], _T], error: sqlite3.OperationalError) -> _T:
+    def _wait(self, act: Callable[[], _T], error: apsw.Error) -> _T:
         """Repeat what met a lock until it does not."""
         began, was_notified = time.monotonic(), False
         while True:
@@ -96,7 +101,7 @@ class LockWaitingConnection(sqlite3.Connection):
             time.sleep(_PAUSE)
             try:
                 result = act()
-            except sqlite3.OperationalError as again:
+            except (apsw.BusyError, apsw.LockedError) as again:
                 if not is_locked(again):
                     raise
                 error = again
@@ -107,19 +112,24 @@ class LockWaitingConnection(sqlite3.Connection):
             return result
 
 
-def is_locked(error: sqlite3.Error) -> bool:
+def is_locked(error: apsw.Error) -> bool:
     """Return whether a statement only met a lock, so that it may be repeated as it is."""
-    code = getattr(error, "sqlite_errorcode", None)
     # A transaction whose view has grown old stays refused, however often it asks.
-    return code is not None and code != sqlite3.SQLITE_BUSY_SNAPSHOT and code & 0xFF in _LOCKED
+    return (
+        isinstance(error, apsw.BusyError | apsw.LockedError)
+        and getattr(error, "extendedresult", 0) != apsw.SQLITE_BUSY_SNAPSHOT
+    )
 
 
 def connect(
-    path: Path,
+    path: Path | str,
     *,
     synchronous: Literal["FULL", "NORMAL", "OFF"] | None,
     notify: LockWaitNotice | None = None,
     patience: float | None = None,
+    vfs: str = "",
+    exclusive: bool = False,
+    merges: bool = True,
 ) -> LockWaitingConnection:
     """
     Open a file, without changing it yet.
@@ -127,7 +137,7 @@ def connect(
     Parameters
     ----------
     path
-        Of the file; an empty one is made where there is none.
+        Path of the file; a missing file is made, empty.
     synchronous
         When SQLite waits for the disk: ``"FULL"`` at each commit, ``"NORMAL"`` now and then (a
         power cut may lose the last commits), ``"OFF"`` never. None: only to read.
@@ -135,53 +145,62 @@ def connect(
         Called when the wait for a lock is long; None: a line goes to stderr.
     patience
         Seconds to wait for a lock; None: :data:`PATIENCE`.
+    vfs
+        Name of SQLite's virtual file system; empty: the operating system's files.
+    exclusive
+        Whether no other process may read or write the file, so that SQLite keeps the index of the
+        write-ahead log in its own memory. A simulated disk shares no memory and needs this.
+    merges
+        Whether SQLite merges the log into the file when it is long and when the connection is
+        closed; False: only the caller has it merged.
 
     Raises
     ------
-    sqlite3.Error
+    apsw.Error
         When it cannot be opened.
     """
-    db = sqlite3.connect(
-        path,
-        isolation_level=None,
-        check_same_thread=False,
-        timeout=_BUSY_TIMEOUT,
-        factory=LockWaitingConnection,
-    )
-    db.path = path
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    db = LockWaitingConnection(str(path), flags=flags, vfs=vfs or None)
+    db.set_busy_timeout(_BUSY_TIMEOUT)
+    db.path = Path(path)
     if notify is not None:
         db.notify = notify
     db.patience = PATIENCE if patience is None else patience
+    if not merges:
+        # Before the file is read: one that proves to be damaged is left as it was found.
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     # What a damaged or foreign file holds is looked at before it is believed.
-    db.execute("PRAGMA cell_size_check=1")
-    db.execute("PRAGMA trusted_schema=0")
+    for pragma in ("cell_size_check=1", "trusted_schema=0"):
+        db.execute(f"PRAGMA {pragma}")
+    if exclusive:
+        db.execute("PRAGMA locking_mode=EXCLUSIVE")
     if synchronous is None:
         db.execute("PRAGMA query_only=1")
     else:
         db.execute(f"PRAGMA synchronous={synchronous}")
-        db.execute("PRAGMA wal_autocheckpoint=4000")
+        db.wal_autocheckpoint(_LOG_PAGES if merges else 0)
     return db
 
 
-def keep_write_ahead_log(db: sqlite3.Connection) -> None:
+def keep_write_ahead_log(db: LockWaitingConnection) -> None:
     """Let readers and a writer go side by side; this changes the file, so only once it is ours."""
     db.execute("PRAGMA journal_mode=WAL")
 
 
-def is_empty(db: sqlite3.Connection) -> bool:
+def is_empty(db: LockWaitingConnection) -> bool:
     """Return whether a database has no tables yet."""
-    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return not db.execute("SELECT count(*) FROM sqlite_master").get
 
 
 @contextlib.contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
+def transaction(db: LockWaitingConnection) -> Iterator[None]:
     """Write all that is done within, or nothing: nobody else writes meanwhile."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
         db.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(apsw.Error):
             db.execute("ROLLBACK")
         raise
 
@@ -213,14 +232,14 @@ class SqliteSchema:
     statements: Sequence[str]
     older: frozenset[str] = frozenset()
 
-    def make(self, db: sqlite3.Connection) -> None:
+    def make(self, db: LockWaitingConnection) -> None:
         """Make the tables; within a transaction of the caller, so that readers see all or none."""
         db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
         db.execute("INSERT INTO meta VALUES (?,?)", (self.key, self.format))
         for statement in self.statements:
             db.execute(statement)
 
-    def check(self, db: sqlite3.Connection, path: Path) -> str:
+    def check(self, db: LockWaitingConnection, path: Path) -> str:
         """
         Return the format of a file that has tables.
 
@@ -229,12 +248,11 @@ class SqliteSchema:
         InputError
             When the file is none of this kind, or of a format that cannot be read.
         """
-        row = None
-        if db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()[0]:
-            row = db.execute("SELECT value FROM meta WHERE key = ?", (self.key,)).fetchone()
-        if row is None:
+        found = None
+        if db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").get:
+            found = db.execute("SELECT value FROM meta WHERE key = ?", (self.key,)).get
+        if found is None:
             raise InputError(f"is another program's database, no {self.what}", where=str(path))
-        found = row[0]
         if found != self.format and found not in self.older:
             raise InputError(
                 f"its format is {found}; this version reads format {self.format}", where=str(path)
@@ -254,19 +272,24 @@ def translate_sqlite_errors(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except sqlite3.Error as error:
+    except UnicodeDecodeError as error:  # a text that is none
+        raise _damage(error, path, what) from error
+    except apsw.Error as error:
         raise sqlite_error(error, path, what) from error
 
 
-def sqlite_error(error: sqlite3.Error, path: Path, what: str) -> BursarError:
+def sqlite_error(error: apsw.Error, path: Path, what: str) -> BursarError:
     """Return what a complaint of SQLite is to people: bad input when the file is damaged."""
-    code = getattr(error, "sqlite_errorcode", None)
     if is_locked(error):
         return BursarError(f"{path}: another process has locked it for too long")
-    if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+    if isinstance(error, apsw.CantOpenError):
         return InputError(str(error), where=str(path))
-    if code is not None and code != _SHORT_READ and code & 0xFF in _ENVIRONMENT:
+    # The file ends where a page should go on.
+    is_short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
+    if isinstance(error, _ENVIRONMENT) and not is_short:
         return BursarError(f"{path}: {error}")
-    if isinstance(error, sqlite3.ProgrammingError):  # a closed database, not a damaged one
-        return BursarError(f"{path}: {error}")
+    return _damage(error, path, what)
+
+
+def _damage(error: Exception, path: Path, what: str) -> InputError:
     return InputError(f"is damaged or no {what}: {error}; restore it from a copy", where=str(path))

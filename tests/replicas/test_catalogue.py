@@ -15,6 +15,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.replica import Replica
 from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.content import LogicalFileContent
+from bursar.sqlite_file import connect
 
 SUM = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -201,9 +202,9 @@ def test_a_newer_or_foreign_file_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_catalogue_that_cannot_be_written_says_so(catalogue: Catalogue, tmp_path: Path) -> None:
-    """While another process holds it for too long."""
+    """While another connection holds it for too long."""
     catalogue._db._db.patience = 0.05
-    with closing(sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)) as db:
+    with closing(connect(tmp_path / "c.sqlite", synchronous="OFF")) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(BursarError, match="another process has locked it for too long"):
             catalogue.register(replica())

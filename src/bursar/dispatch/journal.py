@@ -14,7 +14,6 @@ how far it went (``journal_head``). A complete read checks all of these.
 import contextlib
 import os
 import secrets
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain
@@ -22,6 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from bursar.dispatch.journal_chain import (
@@ -58,6 +58,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome
 from bursar.sqlite_file import (
+    LockWaitingConnection,
     LockWaitNotice,
     SqliteSchema,
     connect,
@@ -263,11 +264,11 @@ class RunJournal:
                 insert_commit(db, commit)
             db.execute("COMMIT")
         except BaseException as error:
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(apsw.Error):
                 db.execute("ROLLBACK")
             # A number or attempt that is taken: nobody else may write, as this process holds the
             # lock.
-            if isinstance(error, sqlite3.IntegrityError):
+            if isinstance(error, apsw.ConstraintError):
                 raise damage_error(
                     self._path, f"another program wrote into it ({error})"
                 ) from error
@@ -383,7 +384,7 @@ def writer_of(path: Path) -> LockHolder | None:
 
 
 def _load(
-    db: sqlite3.Connection,
+    db: LockWaitingConnection,
     path: Path,
     head: JournalHead | None,
     key: SealingKey | None,
@@ -419,7 +420,7 @@ def _load(
     )
 
 
-def _load_unchained(db: sqlite3.Connection) -> JournalState:
+def _load_unchained(db: LockWaitingConnection) -> JournalState:
     """
     Read a journal of the format without the chain of digests.
 
@@ -443,10 +444,10 @@ def _load_unchained(db: sqlite3.Connection) -> JournalState:
     )
 
 
-def _unchained_starts(db: sqlite3.Connection) -> list[AttemptStart]:
+def _unchained_starts(db: LockWaitingConnection) -> list[AttemptStart]:
     try:
         return [AttemptStart(*row) for row in db.execute("SELECT * FROM starts")]
-    except sqlite3.OperationalError:  # of a run that was made before starts were kept
+    except apsw.SQLError:  # of a run that was made before starts were kept
         return []
 
 
@@ -480,7 +481,7 @@ def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[AttemptRec
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, JournalHead | None]]:
+def _reading(path: Path) -> Iterator[tuple[LockWaitingConnection | None, JournalHead | None]]:
     """Open one unchanging view of a journal and read the head; None where nothing was written."""
     head = read_head(path)  # first: the view is then no older than it
     if not path.exists():
@@ -522,7 +523,7 @@ def _check_was_empty(path: Path, head: JournalHead | None) -> None:
         raise damage_error(path, f"all its {head.number} transactions are missing")
 
 
-def _identity(db: sqlite3.Connection, path: Path) -> str:
+def _identity(db: LockWaitingConnection, path: Path) -> str:
     row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
     if row is None:
         raise damage_error(path, "row identity of table meta is missing")
@@ -535,7 +536,7 @@ def _sign_of_life(identity: str, time: float, key: SealingKey | None) -> str:
     return f"{time!r} {digest.hex()} {key.seal(digest).hex() if key else ''}"
 
 
-def _alive(db: sqlite3.Connection, path: Path, identity: str, key: SealingKey | None) -> float:
+def _alive(db: LockWaitingConnection, path: Path, identity: str, key: SealingKey | None) -> float:
     row = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
     if row is None:
         return 0.0

@@ -24,7 +24,6 @@ lost in a power cut, which does no harm. Until then a digest of their own covers
 import contextlib
 import os
 import secrets
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,10 +33,12 @@ from operator import eq, itemgetter, lt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import msgspec
 
 from bursar.dispatch.user_state import state_folder
 from bursar.model.errors import InputError
+from bursar.sqlite_file import LockWaitingConnection
 
 # The head of a journal: a small file beside it that says how far it went.
 
@@ -315,10 +316,10 @@ def checked(number: int, batch: bytes, path: Path) -> bytes:
     return batch[_CHECK:]
 
 
-def uncommitted_starts(db: sqlite3.Connection, last: JournalCommit) -> list[_Row]:
+def uncommitted_starts(db: LockWaitingConnection, last: JournalCommit) -> list[_Row]:
     """Return the batches of starts that no transaction has taken in."""
     query = f"SELECT {TABLES['starts']} FROM starts WHERE number > ? ORDER BY number"
-    return db.execute(query, (last.starts,)).fetchall()
+    return list(db.execute(query, (last.starts,)))
 
 
 def genesis_commit(identity: str) -> JournalCommit:
@@ -351,13 +352,13 @@ def next_commit(
     return JournalCommit(last.number + 1, attempts, transfers, events, starts, parts, digest, seal)
 
 
-def last_commit(db: sqlite3.Connection, identity: str) -> JournalCommit:
+def last_commit(db: LockWaitingConnection, identity: str) -> JournalCommit:
     """Return the last transaction of a journal, unverified."""
     row = db.execute(f"SELECT {_COMMITS} FROM commits ORDER BY number DESC LIMIT 1").fetchone()
     return genesis_commit(identity) if row is None else JournalCommit(*row)
 
 
-def insert_commit(db: sqlite3.Connection, commit: JournalCommit) -> None:
+def insert_commit(db: LockWaitingConnection, commit: JournalCommit) -> None:
     """Write a transaction's row."""
     db.execute(_INSERT_COMMIT, commit)
 
@@ -383,7 +384,7 @@ class VerifiedJournal:
 
 
 def verify(
-    db: sqlite3.Connection,
+    db: LockWaitingConnection,
     path: Path,
     identity: str,
     head: JournalHead | None,
@@ -477,24 +478,17 @@ def _link(before: bytes, number: int, rows: Sequence[int], parts: bytes) -> byte
     return blake2b(_encode((before, number, rows, parts)), digest_size=32).digest()
 
 
-def _fetch(db: sqlite3.Connection, path: Path, table: str, columns: str) -> list[_Row]:
+def _fetch(db: LockWaitingConnection, path: Path, table: str, columns: str) -> list[_Row]:
     # In the order of the primary key, which SQLite reads without sorting.
     order = "task, attempt" if table == "attempts" else "number"
     try:
-        return db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
-    except sqlite3.DatabaseError as error:
-        # The lower byte is the primary code: extended ones say more of the same. SQLITE_ERROR: the
-        # table or a column is missing.
-        if (getattr(error, "sqlite_errorcode", None) or 1) & 0xFF in (
-            sqlite3.SQLITE_ERROR,
-            sqlite3.SQLITE_CORRUPT,
-            sqlite3.SQLITE_NOTADB,
-        ):
-            raise damage_error(path, f"table {table} cannot be read ({error})") from error
-        raise
+        return list(db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}"))
+    # SQLError: the table or a column is missing.
+    except (apsw.SQLError, apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
+        raise damage_error(path, f"table {table} cannot be read ({error})") from error
 
 
-def _rows(db: sqlite3.Connection, path: Path, table: str) -> list[_Row]:
+def _rows(db: LockWaitingConnection, path: Path, table: str) -> list[_Row]:
     """Return the rows of a table by number, and check that the key's order is kept on disk."""
     rows = _fetch(db, path, table, TABLES[table])
     try:

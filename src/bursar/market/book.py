@@ -12,7 +12,6 @@ as it is told to, and is then refused. Any number may read meanwhile.
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from bursar.market.usage import UsageRecord
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal, Transfer, check_currency
 from bursar.sqlite_file import (
+    LockWaitingConnection,
     SqliteSchema,
     connect,
     is_empty,
@@ -317,7 +317,7 @@ def read_book(path: Path) -> BookState:
 _Loaded = tuple[str, list[LedgerAccount], list[Transfer], list[UsageRecord], bytes]
 
 
-def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
+def _load(db: LockWaitingConnection, path: Path) -> _Loaded:
     """Read the whole book and verify each row against the chain of hashes."""
     found = db.execute("SELECT value FROM meta WHERE key = 'currency'").fetchone()
     if found is None:

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Connection
 
 from bursar.model.errors import InputError
 from bursar.model.replica import Replica
 from bursar.replicas.content import LogicalFileContent, content_of, logical, normalise_url
 from bursar.replicas.database import SharedDatabase
+from bursar.sqlite_file import LockWaitingConnection
 
 FORMAT = "1"
 
@@ -136,7 +136,8 @@ class Catalogue:
             values.append(site)
         with self._db.writing() as db:
             query = f"DELETE FROM copies WHERE {' AND '.join(clauses)}"
-            count = db.execute(query, values).rowcount
+            db.execute(query, values)
+            count = db.changes()
             _forget_unheld(db, values[0])
         return count
 
@@ -242,7 +243,7 @@ def _replica(name: str, site: str, url: str, size: int | None, checksum: str | N
     return Replica(name=name, site=site, url=url, size=size, checksum=checksum)
 
 
-def _forget_unheld(db: Connection, name: str) -> None:
+def _forget_unheld(db: LockWaitingConnection, name: str) -> None:
     """Delete a file's entry, size and checksum included, when it has no copy left."""
     db.execute(
         "DELETE FROM files WHERE name = ? AND NOT EXISTS "
@@ -251,7 +252,7 @@ def _forget_unheld(db: Connection, name: str) -> None:
     )
 
 
-def _other_content(db: Connection, name: str, content: LogicalFileContent) -> InputError:
+def _other_content(db: LockWaitingConnection, name: str, content: LogicalFileContent) -> InputError:
     """Return the error for a file that is registered with another size or checksum."""
     row = db.execute("SELECT size, checksum FROM files WHERE name = ?", (name,)).fetchone()
     return InputError(

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from bursar.model.errors import InputError
 from bursar.sqlite_file import (
+    LockWaitingConnection,
     SqliteSchema,
     connect,
     is_empty,
@@ -68,10 +68,10 @@ class SharedDatabase:
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a query."""
         with self._lock, translate_sqlite_errors(self._path, self._what):
-            return self._db.execute(query, values).fetchall()
+            return list(self._db.execute(query, values))
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[LockWaitingConnection]:
         """
         Run a transaction, committed durably on exit and rolled back on an exception.
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Connection
 
 from bursar.model.errors import BursarError, InputError
 from bursar.model.replica import Replica
@@ -31,6 +30,7 @@ from bursar.replicas.parts import (
     remove_stale_parts,
 )
 from bursar.replicas.site_storage import MayGo
+from bursar.sqlite_file import LockWaitingConnection
 
 FORMAT = "1"
 
@@ -306,7 +306,7 @@ class FolderStorage:
             raise self._full(name, size)
         return True
 
-    def _make_room(self, db: Connection, name: str, size: int, may_go: MayGo) -> bool:
+    def _make_room(self, db: LockWaitingConnection, name: str, size: int, may_go: MayGo) -> bool:
         """Evict cached files until another fits; evict none when all would not be enough."""
         if self.limit is None or self._taken(name) + size <= self.limit:
             return True
@@ -337,7 +337,7 @@ class FolderStorage:
         query = "SELECT coalesce(sum(size), 0) FROM files WHERE cached AND name != ?"
         return int(self._db.rows(query, (name,))[0][0])
 
-    def _bury(self, db: Connection, name: str, may_go: MayGo) -> None:
+    def _bury(self, db: LockWaitingConnection, name: str, may_go: MayGo) -> None:
         """Remove the pins and unfinished files of processes that have died."""
         for (owner,) in db.execute("SELECT DISTINCT owner FROM pins").fetchall():
             if not is_owner_alive(self._owners, owner):

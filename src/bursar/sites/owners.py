@@ -17,11 +17,12 @@ import os
 import pwd
 import secrets
 import socket
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import apsw
 
 from bursar.dispatch.orphans import traces_of
 from bursar.dispatch.user_state import state_folder
@@ -31,6 +32,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
 from bursar.sqlite_file import (
+    LockWaitingConnection,
     SqliteSchema,
     connect,
     is_empty,
@@ -167,7 +169,7 @@ class OwnersBook:
         self._insist = insist
         self._id = secrets.token_hex(8)
         self._mark = ""
-        self._db: sqlite3.Connection | None = None
+        self._db: LockWaitingConnection | None = None
         self._is_registered = False
 
     @property
@@ -176,7 +178,7 @@ class OwnersBook:
         try:
             if self._db is None:
                 self._db = _open(self._path)
-        except (BursarError, sqlite3.Error):
+        except (BursarError, apsw.Error):
             return False
         return True
 
@@ -309,12 +311,12 @@ class OwnersBook:
             )
             return False
 
-    def _used(self, db: sqlite3.Connection, key: str) -> int:
+    def _used(self, db: LockWaitingConnection, key: str) -> int:
         """Count processors in use, ours included, after dead holders have been dropped."""
         query = "SELECT coalesce(sum(processors), 0) FROM held WHERE site = ?"
         return int(db.execute(query, (key,)).fetchone()[0])
 
-    def _is_behind(self, db: sqlite3.Connection, key: str, name: str) -> bool:
+    def _is_behind(self, db: LockWaitingConnection, key: str, name: str) -> bool:
         """Whether a run that has waited long comes first, unless this one holds some there."""
         # A run at work there may have to finish with more processors before it gives any back: to
         # queue it behind those that wait for it could block both.
@@ -337,7 +339,7 @@ class OwnersBook:
         )
 
     def _held_by_others(
-        self, db: sqlite3.Connection, site: SiteFacts
+        self, db: LockWaitingConnection, site: SiteFacts
     ) -> list[tuple[_HolderProcess, int, float]]:
         """List other living processes, each with the processors held and the time held since."""
         query = """SELECT holders.*, sum(processors), min(since) FROM held
@@ -347,7 +349,7 @@ class OwnersBook:
         # Readers write nothing, so dead holders are only filtered here; the next writer drops them.
         return [entry for entry in found if entry[0].is_there()]
 
-    def _state(self, db: sqlite3.Connection, site: SiteFacts) -> OwnerState:
+    def _state(self, db: LockWaitingConnection, site: SiteFacts) -> OwnerState:
         key, now = _key(site), time.time()
         row = db.execute("SELECT factor, period FROM owners WHERE site = ?", (key,)).fetchone()
         factor, period = row or (1.0, None)
@@ -379,7 +381,7 @@ class OwnersBook:
         return OwnerState(factor=factor, period=period, paid=paid, ours=ours, others=tuple(others))
 
     def _keep(
-        self, db: sqlite3.Connection, site: SiteFacts, before: OwnerState, after: OwnerState
+        self, db: LockWaitingConnection, site: SiteFacts, before: OwnerState, after: OwnerState
     ) -> None:
         key = _key(site)
         if (after.factor, after.period) != (before.factor, before.period):
@@ -405,21 +407,21 @@ class OwnersBook:
                 ],
             )
 
-    def _register(self, db: sqlite3.Connection) -> None:
+    def _register(self, db: LockWaitingConnection) -> None:
         pid = os.getpid()
         db.execute(
             "INSERT OR REPLACE INTO holders VALUES (?,?,?,?,?,?,?)",
             (self._id, socket.gethostname(), _boot(), pid, _started(pid), self._run, self._mark),
         )
 
-    def _drop_dead(self, db: sqlite3.Connection) -> None:
+    def _drop_dead(self, db: LockWaitingConnection) -> None:
         for row in db.execute("SELECT * FROM holders WHERE id != ?", (self._id,)).fetchall():
             process = _HolderProcess(*row)
             if not process.is_there():
                 _forget(db, process.id)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self) -> Iterator[LockWaitingConnection]:
         """Open a transaction that excludes other writers."""
         with _speaking_of(self._path):
             if self._db is None:
@@ -434,7 +436,7 @@ class OwnersBook:
             self._is_registered = True
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+    def _reading(self) -> Iterator[LockWaitingConnection | None]:
         """Open a consistent read of the file; None when there is no file."""
         if self._db is None and not _is_there(self._path):
             yield None
@@ -463,7 +465,7 @@ def _key(site: SiteFacts) -> str:
     return f"{site.source}#{site.name}{where}"
 
 
-def _forget(db: sqlite3.Connection, holder: str) -> None:
+def _forget(db: LockWaitingConnection, holder: str) -> None:
     for table in _TABLES:
         db.execute(f"DELETE FROM {table} WHERE holder = ?", (holder,))
     db.execute("DELETE FROM holders WHERE id = ?", (holder,))
@@ -474,7 +476,7 @@ def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # where Path.exists raises PermissionError
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path) -> LockWaitingConnection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

@@ -27,6 +27,7 @@ from zlib import crc32
 import apsw
 
 from bursar.model.errors import BursarError, InputError
+from bursar.sqlite_file import connect
 from bursar.store.disk import DATABASE, FULL_ERRNOS, Disk, DiskBroken, DiskFull, log
 
 FORMAT = 1
@@ -91,7 +92,7 @@ class RecordTable:
         self._log_size = log_size
         self._logged = 0  # bytes in the write-ahead log since it was merged, about
         self._is_sparse = False  # whether most pages of the database were free when last asked
-        self._db = apsw.Connection(":memory:")  # until open() connects to the disk
+        self._db = connect(":memory:", synchronous="OFF")  # until open() connects to the disk
         self._rows: Iterator[tuple[int, int, int, bytes]] = iter(())
         # Of the last transaction: its number, and the sum of the checksums of living records.
         self._number = self._total = 0
@@ -119,7 +120,11 @@ class RecordTable:
                 )
         self._disk.prepare()
         with self._translated():
-            self._connect()
+            # No other process reads the database, so that the index of the log can be kept in
+            # memory. The log is merged by us, since SQLite would not tell of errors.
+            path, vfs = self._disk.database, self._disk.vfs
+            self._db = connect(path, synchronous="FULL", vfs=vfs, exclusive=True, merges=False)
+            self._pragma("temp_store=MEMORY")
             # A process that was killed while it made the database has left one page at the most.
             tables = self._value("SELECT count(*) FROM sqlite_master")
             if not tables and self._pragma("page_count") <= 1 and not self._disk.noted():
@@ -253,22 +258,6 @@ class RecordTable:
             self._db.close(True)
         except apsw.Error as error:  # the log stays: what is in there was synced before
             log.error("%s: %s", self._disk.database, error)
-
-    def _connect(self) -> None:
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        vfs = self._disk.vfs or None
-        db = self._db = apsw.Connection(self._disk.database, flags=flags, vfs=vfs)
-        # Until all is verified: a damaged database is left as it was found.
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        # No other process reads the database, so that the index of the log can be kept in memory;
-        # the simulated disk shares no memory either.
-        self._pragma("locking_mode=EXCLUSIVE")
-        # What a damaged file holds is looked at before it is believed.
-        for pragma in ("cell_size_check=1", "trusted_schema=0", "temp_store=MEMORY"):
-            self._pragma(pragma)
-        self._pragma("synchronous=FULL")
-        # The log is merged by us, since SQLite would not tell of errors.
-        db.wal_autocheckpoint(0)
 
     def _make(self) -> None:
         for pragma in (f"page_size={_PAGE}", "auto_vacuum=INCREMENTAL", "journal_mode=WAL"):
