@@ -637,7 +637,7 @@ def test_who_must_go_gets_nothing_more(room: Any) -> None:
                     await asyncio.sleep(0.005)
             dispatcher.submit(Task(id="b"))
             (worker,) = dispatcher._core.workers.values()
-            (task,) = worker.slot.claims
+            (task,) = worker.claims
             client.say(OutcomeReport([Outcome(task=task, attempt=1, status=Status.CANCELLED)]))
             assert await client.hear() == LeaveOrder()
             assert dispatcher.figures.demand().tasks == 2

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello, Welcome, WireJob
 from bursar.engine import reactor
-from bursar.engine.core import ConnectedWorker, EngineCore, EngineSettings, RunPaths
+from bursar.engine.core import EngineCore, EngineSettings, RestoredAttempts, RunPaths
 from bursar.engine.figures import EngineFigures
 from bursar.engine.in_process import InProcessEngineLink
-from bursar.engine.task_queue import TaskQueue
+from bursar.engine.task_queue import RunTasks, TaskQueue
 from bursar.engine.transactions import EngineTransaction
+from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.errors import BursarError
 from bursar.model.money import Refusal, Transfer
@@ -38,6 +40,9 @@ class RecordedLink:
 
     def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
         self.orders.append(("cancel", list(tasks), grace, reason))
+
+    def acknowledge(self, count: int) -> None:
+        self.orders.append(("acknowledge", count))
 
     def leave(self) -> None:
         self.orders.append(("leave",))
@@ -70,8 +75,9 @@ class HandStore:
 
 
 class HandTimer:
-    def __init__(self, moment: float) -> None:
+    def __init__(self, moment: float, callback: Callable[[], None]) -> None:
         self.moment = moment
+        self.callback = callback
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -93,7 +99,7 @@ class HandClock:
         self.callbacks.append(callback)
 
     def at(self, moment: float, callback: Callable[[], None]) -> HandTimer:
-        self.timers.append(HandTimer(moment))
+        self.timers.append(HandTimer(moment, callback))
         return self.timers[-1]
 
 
@@ -107,10 +113,13 @@ class Bench:
         *,
         guard: SpendingGuard | None = None,
         attempts: int = 3,
+        restored: RestoredAttempts | None = None,
         **settings: Any,
     ) -> None:
         queue = TaskQueue(Retry(attempts=attempts, backoff=0.0))
         queue.extend(tasks, parents)
+        restored = restored or RestoredAttempts()
+        queue.restore([], held=restored.starts)
         self.store, self.clock = HandStore(), HandClock()
         self.durable: list[tuple[int, Status]] = []
         nowhere = Path("/nowhere")
@@ -120,6 +129,7 @@ class Bench:
             guard=guard or UnlimitedSpending(),
             store=self.store,
             clock=self.clock,
+            restored=restored,
             settings=EngineSettings(
                 run="run",
                 folders=RunPaths(root=nowhere, files=nowhere, work=nowhere, logs=nowhere),
@@ -130,10 +140,16 @@ class Bench:
         self.figures = EngineFigures(self.core)
 
     def join(
-        self, name: str, processors: int = 1, lease: str = "lease-1", *, is_pilot: bool = False
-    ) -> tuple[ConnectedWorker, RecordedLink]:
+        self,
+        name: str,
+        processors: int = 1,
+        lease: str = "lease-1",
+        *,
+        is_pilot: bool = False,
+        holds: Sequence[tuple[int, int]] = (),
+    ) -> tuple[WorkerSlot[RunTasks], RecordedLink]:
         link = RecordedLink()
-        hello = Hello("secret", name, "here", processors, lease)
+        hello = Hello("secret", name, "here", processors, lease, holds=tuple(holds))
         return reactor.worker_joined(self.core, hello, link, is_pilot=is_pilot), link
 
     def settle(self) -> None:
@@ -141,6 +157,15 @@ class Bench:
         while self.clock.callbacks:
             self.clock.callbacks.pop(0)()
         assert self.store.fault is None
+
+    def pass_time(self, seconds: float) -> None:
+        """Call back what was to be called within some seconds."""
+        self.clock.time += seconds
+        for timer in [t for t in self.clock.timers if t.moment <= self.clock.time]:
+            self.clock.timers.remove(timer)
+            if not timer.cancelled:
+                timer.callback()
+        self.settle()
 
     def commit(self) -> None:
         """Make the pending transaction durable."""
@@ -150,7 +175,7 @@ class Bench:
 
     def ended(
         self,
-        worker: ConnectedWorker,
+        worker: WorkerSlot[RunTasks],
         task: int,
         status: Status = Status.SUCCEEDED,
         attempt: int = 1,
@@ -205,12 +230,12 @@ def test_the_tasks_of_a_worker_that_left_run_elsewhere() -> None:
     bench.settle()
     link.told()
 
-    reactor.worker_left(bench.core, lost)
+    reactor.worker_disconnected(bench.core, lost)
     bench.settle()
 
     assert link.told() == [("give", [(0, 2)])]
     assert [r.outcome.status for r in bench.store.pending.records] == [Status.LOST]
-    reactor.worker_left(bench.core, lost)  # a second time it changes nothing
+    reactor.worker_disconnected(bench.core, lost)  # a second time it changes nothing
     assert len(bench.store.pending.records) == 1
 
 
@@ -354,12 +379,12 @@ def test_idle_workers_get_what_waits_at_others() -> None:
     busy, link = bench.join("busy")
     bench.settle()
     for task in range(8):  # short ones, so that others are given ahead of time
-        if task in busy.slot.claims:
+        if task in busy.claims:
             bench.ended(busy, task)
             bench.commit()
-    assert len(busy.slot.claims) > 2
+    assert len(busy.claims) > 2
     link.told()
-    for number in set(range(40)) - set(busy.slot.claims):
+    for number in set(range(40)) - set(busy.claims):
         reactor.cancel(bench.core, number)
     bench.join("idle")
     bench.settle()
@@ -403,7 +428,7 @@ def test_loads_of_leases_count_who_is_there_and_who_was() -> None:
     load = bench.figures.leases()["lease-1"]
     assert (load.ready, load.busy, load.idle_since, load.joined) == (5, 1, None, 5)
     bench.clock.time = 107.0
-    reactor.worker_left(bench.core, one)
+    reactor.worker_disconnected(bench.core, one)
     load = bench.figures.leases()["lease-1"]
     assert (load.ready, load.joined, load.silent_since) == (3, 5, 107.0)
 
@@ -440,3 +465,181 @@ def test_a_fault_of_ours_stops_the_engine_and_is_kept() -> None:
     bench.join("two")
     bench.clock.callbacks.pop(0)()  # it gives nothing out any more
     assert bench.figures.counts.waiting == 1
+
+
+# Workers that outlive their connection, and the engine.
+
+
+def outliving(count: int, **more: Any) -> Bench:
+    return Bench(tasks(count), outlives=600.0, absence=30.0, **more)
+
+
+def test_a_worker_that_comes_back_goes_on_with_what_it_has() -> None:
+    bench = outliving(2)
+    worker, _ = bench.join("one", 2)
+    bench.settle()
+
+    reactor.worker_disconnected(bench.core, worker)
+    _, other = bench.join("other", 2)
+    bench.settle()
+    assert other.told() == [("welcome",)]
+    assert bench.figures.leases()["lease-1"].ready == 2
+    again, link = bench.join("one", 2, holds=[(0, 1), (1, 1)])
+    bench.settle()
+
+    assert again is worker
+    assert link.told() == [("welcome",)]
+    bench.ended(worker, 0)
+    bench.pass_time(100.0)  # nothing is given up any more
+    assert bench.figures.counts.running == 1
+    assert [r.outcome.status for r in bench.store.pending.records] == [Status.SUCCEEDED]
+
+
+def test_what_was_lost_on_the_way_to_a_worker_runs_again_without_using_up_a_try() -> None:
+    bench = outliving(2, attempts=1)
+    worker, _ = bench.join("one", 2)
+    bench.settle()
+
+    reactor.worker_disconnected(bench.core, worker)
+    _, link = bench.join("one", 2, holds=[(0, 1)])
+    bench.settle()
+
+    assert link.told() == [("welcome",), ("give", [(1, 1)])]
+    assert not bench.store.pending.records
+
+
+def test_a_worker_that_comes_back_with_nothing_has_lost_all() -> None:
+    bench = outliving(1)
+    worker, _ = bench.join("one")
+    bench.settle()
+    _, link = bench.join("one")  # the end of the former connection was not noticed
+    bench.settle()
+    assert worker.connected
+    assert link.told() == [("welcome",), ("give", [(0, 2)])]
+    assert [r.outcome.status for r in bench.store.pending.records] == [Status.LOST]
+
+
+def test_a_worker_that_stays_away_too_long_is_lost_and_ends_its_tasks_if_it_returns() -> None:
+    bench = outliving(1)
+    worker, _ = bench.join("one")
+    bench.settle()
+    reactor.worker_disconnected(bench.core, worker)
+    _, other = bench.join("other")
+    bench.settle()
+    other.told()
+
+    bench.pass_time(29.0)
+    assert other.told() == []
+    bench.pass_time(1.0)
+
+    assert other.told() == [("give", [(0, 2)])]
+    assert list(bench.core.workers) == ["other"]
+    _, link = bench.join("one", holds=[(0, 1)])
+    assert link.told()[1:] == [("cancel", [0], 0.0, "it is not wanted any more")]
+
+
+def test_a_worker_without_tasks_is_not_waited_for() -> None:
+    bench = outliving(0)
+    worker, _ = bench.join("one")
+    reactor.worker_disconnected(bench.core, worker)
+    assert bench.core.workers == {}
+
+
+def test_an_outcome_is_acknowledged_when_it_is_durable_and_every_time_it_is_repeated() -> None:
+    bench = outliving(2)
+    worker, link = bench.join("one")
+    bench.settle()
+    link.told()
+
+    bench.ended(worker, 0)
+    bench.ended(worker, 0)
+    assert link.told() == []
+    bench.commit()
+
+    assert link.told() == [("acknowledge", 1), ("acknowledge", 1), ("give", [(1, 1)])]
+    assert (worker.unrecorded, len(bench.durable)) == (0, 1)
+
+
+def test_a_worker_leaves_after_its_last_outcome_was_acknowledged() -> None:
+    bench = outliving(1)
+    worker, link = bench.join("one")
+    bench.settle()
+    reactor.leave_requested(bench.core, worker, must=True)
+    link.told()
+    bench.ended(worker, 0)
+    assert link.told() == []
+    bench.commit()
+    assert link.told() == [("acknowledge", 1), ("leave",)]
+
+
+def test_a_cancelled_task_is_ended_when_its_worker_comes_back() -> None:
+    """The order may have been lost with the connection, or there was none."""
+    bench = outliving(1)
+    worker, _ = bench.join("one")
+    bench.settle()
+    reactor.worker_disconnected(bench.core, worker)
+    assert not reactor.cancel(bench.core, 0)
+    _, link = bench.join("one", holds=[(0, 1)])
+    assert link.told() == [("welcome",), ("cancel", [0], 0.0, "it is not wanted any more")]
+    bench.ended(worker, 0, Status.CANCELLED)
+    assert bench.figures.counts.cancelled == 1
+
+
+def start_of(task: int, worker: str = "old", attempt: int = 1) -> AttemptStart:
+    return AttemptStart(task, attempt, "here", "lease-1", worker, 1, 1, 50.0)
+
+
+def cut(task: int) -> AttemptRecord:
+    outcome = Outcome(
+        task=task, attempt=1, status=Status.CANCELLED, start=50.0, end=60.0, reason="killed"
+    )
+    return AttemptRecord(outcome, False, "here", "lease-1")
+
+
+def test_a_worker_of_an_earlier_life_goes_on_and_the_rest_starts_when_all_are_back() -> None:
+    """Task 1 has ended meanwhile, and task 2 never reached the worker."""
+    starts = [start_of(task) for task in range(3)]
+    bench = outliving(4, restored=RestoredAttempts.of(starts, [cut(0)]))
+    _, fresh = bench.join("fresh")
+    bench.settle()
+    assert fresh.told() == [("welcome",), ("give", [(3, 1)])]  # the only one that nobody can have
+
+    worker, link = bench.join("old", holds=[(0, 1), (1, 1)])
+    bench.ended(worker, 1)
+    bench.settle()
+
+    assert link.told() == [("welcome",)]
+    assert bench.figures.counts.running == 2
+    assert bench.figures.counts.waiting == 1  # may start now
+    assert [r.outcome.task for r in bench.store.pending.records] == [1]
+    # An attempt that was adopted is noted anew, for the life after this one.
+    assert [(s.task, s.time) for s in bench.store.pending.starts] == [(0, 100.0), (1, 100.0)]
+    assert worker.joined_at == 50.0  # so that times before this life are believed
+
+
+def test_restored_tasks_start_elsewhere_when_no_worker_brings_them_back() -> None:
+    starts = [start_of(0), start_of(1, attempt=2)]
+    bench = outliving(2, restored=RestoredAttempts.of(starts, [cut(0)]))
+    assert not bench.figures.is_done
+    assert not reactor.cancel(bench.core, 1)
+    _, link = bench.join("new")
+    bench.settle()
+    assert link.told() == [("welcome",)]
+
+    reactor.settle(bench.core)
+    bench.settle()
+
+    assert link.told() == [("give", [(0, 2)])]
+    assert bench.figures.counts.cancelled == 1
+    bench.commit()
+    assert bench.durable == [(0, Status.CANCELLED)]
+    _, late = bench.join("old", holds=[(0, 1), (1, 2)])
+    assert late.told()[1:] == [("cancel", [0, 1], 0.0, "it is not wanted any more")]
+
+
+def test_a_restored_attempt_without_money_is_ended() -> None:
+    guard = Stingy()
+    guard.has_money = False
+    bench = outliving(1, restored=RestoredAttempts.of([start_of(0)]), guard=guard)
+    _, link = bench.join("old", holds=[(0, 1)])
+    assert link.told() == [("welcome",), ("cancel", [0], 0.0, "it is not wanted any more")]

@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bursar.dispatch.journal_records import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.loop_clock import EngineClock, EngineTimer
 from bursar.engine.task_queue import RunTasks, TaskQueue
 from bursar.engine.transactions import EngineStore
-from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.task import Task
 
@@ -41,47 +40,6 @@ class RunPaths:
     logs: Path
 
 
-@dataclass(slots=True, eq=False)
-class ConnectedWorker:
-    """
-    A worker that has joined the engine.
-
-    Parameters
-    ----------
-    name
-        Unique in the engine.
-    site, lease, processors
-        See :class:`bursar.dispatch.wire.Hello`.
-    link
-        Delivers orders to the worker.
-    slot
-        Processors and claims of the worker; the queue's own record.
-    joined_at, idle_since
-        When the worker joined, and since when it has had no task, seconds since the epoch.
-    is_pilot
-        Whether the worker runs on another machine, by the credential of a pilot.
-    leaving
-        Whether the worker gets no more tasks, and leaves when it has none.
-    took_leave
-        Whether the worker said that it leaves of its own accord.
-    withheld
-        Number of orders that wait for a transaction.
-    """
-
-    name: str
-    site: str
-    lease: str
-    processors: int
-    link: WorkerLink
-    slot: WorkerSlot[RunTasks]
-    joined_at: float
-    idle_since: float
-    is_pilot: bool = False
-    leaving: bool = False
-    took_leave: bool = False
-    withheld: int = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """
@@ -104,6 +62,12 @@ class EngineSettings:
         let one start before another that comes first.
     keeps_starts
         Whether what is handed out is journalled, so that a kill does not make it forgotten.
+    outlives
+        Seconds for which workers go on without the engine, and look for it; they keep each outcome
+        until it is acknowledged. 0: a worker that loses its connection ends.
+    absence
+        Seconds without a connection after which the tasks of a worker that outlives the engine run
+        elsewhere; 0: at once.
     on_outcome
         Called with the record of each outcome once it is durable.
     on_start
@@ -116,8 +80,44 @@ class EngineSettings:
     data: DataAt | None = None
     prefetch: bool = True
     keeps_starts: bool = False
+    outlives: float = 0.0
+    absence: float = 0.0
     on_outcome: Callable[[AttemptRecord], None] = lambda record: None
     on_start: Callable[[Sequence[int]], None] = lambda tasks: None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RestoredAttempts:
+    """
+    Attempts of an earlier life of the engine that workers may still have.
+
+    Parameters
+    ----------
+    starts
+        The attempts, by task. Their tasks are not given out before a worker has come back with
+        them, or :func:`bursar.engine.reactor.settle` was called.
+    cut
+        Records of those that had begun, as :func:`bursar.dispatch.journal_records
+        .interrupted_attempts` returns them; journalled for those that no worker brings back.
+    missing
+        Names of the workers that have not come back.
+    """
+
+    starts: dict[int, AttemptStart] = field(default_factory=dict)
+    cut: Sequence[AttemptRecord] = ()
+    missing: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, starts: Sequence[AttemptStart], cut: Sequence[AttemptRecord] = ()
+    ) -> "RestoredAttempts":
+        """Return the attempts of a journal's open starts that were not given back."""
+        given = [start for start in starts if start.room]
+        return cls(
+            starts={start.task: start for start in given},
+            cut=cut,
+            missing={start.worker for start in given},
+        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -131,8 +131,8 @@ class EngineCore:
     ----------
     tasks
         Tasks by number; None for those at their end.
-    workers
-        Connected workers by name.
+    restored
+        Attempts of an earlier life that workers may still have.
     vacated
         Leases that get no more tasks.
     attendance
@@ -157,7 +157,7 @@ class EngineCore:
     store: EngineStore
     clock: EngineClock
     settings: EngineSettings
-    workers: dict[str, ConnectedWorker] = field(default_factory=dict)
+    restored: RestoredAttempts = field(default_factory=RestoredAttempts)
     vacated: set[str] = field(default_factory=set)
     attendance: dict[str, LeaseAttendance] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -173,10 +173,15 @@ class EngineCore:
         assert task is not None
         return task
 
-    def is_open(self, worker: ConnectedWorker) -> bool:
-        """Whether a worker takes tasks."""
-        return not worker.leaving and worker.lease not in self.vacated
+    @property
+    def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
+        """Workers by name, connected or expected back."""
+        return self.queue.workers
 
-    def workers_of(self, lease: str) -> list[ConnectedWorker]:
-        """Return the connected workers of a lease."""
+    def is_open(self, worker: WorkerSlot[RunTasks]) -> bool:
+        """Whether a worker takes tasks."""
+        return worker.connected and not worker.leaving and worker.lease not in self.vacated
+
+    def workers_of(self, lease: str) -> list[WorkerSlot[RunTasks]]:
+        """Return the workers of a lease."""
         return [worker for worker in self.workers.values() if worker.lease == lease]

@@ -20,7 +20,7 @@ from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello
 from bursar.engine import reactor
-from bursar.engine.core import DataAt, EngineCore, EngineSettings, RunPaths
+from bursar.engine.core import DataAt, EngineCore, EngineSettings, RestoredAttempts, RunPaths
 from bursar.engine.figures import EngineFigures
 from bursar.engine.filling import schedule_fill
 from bursar.engine.in_process import InProcessEngineLink
@@ -58,8 +58,11 @@ class DispatchOptions:
         Lease whose processors run each task; None: any.
     again_at
         Lease, or what stands for one, to which tasks go that will run again; None: they stay.
-    delay, data, prefetch, keeps_starts
+    delay, data, prefetch, keeps_starts, outlives, absence
         See :class:`bursar.engine.core.EngineSettings`.
+    restored
+        Attempts of the run's earlier life that workers may still have, which went on without the
+        run for up to ``outlives`` seconds; they are waited for ``absence`` seconds.
     retry_failed
         Whether tasks that failed for good in an earlier incarnation are tried again.
     silence
@@ -76,6 +79,9 @@ class DispatchOptions:
     data: DataAt | None = None
     prefetch: bool = True
     keeps_starts: bool = False
+    outlives: float = 0.0
+    absence: float = 0.0
+    restored: RestoredAttempts | None = None
     retry_failed: bool = False
     silence: float = SILENCE
     last_seen: float = 0.0
@@ -144,8 +150,9 @@ class Dispatcher:
         self._clock = LoopClock()
         queue = TaskQueue(retry, options.again_at)
         queue.extend(tasks, parents, placed=options.placed)
-        if past:
-            queue.restore(past, retry_failed=options.retry_failed)
+        restored = options.restored or RestoredAttempts()
+        if past or restored.starts:
+            queue.restore(past, retry_failed=options.retry_failed, held=restored.starts)
         self.store = GroupCommit(journal, self._clock)
         self._core = EngineCore(
             queue=queue,
@@ -153,6 +160,7 @@ class Dispatcher:
             guard=guard,
             store=self.store,
             clock=self._clock,
+            restored=restored,
             settings=EngineSettings(
                 run=run,
                 folders=folders,
@@ -160,6 +168,8 @@ class Dispatcher:
                 data=options.data,
                 prefetch=options.prefetch,
                 keeps_starts=options.keeps_starts,
+                outlives=options.outlives,
+                absence=options.absence,
                 on_outcome=on_outcome or (lambda record: None),
                 on_start=on_start or (lambda tasks: None),
             ),
@@ -190,9 +200,14 @@ class Dispatcher:
         """
         self._loop = asyncio.get_running_loop()
         # Before anything is given out: the same task would else run twice at a time and write the
-        # same files.
-        await asyncio.to_thread(kill_leftovers, self._core.settings.run)
+        # same files. What workers have that outlived the run is known.
+        if not self._core.restored.starts:
+            await asyncio.to_thread(kill_leftovers, self._core.settings.run)
         self._clock.start(self._last_seen)
+        if self._core.restored.starts:
+            # Workers that never come back must not hold up their tasks for ever.
+            moment = self._clock.now() + self._core.settings.absence
+            self._clock.at(moment, partial(reactor.settle, self._core))
         # Loopback only: workers of other machines come through the pilot listener, over TLS.
         self._server = await self._loop.create_server(
             self._local_workers.protocol, "127.0.0.1", 0, backlog=128
@@ -358,7 +373,7 @@ class Dispatcher:
 
     def _links(self) -> list[WorkerLink]:
         return [
-            *(worker.link for worker in self._core.workers.values()),
+            *(worker.link for worker in self._core.workers.values() if worker.connected),
             *self._local_workers.unauthenticated,
             *self._pilot_workers.unauthenticated,
         ]

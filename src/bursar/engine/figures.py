@@ -69,10 +69,11 @@ class EngineFigures:
             (
                 worker.lease,
                 worker.processors,
-                worker.slot.used,
-                None if worker.slot.claims else worker.idle_since,
+                worker.used,
+                None if worker.claims else worker.idle_since,
             )
             for worker in core.workers.values()
+            if worker.connected
         )
         for lease, seen in core.attendance.items():
             found[lease] = (
@@ -84,19 +85,19 @@ class EngineFigures:
 
     def busy_leases(self) -> set[str]:
         """Return the leases whose processors have tasks."""
-        return {worker.lease for worker in self._core.workers.values() if worker.slot.claims}
+        return {worker.lease for worker in self._core.workers.values() if worker.claims}
 
     def running(self) -> dict[str, int]:
         """Return the number of tasks running at each site."""
         found: dict[str, int] = {}
         for worker in self._core.workers.values():
-            found[worker.site] = found.get(worker.site, 0) + worker.slot.running
+            found[worker.site] = found.get(worker.site, 0) + worker.running
         return found
 
     def busy(self) -> dict[str, int]:
         """Return the number of busy processors at each site."""
         found: dict[str, int] = {}
         for worker in self._core.workers.values():
-            used = min(worker.slot.used, worker.processors)
+            used = min(worker.used, worker.processors)
             found[worker.site] = found.get(worker.site, 0) + used
         return found

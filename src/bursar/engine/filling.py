@@ -7,16 +7,20 @@ from functools import partial
 from bursar.dispatch.journal_records import AttemptStart
 from bursar.dispatch.wire import WireJob
 from bursar.dispatch.work_directories import folder_name
-from bursar.engine.core import ConnectedWorker, EngineCore
+from bursar.engine.core import EngineCore
 from bursar.engine.task_queue import RunTasks
-from bursar.engine.worker_slots import WorkerClaim
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
 
 
 def send(
-    core: EngineCore, worker: ConnectedWorker, order: Callable[[], None], *, withhold: bool = False
+    core: EngineCore,
+    worker: WorkerSlot[RunTasks],
+    order: Callable[[], None],
+    *,
+    withhold: bool = False,
 ) -> None:
     """Send an order now or after the next transaction, never before an earlier order."""
     # Whatever follows a withheld order waits, too: a cancellation could else overtake the job that
@@ -29,7 +33,7 @@ def send(
         order()
 
 
-def _deliver(worker: ConnectedWorker, order: Callable[[], None]) -> None:
+def _deliver(worker: WorkerSlot[RunTasks], order: Callable[[], None]) -> None:
     worker.withheld -= 1
     order()
 
@@ -76,14 +80,13 @@ def set_waker(core: EngineCore, now: float) -> None:
 
 def _fill_workers(core: EngineCore, now: float) -> None:
     for worker in core.workers.values():
-        worker.slot.open = core.is_open(worker)
+        worker.open = core.is_open(worker)
     given = core.queue.fill(now, partial(_admit, core, now))
     transfers = core.guard.transfers()
     # Money is set aside durably before anything is spent of it.
     core.store.pending.transfers.extend(transfers)
     started: list[int] = []
-    for slot, claims in given:
-        worker = core.workers[slot.name]
+    for worker, claims in given:
         started.extend(claim.task for claim in claims)
         if core.settings.keeps_starts:
             _note_starts(core, worker, claims, now)
@@ -103,7 +106,10 @@ def _admit(core: EngineCore, now: float, task: int, lease: str) -> float | Refus
 
 
 def _note_starts(
-    core: EngineCore, worker: ConnectedWorker, claims: Sequence[WorkerClaim[RunTasks]], now: float
+    core: EngineCore,
+    worker: WorkerSlot[RunTasks],
+    claims: Sequence[WorkerClaim[RunTasks]],
+    now: float,
 ) -> None:
     """Journal the starts of tasks, without waiting for the disk."""
     site, lease, name, room = worker.site, worker.lease, worker.name, worker.processors
@@ -116,7 +122,7 @@ def _note_starts(
 
 def _give(
     core: EngineCore,
-    worker: ConnectedWorker,
+    worker: WorkerSlot[RunTasks],
     claims: Sequence[WorkerClaim[RunTasks]],
     *,
     withhold: bool,
@@ -153,8 +159,8 @@ def _take_back(core: EngineCore, now: float) -> None:
     if core.refused_for_now:
         return
     for worker in core.workers.values():
-        worker.slot.open = core.is_open(worker)
+        worker.open = core.is_open(worker)
     for name, count in core.queue.to_ask_back(now):
         worker = core.workers[name]
-        worker.slot.prefetch.asked(count)
+        worker.prefetch.asked(count)
         send(core, worker, partial(worker.link.recall, count))

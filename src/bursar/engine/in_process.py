@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from bursar.engine import reactor
-from bursar.engine.core import ConnectedWorker, EngineCore
+from bursar.engine.core import EngineCore
+from bursar.engine.task_queue import RunTasks
+from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.task import Outcome
 
 
@@ -16,7 +18,7 @@ class InProcessEngineLink:
     with the cause of that order first.
     """
 
-    def __init__(self, core: EngineCore, worker: ConnectedWorker) -> None:
+    def __init__(self, core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
         self._core = core
         self._worker = worker
 
@@ -30,7 +32,7 @@ class InProcessEngineLink:
 
     def lose(self) -> None:
         """Report that the worker is gone, in the next turn of the loop."""
-        self._soon(partial(reactor.worker_left, self._core, self._worker))
+        self._soon(partial(reactor.worker_lost, self._core, self._worker))
 
     def _soon(self, reaction: Callable[[], None]) -> None:
         self._core.clock.soon(partial(self._react, reaction))

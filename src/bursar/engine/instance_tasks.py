@@ -85,6 +85,13 @@ class InstanceTasks:
         Failed attempts, by task; tasks without one are left out.
     barred
         Held tasks with a parent that has ended without success.
+    doomed
+        Cancelled tasks whose end a worker has yet to report.
+    counted
+        Serials of attempts that are counted and whose outcomes their workers may report again, by
+        task; tasks without one are left out.
+    restored
+        Tasks with numbers below this one are from before the last restart.
     """
 
     def __init__(
@@ -108,6 +115,9 @@ class InstanceTasks:
         self.limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
         self.barred: set[int] = set()
+        self.doomed: set[int] = set()
+        self.counted: dict[int, tuple[int, ...]] = {}
+        self.restored = 0
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
         self._delayed: list[tuple[float, int]] = []
 
@@ -350,7 +360,7 @@ class InstanceTasks:
 
     # After a restart.
 
-    def restore(self, succeeded: Collection[int]) -> None:
+    def restore(self, succeeded: Collection[int], held: Collection[int] = ()) -> None:
         """
         End the tasks that succeeded or failed in an earlier life, before anything is claimed.
 
@@ -358,7 +368,10 @@ class InstanceTasks:
         ----------
         succeeded
             Tasks that succeeded; :attr:`failures` says which others failed for good.
+        held
+            Tasks that workers may still have.
         """
+        self.restored = len(self.states)
         # Parents before children need not hold here: each end only counts down.
         for task in succeeded:
             self.move(task, SUCCEEDED)
@@ -368,4 +381,7 @@ class InstanceTasks:
         for task, failures in self.failures.items():
             if failures >= self._tries_of(task) and self.states[task] < SUCCEEDED:
                 self.end(task, FAILED)
+        for task in held:
+            if self.states[task] == READY:
+                self.move(task, HELD)
         self.ready_tasks.purge()

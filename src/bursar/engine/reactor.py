@@ -13,11 +13,16 @@ from functools import partial
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.journal_time import placed
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
-from bursar.engine.core import SPILL, ConnectedWorker, EngineCore
+from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import schedule_fill, send, set_waker
+from bursar.engine.held_tasks import missing_claims, resume_held
 from bursar.engine.lease_loads import LeaseAttendance
+from bursar.engine.task_queue import RunTasks
+from bursar.engine.task_states import CANCELLED, HELD
 from bursar.engine.transactions import EngineTransaction
-from bursar.engine.worker_link import WorkerLink
+from bursar.engine.worker_link import NO_LINK, WorkerLink
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
+from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
 
 # Workers.
@@ -25,22 +30,26 @@ from bursar.model.task import Outcome, Status, Task
 
 def worker_joined(
     core: EngineCore, hello: Hello, link: WorkerLink, *, is_pilot: bool = False
-) -> ConnectedWorker:
-    """Take in a worker that was admitted, and give it tasks soon."""
-    slot = core.queue.join(hello.worker, hello.lease, hello.processors)
-    slot.ahead = core.settings.prefetch
-    now = core.clock.now()
-    worker = core.workers[hello.worker] = ConnectedWorker(
-        name=hello.worker,
-        site=hello.site,
-        lease=hello.lease,
-        processors=hello.processors,
-        link=link,
-        slot=slot,
-        joined_at=now,
-        idle_since=now,
-        is_pilot=is_pilot,
-    )
+) -> WorkerSlot[RunTasks]:
+    """
+    Take in a worker that was admitted, for the first time or again, and give it tasks soon.
+
+    A worker that comes back goes on with what it holds, as far as that is wanted.
+    """
+    worker = core.workers.get(hello.worker)
+    # The name with another lease or size is another worker: what the old one had is lost.
+    if worker is not None and (worker.lease, worker.processors) != (hello.lease, hello.processors):
+        worker_lost(core, worker)
+        worker = None
+    if worker is None:
+        worker = core.queue.join(hello.worker, hello.lease, hello.processors)
+        worker.ahead = core.settings.prefetch
+        worker.joined_at = core.clock.now()
+    else:
+        _return(core, worker, hello)
+    worker.site, worker.link, worker.is_pilot = hello.site, link, is_pilot
+    worker.idle_since = core.clock.now()
+    worker.prefetch.reconnected()
     folders = core.settings.folders
     link.welcome(
         Welcome(
@@ -50,30 +59,137 @@ def worker_joined(
             os.path.abspath(folders.work),
             os.path.abspath(folders.logs),
             SPILL,
+            core.settings.outlives,
         )
     )
+    unwanted = resume_held(
+        core.queue.scheduler,
+        worker,
+        hello.holds,
+        core.queue.instances.get,
+        partial(_admit_held, core),
+    )
+    if unwanted:
+        link.cancel(unwanted, 0.0, "it is not wanted any more")
     core.attendance.setdefault(hello.lease, LeaseAttendance()).come(hello.processors)
     if hello.lease in core.vacated:  # it came too late
         dismiss_worker(core, worker)
+    if core.restored.missing:
+        core.restored.missing.discard(hello.worker)
+        # When every worker of the earlier life is back no other one can have a task.
+        if not core.restored.missing:
+            settle(core)
     schedule_fill(core)
     return worker
 
 
-def worker_left(core: EngineCore, worker: ConnectedWorker) -> None:
-    """Have the tasks of a worker that is gone run again."""
-    # Replaced by a newer connection of the same worker: it has no tasks.
+def _return(core: EngineCore, worker: WorkerSlot[RunTasks], hello: Hello) -> None:
+    """Take back what a worker that comes back does not hold any more."""
+    if worker.connected:  # by a connection whose end nobody has noticed
+        before = worker.link
+        worker_disconnected(core, worker, may_return=True)
+        before.abort()
+    _await_no_longer(worker)
+    missing = missing_claims(worker, hello.holds)
+    # A worker that holds something is the same process and never got what it does not hold. One
+    # that holds nothing may be a process that was started anew.
+    if hello.holds:
+        _take_back(core, worker, [(claim.number, claim.attempt) for claim in missing])
+    else:
+        _lose(core, worker, missing)
+
+
+def _admit_held(
+    core: EngineCore, instance: RunTasks, task: int, attempt: int, worker: WorkerSlot[RunTasks]
+) -> float | None:
+    """Let a worker go on with an attempt of an earlier life, if that is known and paid for."""
+    start = core.restored.starts.get(task)
+    if start is None or start.attempt != attempt:
+        return None
+    now = core.clock.now()
+    if isinstance(core.guard.admit(task, worker.lease, now), Refusal):
+        return None
+    core.store.pending.transfers.extend(core.guard.transfers())
+    # Noted anew: the next life is told of attempts that this one has handed out.
+    core.store.pending.starts.append(start._replace(lease=worker.lease, time=now))
+    core.store.commit_soon()
+    worker.joined_at = min(worker.joined_at, start.time)
+    return start.time
+
+
+def worker_disconnected(
+    core: EngineCore, worker: WorkerSlot[RunTasks], *, may_return: bool = False
+) -> None:
+    """
+    Wait for a worker whose connection has ended, or count the worker as lost.
+
+    Workers are waited for that go on without the engine and have tasks, for the ``absence`` of
+    :class:`bursar.engine.core.EngineSettings`.
+
+    Parameters
+    ----------
+    may_return
+        Whether the worker is waited for in any case.
+    """
+    # Replaced by a newer connection of the same worker, or lost before.
+    if core.workers.get(worker.name) is not worker or not worker.connected:
+        return
+    now = core.clock.now()
+    worker.link, worker.open = NO_LINK, False
+    core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
+    is_over = core.closed or worker.lease in core.vacated
+    if not may_return and (is_over or not core.settings.absence or not worker.claims):
+        worker_lost(core, worker)
+        return
+    # Not at once: a connection that broke is made again within seconds, and giving the tasks to
+    # others would run them twice.
+    worker.given_up = core.clock.at(now + core.settings.absence, partial(_give_up, core, worker))
+    core.changed.set()
+
+
+def worker_lost(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
+    """Have the tasks of a worker that is gone for good run again."""
     if core.workers.get(worker.name) is not worker:
         return
-    del core.workers[worker.name]
-    now = core.clock.now()
-    core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
+    _await_no_longer(worker)
+    if worker.connected:
+        worker.link = NO_LINK
+        now = core.clock.now()
+        core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
+    # Nothing more is journalled once the engine has ended: the tasks are not lost but were stopped.
+    if core.closed:
+        for claim in list(worker.claims.values()):
+            core.queue.scheduler.release(claim)
+    else:
+        _lose(core, worker, list(worker.claims.values()))
+    # Last: the queue takes the outcomes above under this worker's name only.
+    core.queue.leave(worker.name)
     if worker.lease in core.vacated:
         _forget_absent(core, worker.lease)
-    # Its tasks are not lost but were stopped, and nothing more is journalled.
-    if core.closed:
-        return
+    core.changed.set()
+
+
+def _give_up(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
+    """Count a worker as lost that was disconnected for too long."""
+    try:
+        worker_lost(core, worker)
+    except Exception as error:  # in a callback of the loop nobody else would hear of it
+        core.store.fail(error)
+
+
+def _await_no_longer(worker: WorkerSlot[RunTasks]) -> None:
+    if worker.given_up is not None:
+        worker.given_up.cancel()
+        worker.given_up = None
+
+
+def _lose(
+    core: EngineCore, worker: WorkerSlot[RunTasks], claims: Sequence[WorkerClaim[RunTasks]]
+) -> None:
+    """End attempts that were lost with their worker."""
     # Each may have begun, also those that should still be waiting: what may run once only must not
     # begin again elsewhere.
+    now = core.clock.now()
     _take_outcomes(
         core,
         worker,
@@ -86,15 +202,14 @@ def worker_left(core: EngineCore, worker: ConnectedWorker) -> None:
                 end=now,
                 reason=f"worker {worker.name} went away",
             )
-            for claim in worker.slot.claims.values()
+            for claim in claims
         ],
     )
-    # Last: the queue takes the outcomes above under this worker's name only.
-    core.queue.leave(worker.name)
-    core.changed.set()
 
 
-def _take_outcomes(core: EngineCore, worker: ConnectedWorker, outcomes: Sequence[Outcome]) -> None:
+def _take_outcomes(
+    core: EngineCore, worker: WorkerSlot[RunTasks], outcomes: Sequence[Outcome]
+) -> None:
     """Take in attempts that have ended, and journal them with what they cost."""
     now = core.clock.now()
     name, site, lease = worker.name, worker.site, worker.lease
@@ -122,18 +237,42 @@ def _take_outcomes(core: EngineCore, worker: ConnectedWorker, outcomes: Sequence
 
 
 def outcomes_reported(
-    core: EngineCore, worker: ConnectedWorker, outcomes: Sequence[Outcome]
+    core: EngineCore, worker: WorkerSlot[RunTasks], outcomes: Sequence[Outcome]
 ) -> None:
-    """Take in a worker's own report of attempts, and learn how long its tasks take."""
-    worker.slot.prefetch.learn(outcomes)
+    """
+    Take in a worker's own report of attempts, and learn how long its tasks take.
+
+    A worker that keeps outcomes until they are durable is told when they are, in the order in
+    which they came; also of those that do not count, which the worker would else repeat for ever.
+    """
+    worker.prefetch.learn(outcomes)
+    if core.settings.outlives:
+        count = len(outcomes)
+        worker.unrecorded += count
+        core.store.pending.withheld.append(partial(_recorded, core, worker, worker.link, count))
+        core.store.commit_soon()
     _take_outcomes(core, worker, outcomes)
 
 
+def _recorded(core: EngineCore, worker: WorkerSlot[RunTasks], link: WorkerLink, count: int) -> None:
+    """Acknowledge outcomes that are durable, to the connection over which they came."""
+    worker.unrecorded -= count
+    link.acknowledge(count)
+    _rested(core, worker)
+
+
 def tasks_returned(
-    core: EngineCore, worker: ConnectedWorker, jobs: Sequence[tuple[int, int]]
+    core: EngineCore, worker: WorkerSlot[RunTasks], jobs: Sequence[tuple[int, int]]
 ) -> None:
     """Take back jobs, each a task and an attempt, that a worker returned unstarted."""
-    worker.slot.prefetch.returned(len(jobs))
+    worker.prefetch.returned(len(jobs))
+    _take_back(core, worker, jobs)
+
+
+def _take_back(
+    core: EngineCore, worker: WorkerSlot[RunTasks], jobs: Sequence[tuple[int, int]]
+) -> None:
+    """Have jobs run elsewhere that have not begun at a worker."""
     for task, attempt in jobs:
         if core.queue.give_back(worker.name, task, attempt):
             # The hold goes back at once: another task may be waiting for just this money.
@@ -146,7 +285,7 @@ def tasks_returned(
     schedule_fill(core)
 
 
-def leave_requested(core: EngineCore, worker: ConnectedWorker, *, must: bool) -> None:
+def leave_requested(core: EngineCore, worker: WorkerSlot[RunTasks], *, must: bool) -> None:
     """Dismiss a worker that asks for it if it has no tasks; one that must go gets no more."""
     worker.leaving |= must
     _let_go(core, worker)
@@ -155,7 +294,7 @@ def leave_requested(core: EngineCore, worker: ConnectedWorker, *, must: bool) ->
     core.changed.set()
 
 
-def job_too_large(core: EngineCore, worker: ConnectedWorker, job: WireJob, size: int) -> None:
+def job_too_large(core: EngineCore, worker: WorkerSlot[RunTasks], job: WireJob, size: int) -> None:
     """Fail a task whose job cannot be sent: such a frame would end the worker's connection."""
     now = core.clock.now()
     outcome = Outcome(
@@ -169,17 +308,17 @@ def job_too_large(core: EngineCore, worker: ConnectedWorker, job: WireJob, size:
     _take_outcomes(core, worker, [outcome])
 
 
-def _rested(core: EngineCore, worker: ConnectedWorker) -> None:
+def _rested(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Note that a worker has given up tasks, and since when that worker is idle."""
-    if not worker.slot.claims:
+    if not worker.claims:
         worker.idle_since = core.clock.now()
         if worker.leaving:
             _let_go(core, worker)
 
 
-def _let_go(core: EngineCore, worker: ConnectedWorker) -> None:
-    """Dismiss a worker that asked to leave, if the worker has no tasks."""
-    if not worker.slot.claims:
+def _let_go(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
+    """Dismiss a worker that asked to leave, if it has no tasks and nothing to be acknowledged."""
+    if not worker.claims and not worker.unrecorded:
         worker.leaving = True
         dismiss_worker(core, worker)
 
@@ -216,6 +355,29 @@ def _release(core: EngineCore, outcome: Outcome) -> None:
 # The owner.
 
 
+def settle(core: EngineCore) -> None:
+    """Let restored tasks be given out again that no worker has brought back."""
+    restored, tasks = core.restored, core.queue.tasks
+    core.restored = RestoredAttempts()
+    left = [task for task in restored.starts if tasks.states[task] == HELD]
+    if core.closed or not left:
+        return
+    for record in restored.cut:
+        outcome = record.outcome
+        if tasks.states[outcome.task] == HELD:
+            tasks.attempts[outcome.task] = outcome.attempt
+            core.store.pending.records.append(record)
+    for task in left:
+        if task in tasks.doomed:  # no worker has it: it ends without being run
+            tasks.doomed.discard(task)
+            tasks.end(task, CANCELLED)
+        else:
+            tasks.make_ready(task)
+    core.store.commit_soon()
+    core.changed.set()
+    schedule_fill(core)
+
+
 def submit(core: EngineCore, task: Task) -> int:
     """Add a task without parents; return the number of the task."""
     (number,) = core.queue.extend([task])
@@ -237,15 +399,19 @@ def cancel(core: EngineCore, task: int) -> bool:
     name = core.queue.cancel(task)
     if name is None:
         core.changed.set()
-        return True
+        # A worker that has the task since before a restart is told when it comes back.
+        return task not in core.queue.tasks.doomed
     cancel_at(core, core.workers[name], [task], 0.0, "cancelled")
     return False
 
 
 def cancel_at(
-    core: EngineCore, worker: ConnectedWorker, tasks: Sequence[int], grace: float, reason: str
+    core: EngineCore, worker: WorkerSlot[RunTasks], tasks: Sequence[int], grace: float, reason: str
 ) -> None:
     """Have a worker stop tasks (none: all of its own), with seconds to end by themselves."""
+    # Marked even if the worker is away: it is told when it comes back.
+    for number in tasks or worker.claims:
+        worker.claims[number].recalled = True
     send(core, worker, partial(worker.link.cancel, tasks, grace, reason))
 
 
@@ -254,7 +420,7 @@ def drain(core: EngineCore) -> None:
     core.queue.drain()
     for worker in core.workers.values():
         # Jobs that wait at workers have not started either.
-        send(core, worker, partial(worker.link.recall, len(worker.slot.claims)))
+        send(core, worker, partial(worker.link.recall, len(worker.claims)))
     core.changed.set()
 
 
@@ -270,7 +436,7 @@ def vacate(core: EngineCore, lease: str, reason: str) -> None:
     # First, so that tasks which are cancelled here are not given to the same lease again.
     core.vacated.add(lease)
     for worker in core.workers_of(lease):
-        if worker.slot.claims:
+        if worker.claims:
             cancel_at(core, worker, [], 0.0, reason)
 
 
@@ -280,27 +446,34 @@ def dismiss(core: EngineCore, lease: str) -> None:
     core.vacated.add(lease)
     _forget_absent(core, lease)
     for worker in core.workers_of(lease):
-        dismiss_worker(core, worker)
+        if worker.connected:
+            dismiss_worker(core, worker)
+        else:  # nobody lets it in again
+            worker_lost(core, worker)
 
 
-def dismiss_worker(core: EngineCore, worker: ConnectedWorker) -> None:
+def dismiss_worker(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Order a worker to leave, after all that was sent to it before."""
     send(core, worker, worker.link.leave)
 
 
-def turn_out(core: EngineCore, lease: str) -> list[ConnectedWorker]:
+def turn_out(core: EngineCore, lease: str) -> list[WorkerSlot[RunTasks]]:
     """
     Cancel the tasks of a lease whose credential was revoked, and dismiss its pilots' workers.
 
     Returns
     -------
-    list of ConnectedWorker
+    list of WorkerSlot[RunTasks]
         Workers whose links are to be ended in a while.
     """
     core.vacated.add(lease)
-    workers = [worker for worker in core.workers_of(lease) if worker.is_pilot]
+    pilots = [worker for worker in core.workers_of(lease) if worker.is_pilot]
+    for worker in pilots:
+        if not worker.connected:  # nobody lets it in again
+            worker_lost(core, worker)
+    workers = [worker for worker in pilots if worker.connected]
     for worker in workers:
-        if worker.slot.claims:
+        if worker.claims:
             cancel_at(core, worker, [], 0.0, "its processors go back")
         dismiss_worker(core, worker)
     return workers
@@ -309,7 +482,11 @@ def turn_out(core: EngineCore, lease: str) -> list[ConnectedWorker]:
 def cut_off(core: EngineCore, lease: str | None = None) -> None:
     """Abort the links of pilots' workers that still have tasks, of one lease or of all."""
     for worker in list(core.workers.values()):
-        if worker.is_pilot and worker.slot.claims and lease in (None, worker.lease):
+        if not worker.claims or lease not in (None, worker.lease):
+            continue
+        if not worker.connected:  # waited for in vain
+            worker_lost(core, worker)
+        elif worker.is_pilot:
             worker.link.abort()
 
 

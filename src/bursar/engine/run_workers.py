@@ -12,9 +12,11 @@ from bursar.dispatch.wire import (
     WireJob,
 )
 from bursar.engine import reactor
-from bursar.engine.core import ConnectedWorker, EngineCore
+from bursar.engine.core import EngineCore
 from bursar.engine.lease_admission import AdmittedLease, LeaseAdmission
+from bursar.engine.task_queue import RunTasks
 from bursar.engine.worker_connection import ConnectionHandler, FrameLimits, WorkerConnection
+from bursar.engine.worker_slots import WorkerSlot
 
 
 class RunWorkers(ConnectionHandler):
@@ -38,7 +40,7 @@ class RunWorkers(ConnectionHandler):
         self._core = core
         self._token = token
         self._pilots = pilots
-        self._workers: dict[WorkerConnection, ConnectedWorker] = {}
+        self._workers: dict[WorkerConnection, WorkerSlot[RunTasks]] = {}
 
     def protocol(self) -> WorkerConnection:
         """Return the protocol object of a new connection."""
@@ -47,8 +49,10 @@ class RunWorkers(ConnectionHandler):
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
         """Take in a worker that shows the run's token, or a pilot's with its lease's secret."""
         # Two of one name would share claims. A worker that comes back before its former connection
-        # is seen to have ended tries again.
-        is_taken = hello.worker in self._core.workers
+        # is seen to have ended takes its own place, if it outlives connections, or else tries
+        # again.
+        core = self._core
+        is_taken = hello.worker in core.workers and not core.settings.outlives
         if self._pilots is None:
             # In constant time, so that nobody guesses the token byte by byte.
             has_token = hmac.compare_digest(hello.token.encode(), self._token.encode())
@@ -94,7 +98,10 @@ class RunWorkers(ConnectionHandler):
         worker = self._workers.pop(connection, None)
         if worker is None:
             return
-        reactor.worker_left(self._core, worker)
+        # Else a newer connection of the same worker has taken its place.
+        if worker.link is not connection:
+            return
+        reactor.worker_disconnected(self._core, worker)
         entry = None if self._pilots is None else self._pilots.leases.get(worker.lease)
         if entry is not None:
             entry.go(worker.name)

@@ -18,6 +18,7 @@ from bursar.engine.task_states import (
     CLAIMED,
     DELAYED,
     FAILED,
+    HELD,
     READY,
     REFUSED,
     SKIPPED,
@@ -71,17 +72,19 @@ class TaskQueue:
     ----------
     tasks
         States, dependencies, retries and delays of the tasks.
-    workers
-        Connected workers, by name.
+    instances
+        The only instance, by number.
+    scheduler
+        Workers, and the claims of each.
     draining
         Whether no more tasks are given out, and failed ones are not tried again.
     """
 
     def __init__(self, retry: Retry, again_at: str | None = None) -> None:
         self.tasks = InstanceTasks(retry, again_at=again_at, by_length=True)
-        self._instance = RunTasks(self.tasks)
-        self._scheduler: TaskScheduler[RunTasks] = TaskScheduler()
-        self._unwanted: set[int] = set()  # cancelled while claimed
+        self._run = RunTasks(self.tasks)
+        self.instances = {self._run.number: self._run}
+        self.scheduler: TaskScheduler[RunTasks] = TaskScheduler()
         self.draining = False
 
     # Tasks.
@@ -132,7 +135,13 @@ class TaskQueue:
             columns.end(number, SKIPPED)
         return numbers
 
-    def restore(self, attempts: Iterable[Outcome], *, retry_failed: bool = False) -> None:
+    def restore(
+        self,
+        attempts: Iterable[Outcome],
+        *,
+        retry_failed: bool = False,
+        held: Collection[int] = (),
+    ) -> None:
         """
         Take in the attempts that earlier incarnations journalled, before anything is claimed.
 
@@ -142,6 +151,8 @@ class TaskQueue:
             All of them, in any order.
         retry_failed
             Whether tasks that failed for good are tried again.
+        held
+            Tasks that workers may still have, which are kept until each is claimed, or let start.
         """
         succeeded: set[int] = set()
         numbers, failures = self.tasks.attempts, self.tasks.failures
@@ -154,7 +165,7 @@ class TaskQueue:
             # A cancelled attempt was cut off by us: it counts for no failure, as in finish().
             elif outcome.status is not Status.CANCELLED and not retry_failed:
                 failures[task] = failures.get(task, 0) + 1
-        self.tasks.restore(succeeded)
+        self.tasks.restore(succeeded, held)
 
     def is_at_end(self, task: int) -> bool:
         """Whether a task will not run any more."""
@@ -170,13 +181,16 @@ class TaskQueue:
             The worker that has the task and must be told to stop it; None when the
             task has ended now, or had before.
         """
-        claim = self._scheduler.claims.get(task)
+        claim = self.scheduler.claims.get(task)
         if claim is not None:
             # Its worker decides: it may succeed before the cancellation arrives, and a success
             # counts.
-            self._unwanted.add(task)
+            self.tasks.doomed.add(task)
             return claim.worker.name
-        if self.tasks.states[task] < CLAIMED:
+        state = self.tasks.states[task]
+        if state == HELD:  # a worker may have it since before a restart
+            self.tasks.doomed.add(task)
+        elif state < CLAIMED:
             self.tasks.end(task, CANCELLED)
         return None
 
@@ -195,21 +209,21 @@ class TaskQueue:
     def join(self, worker: str, lease: str, processors: int) -> WorkerSlot[RunTasks]:
         """Add a worker that has connected, with processors of a lease."""
         slot: WorkerSlot[RunTasks] = WorkerSlot(worker, "", lease, processors)
-        self._scheduler.join(slot)
+        self.scheduler.join(slot)
         return slot
 
     def leave(self, worker: str) -> None:
         """Remove a worker that has no claimed tasks."""
-        self._scheduler.leave(self.workers[worker])
+        self.scheduler.leave(self.workers[worker])
 
     @property
     def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
-        """Connected workers, by name."""
-        return self._scheduler.workers
+        """Workers by name, connected or expected back."""
+        return self.scheduler.workers
 
     def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
         """See :meth:`bursar.engine.task_scheduler.TaskScheduler.set_end`."""
-        self._scheduler.set_end(lease, moment, speed)
+        self.scheduler.set_end(lease, moment, speed)
 
     # Claims.
 
@@ -217,8 +231,8 @@ class TaskQueue:
         """Claim ready tasks for all workers that are open, as far as there is room."""
         if self.draining or not self.tasks.ready:
             return []
-        self._scheduler.enlist(self._instance)
-        return self._scheduler.fill("", now, per_task=admit)
+        self.scheduler.enlist(self._run)
+        return self.scheduler.fill("", now, per_task=admit)
 
     def claim(
         self, worker: str, room: int, now: float, admit: AdmitTask
@@ -226,8 +240,8 @@ class TaskQueue:
         """Claim ready tasks for one worker; see :meth:`TaskScheduler.claim`."""
         if self.draining or not self.tasks.ready:
             return []
-        self._scheduler.enlist(self._instance)
-        return self._scheduler.claim(self.workers[worker], room, now, per_task=admit)
+        self.scheduler.enlist(self._run)
+        return self.scheduler.claim(self.workers[worker], room, now, per_task=admit)
 
     def to_ask_back(self, now: float) -> list[tuple[str, int]]:
         """Return workers that are to return tasks, and how many; see :func:`to_take_back`."""
@@ -247,8 +261,8 @@ class TaskQueue:
         # The attempt's number is given again, so that retries and journal see only what has begun.
         if self._release(worker, task, attempt) is None:
             return False
-        if task in self._unwanted:
-            self._unwanted.discard(task)
+        if task in self.tasks.doomed:
+            self.tasks.doomed.discard(task)
             self.tasks.end(task, CANCELLED)
         else:
             self.tasks.make_ready(task)
@@ -276,8 +290,8 @@ class TaskQueue:
         claim = self._release(worker, task, outcome.attempt)
         if claim is None:
             return None
-        unwanted = task in self._unwanted
-        self._unwanted.discard(task)
+        unwanted = task in self.tasks.doomed
+        self.tasks.doomed.discard(task)
         # A success counts even of a task that was to be cancelled: its work is done and paid for.
         if outcome.status is Status.SUCCEEDED:
             # Only of successes: a failure may come at once and says nothing of how long the task
@@ -305,7 +319,7 @@ class TaskQueue:
         n = self.tasks.counts
         return TaskCounts(
             total=len(self.tasks),
-            waiting=n[WAITING] + n[READY] + n[DELAYED],
+            waiting=n[HELD] + n[WAITING] + n[READY] + n[DELAYED],
             running=n[CLAIMED],
             succeeded=n[SUCCEEDED],
             failed=n[FAILED],
@@ -321,7 +335,7 @@ class TaskQueue:
         if self.draining:
             return ProcessorDemand(running=found.running)
         n = self.tasks.counts
-        return replace(found, later=n[WAITING] + n[DELAYED])
+        return replace(found, later=n[HELD] + n[WAITING] + n[DELAYED])
 
     def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
         """Count the ready tasks that none of the given workers could take if all were idle."""
@@ -333,7 +347,7 @@ class TaskQueue:
     def idle(self) -> bool:
         """Whether nothing runs and nothing more will start unless tasks are added."""
         n = self.tasks.counts
-        if n[CLAIMED]:
+        if n[CLAIMED] or n[HELD]:
             return False
         return self.draining or not (n[READY] or n[DELAYED])
 
@@ -342,16 +356,16 @@ class TaskQueue:
     @property
     def _pool(self) -> WorkerPool[RunTasks]:
         if self.tasks.ready:
-            self._scheduler.enlist(self._instance)
+            self.scheduler.enlist(self._run)
         else:
-            self._scheduler.rest(self._instance)
-        return self._scheduler.pools.get("") or WorkerPool()
+            self.scheduler.rest(self._run)
+        return self.scheduler.pools.get("") or WorkerPool()
 
     def _release(self, worker: str, task: int, attempt: int) -> WorkerClaim[RunTasks] | None:
-        claim = self._scheduler.claims.get(task)
+        claim = self.scheduler.claims.get(task)
         # A report may come late, twice, or from a worker that was taken to be gone: only who has
         # the very attempt may end it.
         if claim is None or claim.worker.name != worker or claim.attempt != attempt:
             return None
-        self._scheduler.release(claim)
+        self.scheduler.release(claim)
         return claim

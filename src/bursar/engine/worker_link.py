@@ -27,6 +27,9 @@ class WorkerLink(Protocol):
     def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
         """Stop tasks (none: all); see :class:`bursar.dispatch.wire.CancelTasks`."""
 
+    def acknowledge(self, count: int) -> None:
+        """Tell the worker that so many further outcomes that came this way are durable."""
+
     def leave(self) -> None:
         """Order the worker to end."""
 
@@ -35,6 +38,38 @@ class WorkerLink(Protocol):
 
     def abort(self) -> None:
         """End the link at once; orders may be lost."""
+
+
+class ClosedLink:
+    """Drops all orders: the link of a worker that is disconnected."""
+
+    def welcome(self, welcome: Welcome) -> None:
+        """Drop it."""
+
+    def give(self, jobs: Iterable[WireJob]) -> None:
+        """Drop them."""
+
+    def recall(self, count: int) -> None:
+        """Drop it."""
+
+    def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
+        """Drop it."""
+
+    def acknowledge(self, count: int) -> None:
+        """Drop it."""
+
+    def leave(self) -> None:
+        """Drop it."""
+
+    def hang_up(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+
+NO_LINK = ClosedLink()
+"""Link of every worker that is not connected."""
 
 
 class EngineLink(Protocol):

@@ -9,6 +9,8 @@ import msgspec
 from bursar.dispatch.prefetch import Prefetch
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.loop_clock import EngineTimer
+from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
 
 
@@ -82,7 +84,7 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
 @dataclass(slots=True, eq=False)
 class WorkerSlot(Generic[Of]):
     """
-    Processors of one worker, and the tasks that the worker has claimed.
+    One worker: its processors, the tasks that it has claimed, and the link to it.
 
     Parameters
     ----------
@@ -92,6 +94,11 @@ class WorkerSlot(Generic[Of]):
         Names of the pool whose tasks the worker runs, and of the lease that started the worker.
     processors
         Number of processors.
+    site
+        Name of the worker's site.
+    link
+        Delivers orders to the worker; :data:`bursar.engine.worker_link.NO_LINK` while the worker
+        is disconnected.
     prefetch
         Decides how many tasks may wait at the worker.
     ahead
@@ -100,6 +107,20 @@ class WorkerSlot(Generic[Of]):
         Name of the worker's machine.
     open
         Whether the worker gets new tasks; False while the worker is disconnected or leaving.
+    is_pilot
+        Whether the worker runs on another machine, by the credential of a pilot.
+    leaving
+        Whether the worker gets no more tasks, and leaves when it has none.
+    took_leave
+        Whether the worker said that it leaves of its own accord.
+    withheld
+        Number of orders that wait for a transaction.
+    unrecorded
+        Number of outcomes that the worker has reported and that are not durable yet.
+    given_up
+        Timer after which a disconnected worker is counted as lost; None: no timer runs.
+    joined_at
+        Time before which no attempt of the worker can have begun, seconds since the epoch.
     used
         Processors that running and waiting tasks of the worker hold; more than ``processors``
         when tasks wait.
@@ -120,10 +141,19 @@ class WorkerSlot(Generic[Of]):
     pool: str
     lease: str
     processors: int
+    site: str = ""
+    link: WorkerLink = NO_LINK
     prefetch: Prefetch = field(default_factory=Prefetch)
     ahead: bool = True
     host: str = ""
     open: bool = True
+    is_pilot: bool = False
+    leaving: bool = False
+    took_leave: bool = False
+    withheld: int = 0
+    unrecorded: int = 0
+    given_up: EngineTimer | None = None
+    joined_at: float = 0.0
     used: int = 0
     claims: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
     work: float = 0.0
@@ -131,6 +161,11 @@ class WorkerSlot(Generic[Of]):
     idle_since: float = 0.0
     until: float = math.inf
     speed: float = 1.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether orders reach the worker."""
+        return self.link is not NO_LINK
 
     @property
     def free(self) -> int:

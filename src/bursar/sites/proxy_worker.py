@@ -127,6 +127,9 @@ class ProxyWorker:
         """See :class:`bursar.engine.worker_link.WorkerLink`."""
         self._deliver(partial(self._executor.cancel, tasks or None, grace, reason))
 
+    def acknowledge(self, count: int) -> None:
+        """Do nothing: nothing is reported twice."""
+
     def leave(self) -> None:
         """See :class:`bursar.engine.worker_link.WorkerLink`."""
         self.close()

@@ -65,7 +65,7 @@ class TaskCanceller:
         chosen = _chosen(instance, tasks)
         before: list[int] = []
         if grace is not None:  # who asks again may have less patience
-            doomed = instance.doomed
+            doomed = instance.tasks.doomed
             before = sorted(doomed if tasks is None else doomed.intersection(tasks))
         if chosen:
             # Recorded first: what follows takes a while, and a restart in between must finish it.
@@ -116,16 +116,16 @@ class TaskCanceller:
             # fill must not give it out. One that is held is not durable yet, or was restored and
             # is no longer expected at any worker.
             if HELD < state < CLAIMED or (
-                state == HELD and (self._dispatching.settled or task >= instance.restored)
+                state == HELD and (self._dispatching.settled or task >= instance.tasks.restored)
             ):
                 tasks.move(task, ENDING)
             # A worker has the task, or may come back with it: its outcome, loss or return ends it.
             elif state in (HELD, CLAIMED):
-                instance.doomed.add(task)
+                instance.tasks.doomed.add(task)
                 continue
             else:
                 continue
-            instance.doomed.discard(task)
+            instance.tasks.doomed.discard(task)
             endings.append(end_without_worker(instance, task, CANCELLED, now, "cancelled"))
         # Once for all: the instance may have no ready task left.
         self._scheduler.rest(instance)
@@ -138,5 +138,5 @@ def _chosen(instance: Instance, tasks: Sequence[int] | None) -> list[int]:
     if tasks is not None and any(task >= len(states) for task in tasks):
         raise ServiceError("bad-value", 422, "there is no such task", where="tasks")
     wanted = range(len(states)) if tasks is None else sorted(set(tasks))
-    doomed = instance.doomed
+    doomed = instance.tasks.doomed
     return [task for task in wanted if ABSENT < states[task] < ENDING and task not in doomed]

@@ -10,16 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from bursar.engine.held_tasks import missing_claims, resume_held
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, to_take_back, widest_worker
-from bursar.engine.ready_tasks import BITS, MASK
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
 from bursar.engine.task_states import (
     CANCELLED,
     CLAIMED,
     ENDING,
     FAILED,
-    HELD,
-    READY,
     SUCCEEDED,
     TIMED_OUT,
 )
@@ -155,23 +153,16 @@ class TaskDispatcher:
         list of int
             Numbers of the tasks that the worker is to end.
         """
-        # An attempt that was counted has ended: there is nothing to adopt and nothing to stop. Its
-        # outcome comes again and is dropped.
-        running = [(n, serial) for n, serial in holds if not self._was_counted(n, serial)]
-        held = dict(running)
         worker = self._scheduler.workers.get(name)
         if worker is not None and (worker.pool, worker.lease, worker.processors) == (
             pool,
             lease,
             processors,
         ):
-            # The same worker over a new connection. What it does not hold was lost on the way to
-            # it: with the frame that carried the task, or with the process if it holds nothing at
-            # all.
-            missing = [c for c in worker.claims.values() if held.get(c.number) != c.attempt]
-            # A worker that holds something is the same process and never got what it does not hold:
-            # no try is used up. One that holds nothing may be a process that was started anew.
-            self._lose(worker, missing, counts=not holds)
+            # The same worker over a new connection. One that holds something is the same process
+            # and never got what it does not hold: no try is used up. One that holds nothing may be
+            # a process that was started anew.
+            self._lose(worker, missing_claims(worker, holds), counts=not holds)
         else:
             # The name with another pool or size is another worker: what the old one had is lost.
             if worker is not None:
@@ -180,37 +171,17 @@ class TaskDispatcher:
             self._scheduler.join(worker)
         worker.host, worker.open, worker.idle_since = host, True, self._clock()
         worker.prefetch.reconnected()
-        unwanted = [n for n, serial in running if not self._goes_on(worker, n, serial)]
+        # When a task from before a restart was given is not journalled. The creation of its
+        # instance is a safe lower bound for the times that the worker will claim.
+        unwanted = resume_held(
+            self._scheduler,
+            worker,
+            holds,
+            self._index.by_number.get,
+            lambda instance, task, attempt, worker: instance.created,
+        )
         self.schedule_fill(pool)
         return unwanted
-
-    def _was_counted(self, number: int, serial: int) -> bool:
-        """Return whether an attempt has ended and was counted, while its task goes on."""
-        instance = self._index.by_number.get(number >> BITS)
-        return instance is not None and serial in instance.tasks.counted.get(number & MASK, ())
-
-    def _goes_on(self, worker: WorkerSlot[Instance], number: int, serial: int) -> bool:
-        """Return whether a worker is to go on with a task that the worker holds; adopt it if so."""
-        instance = self._index.by_number.get(number >> BITS)
-        task = number & MASK
-        # The instance was destroyed, the worker is of another pool, or no task has the number.
-        if instance is None or instance.pool != worker.pool or task >= len(instance.tasks):
-            return False
-        claim = self._scheduler.claims.get(number)
-        if claim is None:
-            # A task of this life in state HELD is not durable yet and was given to nobody, so
-            # whoever claims it cannot have it.
-            state = instance.tasks.states[task]
-            if state != READY and not (state == HELD and task < instance.restored):
-                return False  # it has ended, or will be known to
-            # When the task was given is not journalled. The creation of its instance is a safe
-            # lower bound for the times that the worker will claim.
-            self._scheduler.adopt(worker, instance, task, serial, instance.created)
-        # Another worker has the task by now, or this one a newer attempt. A recalled task is
-        # refused too: the order to stop may have been lost with the connection.
-        elif claim.worker is not worker or claim.attempt != serial or claim.recalled:
-            return False
-        return task not in instance.doomed
 
     def pause(self, name: str) -> None:
         """Give no more tasks to a worker that is disconnected or leaving."""
@@ -265,7 +236,7 @@ class TaskDispatcher:
         if reason:
             tasks.losses[task] = losses
         # A cancelled task must not run again: its loss is its end.
-        if task in instance.doomed:
+        if task in instance.tasks.doomed:
             return self._end(
                 claim, CANCELLED, attempt, outcome_without_worker(claim, now, "cancelled")
             )
@@ -352,7 +323,7 @@ class TaskDispatcher:
             < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
         )
         # Nobody cancelled the task: it runs again, and no try is used up.
-        if taken and task not in instance.doomed:
+        if taken and task not in instance.tasks.doomed:
             self._wait_again(instance, task)
             return None
         # Only from successes: a failure may come at once and says nothing of how long a task takes.
@@ -368,7 +339,7 @@ class TaskDispatcher:
         tasks = instance.tasks
         most, delay = tasks.retries.get(task, (0, 0.0))
         failures = tasks.failures.get(task, 0) + 1
-        if failures > most or task in instance.doomed:
+        if failures > most or task in instance.tasks.doomed:
             return False
         tasks.failures[task] = failures
         tasks.count_ended(task, serial)
@@ -409,8 +380,8 @@ class TaskDispatcher:
         instance, task = claim.instance, claim.task
         # ENDING until the result is durable: nobody is told, and nobody is given the task.
         instance.tasks.move(task, ENDING)
-        if instance.doomed:
-            instance.doomed.discard(task)
+        if instance.tasks.doomed:
+            instance.tasks.doomed.discard(task)
         return TaskEnd(instance, task, state, attempt, cost, claim.worker.host, outcome)
 
     def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:

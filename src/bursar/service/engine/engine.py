@@ -233,10 +233,10 @@ class ServiceEngine:
             if not tasks.counts[HELD]:
                 continue
             # Only those from before the restart: younger ones are HELD until they are durable.
-            held = [t for t in range(instance.restored) if tasks.states[t] == HELD]
-            doomed = [t for t in held if t in instance.doomed]
+            held = [t for t in range(instance.tasks.restored) if tasks.states[t] == HELD]
+            doomed = [t for t in held if t in instance.tasks.doomed]
             # Cancelled before the crash, and no worker has it: the task ends without being run.
-            self.dispatching.start(instance, [t for t in held if t not in instance.doomed])
+            self.dispatching.start(instance, [t for t in held if t not in instance.tasks.doomed])
             if doomed:
                 self._background.start(self._cancelling.wind_up(instance, doomed))
 

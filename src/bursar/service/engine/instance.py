@@ -76,14 +76,10 @@ class Instance:
         Submissions by idempotency key, the oldest first.
     forgets, cancels, lost
         Positions of the records of forgotten results, of cancellations, and, by task, of losses.
-    doomed
-        Tasks that were cancelled, and whose end a worker has yet to report.
     winding
         Number of cancellations under way.
     promised
         Task numbers below this one are taken.
-    restored
-        Tasks with numbers below this one are from before the last restart.
     home
         Path of the home, encoded for workers.
     forgot
@@ -113,10 +109,8 @@ class Instance:
     forgets: list[Position] = field(default_factory=list)
     cancels: list[Position] = field(default_factory=list)
     lost: dict[int, Position] = field(default_factory=dict)
-    doomed: set[int] = field(default_factory=set)
     winding: int = 0
     promised: int = 0
-    restored: int = 0
     home: bytes = b""
     forgot: list[int] = field(default_factory=lambda: [0, 0])
     destroyed: bool = False

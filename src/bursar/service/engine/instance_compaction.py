@@ -82,7 +82,7 @@ class InstanceCompaction:
 
     def forget_cancels(self, instance: Instance) -> None:
         """Kill the records of cancellations once all cancelled tasks have ended."""
-        is_over = not instance.winding and not instance.doomed
+        is_over = not instance.winding and not instance.tasks.doomed
         # ENDING: a cancelled task's result may not be durable yet. Without the record a crash now
         # would have the task run.
         if instance.cancels and is_over and not instance.tasks.counts[ENDING]:

@@ -184,12 +184,12 @@ class InstanceRestorer:
                 instance.keys[added.key] = submission
         # Numbers of a submission whose record is gone, as all of its tasks ended, are known from
         # results and forgotten runs: none is given out again.
-        instance.promised = instance.restored = len(tasks)
+        instance.promised = instance.tasks.restored = len(tasks)
         for unwanted, position in gathered.unwanted:
             instance.cancels.append(position)
             for run in records.decode_runs(unwanted.runs):
                 # Without those that ended before the cancellation reached them.
-                instance.doomed.update(
+                instance.tasks.doomed.update(
                     task for task in run if ABSENT < tasks.states[task] < SUCCEEDED
                 )
         for lost, position in gathered.lost:

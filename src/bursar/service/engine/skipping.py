@@ -34,7 +34,7 @@ class TaskSkipper:
         if not tasks and not is_more:
             return
         self._under_way.add(instance.number)
-        instance.doomed.difference_update(tasks)
+        instance.tasks.doomed.difference_update(tasks)
         now = self._clock()
         reason = "not run: a task that it comes after did not succeed"
         self._recorder.record(

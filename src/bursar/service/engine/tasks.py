@@ -51,9 +51,6 @@ class SubmittedTasks(InstanceTasks):
         tasks that are not are left out.
     losses
         How often a task was lost with a worker, by task; tasks that never were are left out.
-    counted
-        Serials of attempts that are counted in ``losses`` or ``failures`` and whose outcomes their
-        workers may report again, by task; tasks without one are left out.
     bodies
         What the worker needs; empty once a task has ended.
     labels
@@ -68,7 +65,6 @@ class SubmittedTasks(InstanceTasks):
         self.after: dict[int, tuple[int, ...]] = {}
         self.retries: dict[int, tuple[int, float]] = {}
         self.losses: dict[int, int] = {}
-        self.counted: dict[int, tuple[int, ...]] = {}
         self.bodies: list[bytes] = []
         self.labels: dict[int, str] = {}
         self.size = 0

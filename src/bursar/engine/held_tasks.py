@@ -1,0 +1,103 @@
+"""What a worker says that it has when it connects, against what the engine has given it."""
+
+from collections.abc import Callable, Sequence
+
+from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.ready_tasks import BITS, MASK
+from bursar.engine.task_scheduler import TaskScheduler
+from bursar.engine.task_states import HELD, READY
+from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
+
+HeldTasks = Sequence[tuple[int, int]]
+"""Number and attempt of each task that a worker has: running, waiting, or ended and not yet
+acknowledged; see :class:`bursar.dispatch.wire.Hello`."""
+
+AdmitHeld = Callable[[Of, int, int, WorkerSlot[Of]], float | None]
+"""Takes an instance, a task, an attempt and the worker that has it since before a restart; returns
+a time before which the worker cannot have got the attempt, seconds since the epoch; None: the
+worker is to end the attempt."""
+
+
+def missing_claims(worker: WorkerSlot[Of], holds: HeldTasks) -> list[WorkerClaim[Of]]:
+    """
+    Return the claims of a worker that came back without them.
+
+    They were lost on the way to the worker, with the frame that carried the task, or with the
+    process if the worker holds nothing at all.
+    """
+    held = set(holds)
+    return [c for c in worker.claims.values() if (c.number, c.attempt) not in held]
+
+
+def resume_held(
+    scheduler: TaskScheduler[Of],
+    worker: WorkerSlot[Of],
+    holds: HeldTasks,
+    find: Callable[[int], Of | None],
+    admit: AdmitHeld[Of],
+) -> list[int]:
+    """
+    Let a worker that came go on with the tasks that it has, as far as they are wanted.
+
+    Tasks that it has from before a restart, and that nobody else has, are claimed for it.
+
+    Parameters
+    ----------
+    find
+        Finds an instance by its number; returns None when there is none.
+
+    Returns
+    -------
+    list of int
+        Numbers of the tasks that the worker is to end.
+    """
+    resumed: set[int] = set()
+    unwanted: dict[int, None] = {}
+    for number, attempt in holds:
+        instance, task = find(number >> BITS), number & MASK
+        # An attempt that was counted has ended: there is nothing to adopt and nothing to stop. Its
+        # outcome comes again and is dropped.
+        if instance is not None and attempt in instance.tasks.counted.get(task, ()):
+            continue
+        if instance is not None and _goes_on(scheduler, worker, instance, task, attempt, admit):
+            resumed.add(number)
+        else:
+            unwanted[number] = None
+    # An order to end names the task alone: it would end an attempt that goes on, too.
+    return [number for number in unwanted if number not in resumed]
+
+
+def _goes_on(
+    scheduler: TaskScheduler[Of],
+    worker: WorkerSlot[Of],
+    instance: Of,
+    task: int,
+    attempt: int,
+    admit: AdmitHeld[Of],
+) -> bool:
+    """Whether a worker is to go on with an attempt; claim the task for the worker if nobody has."""
+    tasks = instance.tasks
+    claim = scheduler.claims.get(instance.number << BITS | task)
+    if claim is None:
+        # The task has ended or will be known to have, or the worker is of another pool.
+        if instance.pool != worker.pool or not _may_resume(tasks, task, attempt):
+            return False
+        since = admit(instance, task, attempt, worker)
+        if since is None:
+            return False
+        scheduler.adopt(worker, instance, task, attempt, since)
+    # Another worker has the task by now, or this one a newer attempt. A recalled task is refused
+    # too: the order to stop may have been lost with the connection.
+    elif claim.worker is not worker or claim.attempt != attempt or claim.recalled:
+        return False
+    return task not in tasks.doomed
+
+
+def _may_resume(tasks: InstanceTasks, task: int, attempt: int) -> bool:
+    """Whether a worker may have an attempt of a task that nobody has claimed since a restart."""
+    if task >= len(tasks) or attempt <= tasks.attempts.get(task, 0):
+        return False
+    # A task of this life in state HELD is not durable yet and was given to nobody, so whoever
+    # says that it has the task cannot have it.
+    state = tasks.states[task]
+    return state == READY or (state == HELD and task < tasks.restored)
