@@ -18,6 +18,7 @@ from bursar.model.network import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
+from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.copying import TransferPool
 from bursar.replicas.failures import FileUnreachable, StorageFull
 from bursar.replicas.stager import Stager, links_of, open_stores
@@ -470,3 +471,47 @@ def test_two_processes_crowd_a_small_storage(grid: Grid) -> None:
         assert storage.used <= 3000
         for name in storage.cached:
             assert grid.place("north", name) in grid.located(name)
+
+
+def test_a_file_stays_until_the_jobs_that_wait_for_it_have_it(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that needs room, at any moment, finds none that has just been filled."""
+    grid.master("a", "south", b"0123456789")
+    asked = []
+    register = grid.catalogue.register
+
+    def crowded(replica: Replica) -> None:
+        """Lets another process look for room where the file has come and no job has it yet."""
+        register(replica)
+        wanted = LogicalFileContent(10, sha256(b"9876543210"))
+        with FolderStorage(grid.folder / "north", limit=10) as other:
+            asked.append(replica.name)
+            with pytest.raises(StorageFull):
+                other.begin("b", wanted, grid.catalogue.spare)
+
+    monkeypatch.setattr(grid.catalogue, "register", crowded)
+    (path,) = grid.bring(["a"]).values()
+
+    assert Path(path).read_bytes() == b"0123456789"
+    assert asked == ["a"]
+
+
+def test_a_file_may_go_when_the_jobs_that_waited_for_it_have_ended(tmp_path: Path) -> None:
+    """Nothing of a transfer outlives its jobs: neither pins of one that came nor of one ended."""
+    grid = Grid(tmp_path, limit=10)
+    for name in ("a", "b"):
+        grid.master(name, "south", b"0123456789")
+
+    async def work(stager: Stager) -> list[str]:
+        jobs = ("one", "two")
+        await asyncio.gather(*(stager.bring(["a"], "north", job) for job in jobs))
+        for job in jobs:
+            with pytest.raises(StorageFull):
+                await stager.bring(["b"], "north", "three")
+            await stager.release(job, "north")
+        await stager.bring(["b"], "north", "three")
+        return grid.located("a")
+
+    assert grid.place("north", "a") not in grid.run(work)
+    grid.catalogue.close()

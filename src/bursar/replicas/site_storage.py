@@ -61,10 +61,19 @@ class SiteStorage(Protocol):
         """Return whether a copy that is registered at the site can be read in place."""
 
     def begin(
-        self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
+        self,
+        name: str,
+        content: LogicalFileContent,
+        may_go: MayGo,
+        *,
+        keep: bool = False,
+        job: str | None = None,
     ) -> PendingFile | None:
         """
         Begin to write a file, kept or cached; None: the file is there already.
+
+        A file in a folder is pinned for ``job``, if one is given, from the moment at which the
+        file is there.
 
         Raises
         ------
@@ -118,7 +127,13 @@ class UrlStorage:
         return replica.url == self.place_of(replica.name)
 
     def begin(
-        self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
+        self,
+        name: str,
+        content: LogicalFileContent,
+        may_go: MayGo,
+        *,
+        keep: bool = False,
+        job: str | None = None,
     ) -> "PendingUpload | None":
         """
         Begin to write a file; None: a read shows that it is there already.

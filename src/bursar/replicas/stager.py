@@ -6,6 +6,7 @@ jobs wait for a file at a site, it is brought once.
 """
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ AT_ONCE = 4
 """Transfers from one site to another at a time; further ones wait."""
 
 _POLL_INTERVAL = 0.05  # seconds until a file that another process brings is looked at again
-_TRIES = 3  # of a file that goes again before it could be pinned
+_TRIES = 3  # transfers of a file that others delete or damage before a job can read it
 
 
 def links_of(sites: Iterable[SiteFacts]) -> LinkBetween:
@@ -120,6 +121,7 @@ class Stager:
         self._transfers = transfers or TransferPool()
         self._lines: dict[tuple[str, str], _SharedLink] = {}
         self._flights: dict[tuple[str, str], _PendingTransfer] = {}
+        self._transfer_numbers = itertools.count()
         self._tasks = TaskSupervisor(heard_by_waiter)  # each is awaited by a call of bring()
 
     async def bring(
@@ -198,7 +200,7 @@ class Stager:
         name, store = logical(name), self._store(site)
         made = Replica(name=name, site=site, url=normalise_url(str(path)))
         with _about(name, site):
-            incoming = await self._begin(store, name, LogicalFileContent(), keep=True)
+            incoming = await self._begin(store, name, LogicalFileContent(), holder=None)
             if incoming is None:
                 raise InputError("is there already", where=store.place_of(name))
             try:
@@ -255,49 +257,65 @@ class Stager:
             for replica in here:
                 if store.is_usable(replica):
                     return replica.url
-            # Between the end of a transfer and the pin below, another process may evict the file:
-            # hence the loop.
-            await self._shared(name, site, on_file)
-            content = await self._transfers.run(self._catalogue.content, name)
-            there = await self._transfers.run(
-                store.pin, {name: content or LogicalFileContent()}, job
-            )
-            place = there.get(name)
+            place = await self._shared(name, site, job, on_file)
         raise TargetFailed(f'"{name}" leaves {site} as soon as it is there', transient=True)
 
-    async def _shared(self, name: str, site: str, on_file: OnFile | None) -> None:
-        """Wait for the transfer of a file, which is begun if there is none."""
+    async def _shared(self, name: str, site: str, job: str, on_file: OnFile | None) -> str | None:
+        """
+        Wait for the transfer of a file, which is begun if there is none, and pin the file.
+
+        Returns
+        -------
+        str or None
+            Path of the file; None: deleted or damaged by others as soon as it came, or in a store
+            without pins.
+        """
         key = name, site
+        store = self._stores[site]
         flight = self._flights.get(key)
         if flight is None:
-            work = self._tasks.start(self._bring(name, site, on_file))
-            flight = self._flights[key] = _PendingTransfer(work)
+            holder = f"transfer {next(self._transfer_numbers)} of {name}"
+            work = self._tasks.start(self._bring(name, site, holder, on_file))
+            flight = self._flights[key] = _PendingTransfer(work, holder)
             work.add_done_callback(lambda _: self._landed(key, flight))
         flight.waiting += 1
         try:
             # One job that gives up must not end the transfer that other jobs wait for.
             await asyncio.shield(flight.work)
+            content = await self._transfers.run(self._catalogue.content, name)
+            there = await self._transfers.run(
+                store.pin, {name: content or LogicalFileContent()}, job
+            )
+            return there.get(name)
         except asyncio.CancelledError:
-            if flight.waiting == 1:
+            if flight.waiting == 1 and not flight.work.done():
                 self._landed(key, flight)  # who comes now needs another one
                 flight.work.cancel()
                 await wait_until_ended(flight.work)
             raise
         finally:
             flight.waiting -= 1
+            if flight.waiting == 0:
+                await self._transfers.run(store.release, flight.holder)
 
     def _landed(self, key: tuple[str, str], flight: "_PendingTransfer") -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
 
-    async def _bring(self, name: str, site: str, on_file: OnFile | None) -> None:
-        """Transfer a file into a site's storage, and register the copy."""
+    async def _bring(self, name: str, site: str, holder: str, on_file: OnFile | None) -> None:
+        """
+        Transfer a file into a site's storage, and register the copy.
+
+        The file is pinned for ``holder`` as it gets its name. Without that pin, other processes
+        that crowd a small storage could evict each new file before the jobs that wait for it have
+        pinned it, for ever.
+        """
         store = self._stores[site]
         content = await self._transfers.run(self._catalogue.content, name) or LogicalFileContent()
         found = await self._transfers.run(self._catalogue.locate, name)
         candidates = self._candidates(found, site)
         with _about(name, site):
-            incoming = await self._begin(store, name, content, keep=False)
+            incoming = await self._begin(store, name, content, holder=holder)
             if incoming is not None:
                 try:
                     content = await self._transfers.fetch(
@@ -347,12 +365,20 @@ class Stager:
         return self._lines[source, target]
 
     async def _begin(
-        self, store: SiteStorage, name: str, content: LogicalFileContent, *, keep: bool
+        self, store: SiteStorage, name: str, content: LogicalFileContent, *, holder: str | None
     ) -> PendingFile | None:
-        """Begin to write a file when no other process does."""
+        """
+        Begin to write a file when no other process does.
+
+        Parameters
+        ----------
+        holder
+            Who pins the cached file; None: the file is kept.
+        """
+        begin = partial(store.begin, keep=holder is None, job=holder)
         while True:
             work = self._tasks.start(
-                self._transfers.run(store.begin, name, content, self._catalogue.spare, keep=keep)
+                self._transfers.run(begin, name, content, self._catalogue.spare)
             )
             try:
                 return await asyncio.shield(work)
@@ -399,9 +425,14 @@ class _SharedLink:
 
 @dataclass(slots=True, eq=False)
 class _PendingTransfer:
-    """A running transfer and the number of waiting callers."""
+    """
+    A running transfer and the number of waiting callers.
+
+    ``holder`` pins the file until all callers have pinned it for their jobs.
+    """
 
     work: "asyncio.Future[None]"
+    holder: str
     waiting: int = 0
 
 

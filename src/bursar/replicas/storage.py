@@ -129,8 +129,7 @@ class FolderStorage:
                     db.execute("UPDATE files SET here = 0 WHERE name = ?", (name,))
                 else:
                     db.execute(f"UPDATE files SET used = {_NOW} WHERE name = ?", (name,))
-                    pin = (name, self._owner.token, job)
-                    db.execute("INSERT OR IGNORE INTO pins VALUES (?,?,?)", pin)
+                    self._pin(db, name, job)
                     found[name] = path
         return found
 
@@ -157,7 +156,13 @@ class FolderStorage:
         return fits and replica.url != self.place_of(replica.name)
 
     def begin(
-        self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
+        self,
+        name: str,
+        content: LogicalFileContent,
+        may_go: MayGo,
+        *,
+        keep: bool = False,
+        job: str | None = None,
     ) -> "PendingFolderFile | None":
         """
         Begin to bring a file: free space for it and lock it against other processes.
@@ -170,6 +175,8 @@ class FolderStorage:
             Called for each cached file before it is evicted; returns whether it may be.
         keep
             Whether the file is kept, and so not counted under the limit.
+        job
+            Job for which the file is pinned from the moment at which it is there; None: no pin.
 
         Returns
         -------
@@ -195,7 +202,7 @@ class FolderStorage:
             # The part is locked before its row is read: of two processes that miss the file only
             # one finds it missing and brings it.
             self._find_out(name, path)
-            if not (keep or self._is_wanted(name, content, may_go)):
+            if not (keep or self._is_wanted(name, content, may_go, job)):
                 part.discard()
                 return None
             with _writing():
@@ -203,7 +210,7 @@ class FolderStorage:
         except BaseException:
             part.close()
             raise
-        return PendingFolderFile(self, name, part, keep=keep)
+        return PendingFolderFile(self, name, part, keep=keep, job=job)
 
     def commit(
         self,
@@ -213,6 +220,7 @@ class FolderStorage:
         may_go: MayGo,
         *,
         keep: bool,
+        job: str | None,
     ) -> None:
         """Give a complete part the file's name; see :class:`PendingFolderFile`."""
         path = Path(self.place_of(name))
@@ -236,6 +244,7 @@ class FolderStorage:
                     part.put(path)
                     entry = (name, content.size, content.checksum, not keep)
                     db.execute(f"REPLACE INTO files VALUES (?,?,?,?,1,{_NOW})", entry)
+                    self._pin(db, name, job)
         if not roomy:
             # Outside the transaction, so that rows of files which were evicted in vain are gone
             # too.
@@ -286,13 +295,25 @@ class FolderStorage:
         with self._db.writing() as db:
             db.execute("REPLACE INTO files VALUES (?,?,?,?,1,0)", entry)
 
-    def _is_wanted(self, name: str, content: LogicalFileContent, may_go: MayGo) -> bool:
-        """Return whether a file must be brought; if so, reserve space and write the row."""
+    def _pin(self, db: Connection, name: str, job: str | None) -> None:
+        if job is not None:
+            db.execute("INSERT OR IGNORE INTO pins VALUES (?,?,?)", (name, self._owner.token, job))
+
+    def _is_wanted(
+        self, name: str, content: LogicalFileContent, may_go: MayGo, job: str | None
+    ) -> bool:
+        """
+        Return whether a file must be brought.
+
+        Space is reserved for a file that must be, and its row is written; one that is there
+        is pinned.
+        """
         size = content.size or 0
         with self._db.writing() as db:
             row = self._row(name)
             if row is not None and row.here:
                 if row.content.agrees_with(content):
+                    self._pin(db, name, job)
                     return False
                 if not row.cached:
                     raise self._other(name, row.content)
@@ -384,13 +405,24 @@ class PendingFolderFile:
     ----------
     keep
         Whether the file is kept; otherwise it is cached.
+    job
+        Job for which the file is pinned when it gets its name; None: no pin.
     """
 
-    def __init__(self, storage: FolderStorage, name: str, part: PartialFile, *, keep: bool) -> None:
+    def __init__(
+        self,
+        storage: FolderStorage,
+        name: str,
+        part: PartialFile,
+        *,
+        keep: bool,
+        job: str | None,
+    ) -> None:
         self._storage = storage
         self._name = name
         self._part = part
         self._keep = keep
+        self._job = job
 
     @property
     def sink(self) -> PartialFile:
@@ -410,7 +442,9 @@ class PendingFolderFile:
         InputError
             When another content is kept by this name.
         """
-        self._storage.commit(self._name, self._part, content, may_go, keep=self._keep)
+        self._storage.commit(
+            self._name, self._part, content, may_go, keep=self._keep, job=self._job
+        )
 
     def close(self) -> None:
         """Stop writing; the arrived bytes may be continued later."""
