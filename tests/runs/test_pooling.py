@@ -12,6 +12,7 @@ import pytest
 import bursar
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
+from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import AcquisitionPolicy
@@ -373,3 +374,30 @@ def test_names_go_on_after_those_that_never_began(tmp_path: Path) -> None:
     later = type(events[0])(events[0].time, ASKED, text)
     assert last_number([*events, later]) == last + 7
     assert last_number([]) == 0
+
+
+def test_a_site_that_grants_an_allocation_again_is_not_paid_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later word changes neither lease nor processors."""
+    acquire = SimulatedSite.acquire
+
+    async def twice(self: SimulatedSite, *given: Any, begin: Any, **more: Any) -> Any:
+        held = await acquire(self, *given, begin=begin, **more)
+        await asyncio.sleep(5.0)
+        begin(1, 10_000.0)
+        return held
+
+    monkeypatch.setattr(SimulatedSite, "acquire", twice)
+    ran = Ran(tmp_path, campaign(), site())
+
+    assert ran.result.exit_status == 0
+    told = [
+        msgspec.json.decode(event.text, type=Lease)
+        for event in ran.journal.events
+        if event.kind == "lease"
+    ]
+    starts = {(lease.id, lease.start, lease.processors) for lease in told}
+    assert len(starts) == len(ran.leases)
+    assert all(lease.until - lease.start < 5_000.0 for lease in told if lease.until is not None)
+    ran.check()

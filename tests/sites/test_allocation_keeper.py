@@ -27,6 +27,9 @@ class _Holder:
     def __init__(self, held: _Held) -> None:
         self.held = held
 
+    async def while_expiring(self) -> None:
+        raise AssertionError("its time is not over")
+
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
@@ -40,7 +43,8 @@ class _Holder:
         pass
 
     async def expired(self, keeper: AllocationKeeper) -> None:
-        raise AssertionError("its time is not over")
+        await self.while_expiring()
+        keeper.life.expire(self.now())
 
     def dismiss(self, keeper: AllocationKeeper) -> None:
         pass
@@ -59,3 +63,35 @@ def test_processors_go_back_when_their_site_cannot_say_whether_they_are_lost() -
     keeper = asyncio.run(kept())
     assert held.released == 1
     assert keeper.allocation.state is AllocationState.ENDED
+
+
+class _Vanishing(_Held):
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes = asyncio.Event()
+
+    async def lost(self) -> tuple[str, str]:
+        await self.goes.wait()
+        return "lost", "the node died"
+
+
+class _Expiring(_Holder):
+    async def while_expiring(self) -> None:
+        """Wait for the tasks to stop, while the processors go."""
+        assert isinstance(self.held, _Vanishing)
+        self.held.goes.set()
+        await asyncio.sleep(0.01)
+
+
+def test_what_is_lost_while_its_tasks_are_stopped_is_lost_and_has_not_ended() -> None:
+    """The holder awaits the stop of its tasks, and the site takes the processors meanwhile."""
+
+    async def kept() -> Allocation:
+        terms = Allocation(name="lease-1", site="s", processors=2, duration=0.05)
+        keeper = AllocationKeeper(AllocationLife(terms), _Expiring(_Vanishing()))
+        await keeper.run()
+        return keeper.allocation
+
+    allocation = asyncio.run(kept())
+    assert (allocation.loss, allocation.reason) == ("lost", "the node died")
+    assert allocation.state is AllocationState.LOST

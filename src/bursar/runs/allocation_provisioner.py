@@ -511,7 +511,8 @@ class AllocationProvisioner:
     ) -> None:
         """Note that a site has granted the processors, and begin to pay for the lease."""
         now, asked = self._dispatcher.now(), one.allocation.duration
-        one.keeper.life.grant(now, processors, seconds)
+        if not one.keeper.life.grant(now, processors, seconds):
+            return  # granted before, or over: there is a lease for it, or will be none
         a = one.allocation
         self._keep_off(a)  # before a worker is there
         if a.start is None:

@@ -92,15 +92,14 @@ class AllocationKeeper:
         BursarError, OSError
             When the site refuses the processors, or fails.
         """
-        lost: asyncio.Task[tuple[AllocationLoss, str]] | None = None
+        lost: asyncio.Task[None] | None = None
         try:
             async with TaskSupervisor() as tasks:
                 while True:
                     if self.held is not None and lost is None:
-                        lost = tasks.start(self.held.lost(), on_failure=heard_by_waiter)
-                        lost.add_done_callback(lambda _: self._changed.set())
+                        lost = tasks.start(self._watch(self.held), on_failure=heard_by_waiter)
                     if lost is not None and lost.done():
-                        self.life.lose(self._holder.now(), *lost.result())
+                        lost.result()
                     step = self.life.next_step(self._holder.now(), self._holder.present(self))
                     match step.action:
                         case LifeAction.WAIT:
@@ -138,6 +137,19 @@ class AllocationKeeper:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until - self._holder.now())):
                 await self._changed.wait()
+
+    async def _watch(self, held: HeldProcessors) -> None:
+        """
+        Note the loss of the processors at the moment at which the site tells of it.
+
+        The holder may be stopping tasks just then (:meth:`AllocationHolder.expired`), after which
+        the allocation would count as ended.
+        """
+        try:
+            loss = await held.lost()
+            self.life.lose(self._holder.now(), *loss)
+        finally:
+            self._changed.set()
 
     async def _ask(self) -> None:
         """Ask the site, unless that comes to be needless meanwhile: a queue may take days."""
