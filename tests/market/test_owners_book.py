@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.market.account_records import BANK, LedgerAccount, SpendingQuota
+from bursar.market.agreement import UsageRecord
 from bursar.market.book import Book, read_book
-from bursar.market.usage import UsageRecord
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Refusal, Transfer
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from bursar.formats.units import Period, parse_period
 from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
+from bursar.market.agreement import UsageRecord
 from bursar.market.statements import (
     LedgerDifference,
     make_invoice,
@@ -15,7 +16,6 @@ from bursar.market.statements import (
     reconcile,
     rows_between,
 )
-from bursar.market.usage import UsageRecord
 from bursar.model.errors import InputError
 from bursar.model.money import Transfer
 from bursar.report.statements import invoice_to_dict, statement_to_dict

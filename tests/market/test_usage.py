@@ -14,11 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.market.agreement import SignedRecord, UsageRecord
 from bursar.market.lease import Lease
 from bursar.market.usage import (
     AgreementRates,
-    SignedRecord,
-    UsageRecord,
     charge,
     check_chain,
     decode_signed,

@@ -9,7 +9,7 @@ from bursar.cli.options import AsJson
 from bursar.model.errors import BursarError, InputError
 
 if TYPE_CHECKING:
-    from bursar.market.usage import SignedRecord
+    from bursar.market.agreement import SignedRecord
 
 BookFile = Annotated[
     Path,

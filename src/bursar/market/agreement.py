@@ -1,5 +1,6 @@
 """Defines what is traded: the deal template, the terms of a deal, and the agreement."""
 
+import hashlib
 import math
 
 import msgspec
@@ -223,3 +224,123 @@ def _check_lot(processors: int, seconds: float, start: float) -> None:
     if not 0 < seconds <= LATEST:
         raise ValueError(f"seconds must be positive, got {seconds}")
     check_moment("start", start)
+
+
+# What was delivered under an agreement.
+
+_PURPOSE = b"bursar usage record 1\n"
+"""Prefix of the signed bytes, so that a signature serves for nothing else."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Processors that one job held under an agreement.
+
+    Parameters
+    ----------
+    agreement
+        Under which it ran.
+    provider, customer
+        Who delivered, who pays.
+    job
+        Task, job or lease; unique within the agreement.
+    start, end
+        Seconds since the epoch.
+    processors
+        How many it held. Positive.
+    cpu_seconds
+        Processor time its processes used.
+    status
+        How it ended, as :class:`bursar.model.task.Status` has it.
+    agreed
+        Processor-seconds agreed on for it; None: what it takes.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    agreement: str
+    provider: str
+    customer: str
+    job: str
+    start: float
+    end: float
+    processors: int = 1
+    cpu_seconds: float = 0.0
+    status: str = "succeeded"
+    agreed: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (-math.inf < self.start <= self.end < math.inf):
+            raise ValueError(f"end must not be before start, got {self.start} to {self.end}")
+        if self.processors < 1:
+            raise ValueError(f"processors must be at least 1, got {self.processors}")
+        if not 0 <= self.cpu_seconds < math.inf:
+            raise ValueError(f"cpu_seconds must not be negative, got {self.cpu_seconds}")
+        if self.agreed is not None and not 0 <= self.agreed < math.inf:
+            raise ValueError(f"agreed must not be negative, got {self.agreed}")
+
+    @property
+    def delivered(self) -> float:
+        """Processor-seconds held."""
+        return self.processors * (self.end - self.start)
+
+    @property
+    def owed(self) -> float:
+        """Processor-seconds to be paid: what was delivered, at most what was agreed on."""
+        return self.delivered if self.agreed is None else min(self.delivered, self.agreed)
+
+    @property
+    def missing(self) -> float:
+        """Processor-seconds that were agreed on and not delivered."""
+        return 0.0 if self.agreed is None else max(0.0, self.agreed - self.delivered)
+
+
+class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Holds a usage record with its provider's signature.
+
+    Parameters
+    ----------
+    record
+        The usage.
+    number
+        1 for the first of a chain.
+    previous
+        Hash of the one before, in hexadecimal; empty for the first.
+    signature
+        Of all the above.
+    """
+
+    record: UsageRecord
+    number: int = 1
+    previous: str = ""
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 digest of record and signature; the next record of the chain holds it."""
+        return hashlib.sha256(signed_bytes(self) + self.signature).hexdigest()
+
+
+def signed_bytes(signed: SignedRecord) -> bytes:
+    """Return the signed bytes, equal for equal records however these were transported."""
+    r = signed.record
+    return _PURPOSE + msgspec.msgpack.encode(
+        (
+            signed.number,
+            signed.previous,
+            r.agreement,
+            r.provider,
+            r.customer,
+            r.job,
+            float(r.start),  # JSON gives 0 back as 0.0
+            float(r.end),
+            r.processors,
+            float(r.cpu_seconds),
+            r.status,
+            None if r.agreed is None else float(r.agreed),
+        )
+    )

@@ -21,8 +21,8 @@ import msgspec
 from bursar.locking import LockHeldElsewhere, take_lock
 from bursar.market.account_records import LedgerAccount, Per, SpendingQuota
 from bursar.market.accounts import Accounts
+from bursar.market.agreement import UsageRecord
 from bursar.market.ledger import first_link, next_link, read_chained
-from bursar.market.usage import UsageRecord
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal, Transfer, check_currency
 from bursar.sqlite_file import (

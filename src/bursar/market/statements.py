@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from bursar.market.account_records import AgreementBalance
 from bursar.market.accounts import Accounts
+from bursar.market.agreement import UsageRecord
 from bursar.market.ledger import bare_name
-from bursar.market.usage import UsageRecord
 from bursar.model.money import Micros, Transfer
 
 _K = TypeVar("_K")

@@ -7,7 +7,6 @@ one. That the last ones are missing cannot be seen from the chain: the number of
 records is agreed on apart.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -22,77 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from bursar.market.agreement import SignedRecord, UsageRecord, signed_bytes
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros, rental_charge, to_micros
-
-_PURPOSE = b"bursar usage record 1\n"
-"""Prefix of the signed bytes, so that a signature serves for nothing else."""
-
-
-class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Processors that one job held under an agreement.
-
-    Parameters
-    ----------
-    agreement
-        Under which it ran.
-    provider, customer
-        Who delivered, who pays.
-    job
-        Task, job or lease; unique within the agreement.
-    start, end
-        Seconds since the epoch.
-    processors
-        How many it held. Positive.
-    cpu_seconds
-        Processor time its processes used.
-    status
-        How it ended, as :class:`bursar.model.task.Status` has it.
-    agreed
-        Processor-seconds agreed on for it; None: what it takes.
-
-    Raises
-    ------
-    ValueError
-        When a value is out of range.
-    """
-
-    agreement: str
-    provider: str
-    customer: str
-    job: str
-    start: float
-    end: float
-    processors: int = 1
-    cpu_seconds: float = 0.0
-    status: str = "succeeded"
-    agreed: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (-math.inf < self.start <= self.end < math.inf):
-            raise ValueError(f"end must not be before start, got {self.start} to {self.end}")
-        if self.processors < 1:
-            raise ValueError(f"processors must be at least 1, got {self.processors}")
-        if not 0 <= self.cpu_seconds < math.inf:
-            raise ValueError(f"cpu_seconds must not be negative, got {self.cpu_seconds}")
-        if self.agreed is not None and not 0 <= self.agreed < math.inf:
-            raise ValueError(f"agreed must not be negative, got {self.agreed}")
-
-    @property
-    def delivered(self) -> float:
-        """Processor-seconds held."""
-        return self.processors * (self.end - self.start)
-
-    @property
-    def owed(self) -> float:
-        """Processor-seconds to be paid: what was delivered, at most what was agreed on."""
-        return self.delivered if self.agreed is None else min(self.delivered, self.agreed)
-
-    @property
-    def missing(self) -> float:
-        """Processor-seconds that were agreed on and not delivered."""
-        return 0.0 if self.agreed is None else max(0.0, self.agreed - self.delivered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,33 +88,6 @@ def _of_one(records: Iterable[UsageRecord]) -> list[UsageRecord]:
 # Signed records.
 
 
-class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Holds a usage record with its provider's signature.
-
-    Parameters
-    ----------
-    record
-        The usage.
-    number
-        1 for the first of a chain.
-    previous
-        Hash of the one before, in hexadecimal; empty for the first.
-    signature
-        Of all the above.
-    """
-
-    record: UsageRecord
-    number: int = 1
-    previous: str = ""
-    signature: bytes = b""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 digest of record and signature; the next record of the chain holds it."""
-        return hashlib.sha256(_canonical(self) + self.signature).hexdigest()
-
-
 def sign(
     record: UsageRecord, key: Ed25519PrivateKey, after: SignedRecord | None = None
 ) -> SignedRecord:
@@ -200,13 +104,13 @@ def sign(
         number=1 if after is None else after.number + 1,
         previous="" if after is None else after.digest,
     )
-    return msgspec.structs.replace(bare, signature=key.sign(_canonical(bare)))
+    return msgspec.structs.replace(bare, signature=key.sign(signed_bytes(bare)))
 
 
 def verify(signed: SignedRecord, public_key: Ed25519PublicKey) -> bool:
     """Whether the record is, to the last bit, the one that was signed with this key."""
     try:
-        public_key.verify(signed.signature, _canonical(signed))
+        public_key.verify(signed.signature, signed_bytes(signed))
     except InvalidSignature:
         return False
     return True
@@ -254,27 +158,6 @@ def decode_signed(text: bytes | str) -> SignedRecord:
         return msgspec.json.decode(text, type=SignedRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"is no signed usage record: {error}") from None
-
-
-def _canonical(signed: SignedRecord) -> bytes:
-    """Return the signed bytes, equal for equal records however these were transported."""
-    r = signed.record
-    return _PURPOSE + msgspec.msgpack.encode(
-        (
-            signed.number,
-            signed.previous,
-            r.agreement,
-            r.provider,
-            r.customer,
-            r.job,
-            float(r.start),  # JSON gives 0 back as 0.0
-            float(r.end),
-            r.processors,
-            float(r.cpu_seconds),
-            r.status,
-            None if r.agreed is None else float(r.agreed),
-        )
-    )
 
 
 # Keys.

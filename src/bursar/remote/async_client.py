@@ -26,12 +26,12 @@ from bursar.model.money import Micros, format_amount
 from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
-from bursar.remote.calls import PAGE
 from bursar.remote.connection import PATIENCE, TIMEOUT, Entropy, Notice, ServiceConnection
 from bursar.remote.http_transport import HttpTransport
 from bursar.remote.messages import AgreementInfo, Stream
 from bursar.remote.problems import ServiceUnreachable
 from bursar.remote.result_streams import AGAIN, EventStreamDecoder, Until, follow_results
+from bursar.remote.routes import PAGE
 from bursar.remote.submission import split_submission
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """
-Builds requests to a service and decoders of their answers, as values.
+Builds requests to a service and decoders of their answers, as values, from the table of routes.
 
 Nothing here sends anything: :mod:`bursar.remote.connection` does.
 """
@@ -7,32 +7,26 @@ Nothing here sends anything: :mod:`bursar.remote.connection` does.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import quote
+from functools import cache
+from types import NoneType
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage, TradeMessage
-from bursar.market.trade_messages import encode as encode_message
 from bursar.model.errors import InputError
 from bursar.model.task import File
 from bursar.remote import messages as api
-from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
+from bursar.remote import routes
+from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.remote.http_transport import Body, ClientResponse
 from bursar.remote.messages import Stream
-
-if TYPE_CHECKING:
-    from bursar.market.usage import SignedRecord
+from bursar.remote.routes import BYTES, EVENTS, LONGEST_KEY, NDJSON, PAGE, ApiRoute
 
 T = TypeVar("T")
 
-JSON = "application/json"
-NDJSON = "application/x-ndjson"
-
-PAGE = 10_000
-"""Results on one page, at most."""
-
-_KEY = re.compile(r"[\x21-\x7e]{0,200}")
+_KEY = re.compile(rf"[\x21-\x7e]{{0,{LONGEST_KEY}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,7 @@ class ApiCall(Generic[T]):
     method: str
     path: str
     decode: Callable[[ClientResponse], T]
-    query: Mapping[str, str | int | float] = field(default_factory=dict)
+    query: Mapping[str, str | float] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | Body = b""
     size: int = 0
@@ -71,58 +65,77 @@ class ApiCall(Generic[T]):
     also: int = 0
 
 
-_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
+def request(
+    route: ApiRoute[T],
+    *values: str | int,
+    body: Any = None,
+    key: str = "",
+    kind: str = "",
+    **query: str | float | None,
+) -> ApiCall[T]:
+    """
+    Build the request for a route.
+
+    Parameters
+    ----------
+    values
+        Values of the path's variables, in their order.
+    body
+        Value to send as JSON, of the route's type; None: no body, or one that the caller adds.
+    key
+        Idempotency key, which makes repetitions count once; empty: none.
+    kind
+        Media type of the body that is sent, or else of the answer that is wanted; empty: the
+        first of the route.
+    query
+        Parameters of the query string; those that are None are left out.
+
+    Raises
+    ------
+    InputError
+        When a value or the key is none.
+    """
+    answer: Any = route.answer
+    headers = _keyed(key)
+    if route.body_kinds:
+        headers["Content-Type"] = kind or route.body_kinds[0]
+    elif kind:
+        headers["Accept"] = kind
+    return ApiCall(
+        method=route.method,
+        path=route.path_of(*values),
+        query={name: value for name, value in query.items() if value is not None},
+        headers=headers,
+        content=b"" if body is None else msgspec.json.encode(body),
+        decode=_decoder(answer),
+        repeatable=route.repeatable,
+        ending=route.method == "DELETE" and route.answer is NoneType,
+        also=route.also,
+    )
 
 
-def _reading(kind: Any) -> Callable[[ClientResponse], Any]:
-    """Return a function that decodes answers of a type, with a cached decoder."""
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
+@cache
+def _decoder(kind: Any) -> Callable[[ClientResponse], Any]:
+    """Return a function that decodes answers of a type; the one for no JSON returns None."""
+    if kind is NoneType:
+        return lambda answer: None
+    decoder = msgspec.json.Decoder(kind)
     return lambda answer: decoder.decode(answer.content)
-
-
-def _nothing(_: ClientResponse) -> None:
-    return None
-
-
-def _at(*parts: str | int) -> str:
-    words = [str(part) for part in parts]
-    if odd := [word for word in words if word in ("", ".", "..")]:
-        # These would be taken for a way through the paths.
-        raise InputError(f'expected the name of something, got "{odd[0]}"')
-    return "/" + "/".join(quote(word, safe="") for word in words)
-
-
-def _file_at(handle: str, name: str) -> str:
-    try:
-        shortest = File(name).name
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    return _at("instances", handle, "files", *shortest.split("/"))
 
 
 def _keyed(key: str) -> dict[str, str]:
     if not _KEY.fullmatch(key):
-        raise InputError("expected at most 200 printable characters without spaces", where="key")
+        raise InputError(
+            f"expected at most {LONGEST_KEY} printable characters without spaces", where="key"
+        )
     return {"Idempotency-Key": key} if key else {}
 
 
-def _get(kind: type[T], *parts: str | int, **query: str | int | float) -> ApiCall[T]:
-    return ApiCall(method="GET", path=_at(*parts), query=query, decode=_reading(kind))
-
-
-def _post(
-    kind: type[T], body: Any, *parts: str | int, key: str = "", repeatable: bool = True
-) -> ApiCall[T]:
-    return ApiCall(
-        method="POST",
-        path=_at(*parts),
-        headers={"Content-Type": JSON} | _keyed(key),
-        content=msgspec.json.encode(body),
-        decode=_reading(kind),
-        repeatable=repeatable,
-    )
+def _shortest(name: str) -> str:
+    try:
+        return File(name).name
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _field_of(call: ApiCall[Any], field: str) -> ApiCall[Any]:
@@ -130,8 +143,9 @@ def _field_of(call: ApiCall[Any], field: str) -> ApiCall[Any]:
     return replace(call, decode=lambda answer: getattr(call.decode(answer), field))
 
 
-def _delete(*parts: str | int, **query: str | int) -> ApiCall[None]:
-    return ApiCall(method="DELETE", path=_at(*parts), query=query, decode=_nothing, ending=True)
+def _unread(call: ApiCall[Any]) -> ApiCall[None]:
+    """Return a call whose answer is not decoded."""
+    return replace(call, decode=lambda answer: None)
 
 
 # The site.
@@ -139,17 +153,17 @@ def _delete(*parts: str | int, **query: str | int) -> ApiCall[None]:
 
 def site() -> ApiCall[api.SiteInfo]:
     """Ask for the facts and free slots of the site."""
-    return _get(api.SiteInfo, "site")
+    return request(routes.SITE)
 
 
 def health() -> ApiCall[api.Health]:
     """Ask whether the service responds."""
-    return _get(api.Health, "health")
+    return request(routes.HEALTH)
 
 
 def ready() -> ApiCall[api.Health]:
     """Ask whether the service accepts work; status 503 means no."""
-    return ApiCall(method="GET", path=_at("ready"), decode=_reading(api.Health), also=503)
+    return request(routes.READY)
 
 
 # Instances.
@@ -157,32 +171,28 @@ def ready() -> ApiCall[api.Health]:
 
 def create_instance(new: api.NewInstance, key: str) -> ApiCall[api.InstanceInfo]:
     """Create an instance; the same key again makes no second one."""
-    return _post(api.InstanceInfo, new, "instances", key=key)
+    return request(routes.CREATE_INSTANCE, body=new, key=key)
 
 
 def instances() -> ApiCall[list[api.InstanceInfo]]:
     """List the caller's instances."""
-    return _field_of(_get(api.InstanceList, "instances"), "instances")
+    return _field_of(request(routes.INSTANCES), "instances")
 
 
 def instance(handle: str) -> ApiCall[api.InstanceInfo]:
     """Ask for one instance."""
-    return _get(api.InstanceInfo, "instances", handle)
+    return request(routes.INSTANCE, handle)
 
 
 def destroy(handle: str) -> ApiCall[None]:
     """Destroy an instance with all tasks, results and files."""
-    return _delete("instances", handle)
+    return request(routes.DESTROY_INSTANCE, handle)
 
 
 def events(handle: str, after: int) -> ApiCall[None]:
     """Open a stream of changes of an instance, as server-sent events."""
-    return ApiCall(
-        method="GET",
-        path=_at("instances", handle, "events"),
-        headers={"Accept": "text/event-stream"} | ({"Last-Event-ID": str(after)} if after else {}),
-        decode=_nothing,
-    )
+    call = request(routes.FOLLOW_INSTANCE, handle, kind=EVENTS)
+    return replace(call, headers={**call.headers, "Last-Event-ID": str(after)}) if after else call
 
 
 # Tasks and results.
@@ -190,18 +200,12 @@ def events(handle: str, after: int) -> ApiCall[None]:
 
 def submit(handle: str, lines: bytes, key: str) -> ApiCall[api.Submitted]:
     """Add tasks to an instance, a JSON document per line; the same key again adds nothing."""
-    return ApiCall(
-        method="POST",
-        path=_at("instances", handle, "tasks"),
-        headers={"Content-Type": NDJSON} | _keyed(key),
-        content=lines,
-        decode=_reading(api.Submitted),
-    )
+    return replace(request(routes.SUBMIT, handle, key=key, kind=NDJSON), content=lines)
 
 
 def tasks(handle: str, after: int, limit: int) -> ApiCall[api.TaskPage]:
     """Ask for the states of tasks, from number ``after`` on."""
-    return _get(api.TaskPage, "instances", handle, "tasks", after=after, limit=limit)
+    return request(routes.TASKS, handle, after=after, limit=limit)
 
 
 def cancel(
@@ -220,8 +224,8 @@ def cancel(
     chosen = None if numbers is None else list(numbers)
     if grace is not None:
         grace = min(max(0.0, grace), api.MOST_GRACE)
-    request = api.CancelRequest(tasks=chosen, grace=grace)
-    return _field_of(_post(api.Cancelled, request, "instances", handle, "cancel"), "count")
+    body = api.CancelRequest(tasks=chosen, grace=grace)
+    return _field_of(request(routes.CANCEL, handle, body=body), "count")
 
 
 _RESULT_LINES = msgspec.json.Decoder(api.Result)
@@ -246,30 +250,18 @@ def results(
             done=answer.header("Bursar-Done").lower() == "true",
         )
 
-    return ApiCall(
-        method="GET",
-        path=_at("instances", handle, "results"),
-        query={"after": after, "limit": limit, "wait": wait},
-        headers={"Accept": NDJSON},
-        decode=decode,
-        wait=wait,
-    )
+    call = request(routes.RESULTS, handle, kind=NDJSON, after=after, limit=limit, wait=wait)
+    return replace(call, decode=decode, wait=wait)
 
 
 def result_stream(handle: str, after: int) -> ApiCall[None]:
     """Open a stream of the results after a cursor."""
-    return ApiCall(
-        method="GET",
-        path=_at("instances", handle, "results"),
-        query={"after": after, "follow": "true"},
-        headers={"Accept": NDJSON},
-        decode=_nothing,
-    )
+    return _unread(request(routes.RESULTS, handle, kind=NDJSON, after=after, follow="true"))
 
 
 def forget(handle: str, through: int) -> ApiCall[None]:
     """Let the service delete the results up to a cursor."""
-    return _delete("instances", handle, "results", through=through)
+    return request(routes.FORGET, handle, through=through)
 
 
 # Files.
@@ -277,35 +269,21 @@ def forget(handle: str, through: int) -> ApiCall[None]:
 
 def files(handle: str, after: str, limit: int) -> ApiCall[api.FileList]:
     """List an instance's files, sorted by name, after a name."""
-    query = {"after": after, "limit": limit} if after else {"limit": limit}
-    return _get(api.FileList, "instances", handle, "files", **query)
+    return request(routes.FILES, handle, after=after or None, limit=limit)
 
 
 def put_file(
     handle: str, name: str, content: Body, size: int, *, executable: bool
 ) -> ApiCall[api.FileInfo]:
     """Write a file of an instance, in place of one of that name."""
-    return ApiCall(
-        method="PUT",
-        path=_file_at(handle, name),
-        query={"executable": "true"} if executable else {},
-        headers={"Content-Type": "application/octet-stream"},
-        content=content,
-        size=size,
-        decode=_reading(api.FileInfo),
-    )
+    flag = "true" if executable else None
+    call = request(routes.PUT_FILE, handle, _shortest(name), kind=BYTES, executable=flag)
+    return replace(call, content=content, size=size)
 
 
 def put_archive(handle: str, content: Body, size: int, kind: str) -> ApiCall[api.FileList]:
     """Unpack a tar or zip archive in an instance."""
-    return ApiCall(
-        method="POST",
-        path=_at("instances", handle, "archive"),
-        headers={"Content-Type": kind},
-        content=content,
-        size=size,
-        decode=_reading(api.FileList),
-    )
+    return replace(request(routes.PUT_ARCHIVE, handle, kind=kind), content=content, size=size)
 
 
 def copy_files(
@@ -324,25 +302,22 @@ def copy_files(
         Seconds that copying may take.
     """
     body = api.CopyRequest(source=source, files=list(names))
-    call = _post(api.FileList, body, "instances", handle, "copies")
-    return replace(_field_of(call, "files"), wait=wait)
+    return replace(_field_of(request(routes.COPY_FILES, handle, body=body), "files"), wait=wait)
 
 
 def delete_file(handle: str, name: str) -> ApiCall[None]:
     """Delete a file."""
-    return ApiCall(method="DELETE", path=_file_at(handle, name), decode=_nothing, ending=True)
+    return request(routes.DELETE_FILE, handle, _shortest(name))
 
 
 def get_file(handle: str, name: str) -> ApiCall[None]:
     """Open a stream of a file's content."""
-    return ApiCall(method="GET", path=_file_at(handle, name), decode=_nothing)
+    return request(routes.GET_FILE, handle, _shortest(name))
 
 
 def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:
     """Open a stream of what a task printed."""
-    return ApiCall(
-        method="GET", path=_at("instances", handle, "tasks", task, stream), decode=_nothing
-    )
+    return request(routes.OUTPUT, handle, task, stream)
 
 
 # Money.
@@ -350,50 +325,37 @@ def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:
 
 def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
     """Send a trade message. Messages are numbered: a repeated one counts once."""
-    return ApiCall(
-        method="POST",
-        path=_at("trade", "messages"),
-        headers={"Content-Type": JSON},
-        content=encode_message(message),
-        decode=_reading(list[AnyMessage]),
-    )
+    return request(routes.TRADE, body=message)
 
 
 def agreements() -> ApiCall[list[api.AgreementInfo]]:
     """List the caller's agreements."""
-    return _field_of(_get(api.AgreementList, "trade", "agreements"), "agreements")
+    return _field_of(request(routes.AGREEMENTS), "agreements")
 
 
 def agreement(name: str) -> ApiCall[api.AgreementInfo]:
     """Ask for one agreement."""
-    return _get(api.AgreementInfo, "trade", "agreements", name)
+    return request(routes.AGREEMENT, name)
 
 
 def cancel_agreement(name: str) -> ApiCall[api.AgreementInfo]:
     """End an agreement early."""
-    return ApiCall(
-        method="DELETE",
-        path=_at("trade", "agreements", name),
-        decode=_reading(api.AgreementInfo),
-    )
+    return request(routes.CANCEL_AGREEMENT, name)
 
 
 def account() -> ApiCall[api.AccountInfo]:
     """Ask for the caller's account."""
-    return _get(api.AccountInfo, "account")
+    return request(routes.ACCOUNT)
 
 
-def usage() -> "ApiCall[list[SignedRecord]]":
+def usage() -> ApiCall[list[SignedRecord]]:
     """Ask for the caller's usage records, signed by the service."""
-    from bursar.market.usage import SignedRecord  # what it needs takes time to load
-
-    return _get(list[SignedRecord], "trade", "usage")
+    return request(routes.USAGE)
 
 
 def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[api.InvoiceInfo]:
     """Ask for the charges of a period, seconds since the epoch; ``until`` None: until now."""
-    query = {"since": since} if until is None else {"since": since, "until": until}
-    return _get(api.InvoiceInfo, "trade", "invoice", **query)
+    return request(routes.INVOICE, since=since, until=until)
 
 
 # Administration.
@@ -401,36 +363,29 @@ def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[api.Invoi
 
 def overview() -> ApiCall[Overview]:
     """Ask for the state of the whole service."""
-    return _get(Overview, "admin", "overview")
+    return request(routes.OVERVIEW)
 
 
 def tokens() -> ApiCall[list[TokenInfo]]:
     """List all valid tokens."""
-    return _field_of(_get(TokenList, "admin", "tokens"), "tokens")
+    return _field_of(request(routes.TOKENS), "tokens")
 
 
 def create_token(new: NewToken) -> ApiCall[TokenInfo]:
-    """Create a token; not repeatable, as a second try would make a second token."""
-    return _post(TokenInfo, new, "admin", "tokens", repeatable=False)
+    """Create a token."""
+    return request(routes.CREATE_TOKEN, body=new)
 
 
 def revoke_token(name: str) -> ApiCall[None]:
     """Revoke a token."""
-    return _delete("admin", "tokens", name)
+    return request(routes.REVOKE_TOKEN, name)
 
 
 def deposit(user: str, amount: int, key: str) -> ApiCall[api.AccountInfo]:
     """Add micro-units to an account, once for each key."""
-    body = api.Deposit(amount=amount, key=key)
-    return _post(api.AccountInfo, body, "admin", "accounts", user, "deposit")
+    return request(routes.DEPOSIT, user, body=api.Deposit(amount=amount, key=key))
 
 
 def drain() -> ApiCall[None]:
     """Stop accepting work; the service ends when the accepted work is done."""
-    return ApiCall(
-        method="POST",
-        path=_at("admin", "drain"),
-        headers={"Content-Type": JSON},
-        content=b"{}",
-        decode=_nothing,
-    )
+    return _unread(request(routes.DRAIN, body=routes.Empty()))

@@ -19,15 +19,16 @@ from bursar.remote.connection import ServiceConnection
 from bursar.remote.http_transport import ClientResponse
 from bursar.remote.messages import FileInfo
 from bursar.remote.problems import ServiceUnreachable
+from bursar.remote.routes import GZIP, TAR, ZIP
 
 PIECE = 256 * 1024
 """Bytes of a file in memory at a time."""
 
 _ARCHIVES = {
-    ".zip": "application/zip",
-    ".tar": "application/x-tar",
-    ".tgz": "application/gzip",
-    ".gz": "application/gzip",
+    ".zip": ZIP,
+    ".tar": TAR,
+    ".tgz": GZIP,
+    ".gz": GZIP,
 }
 
 

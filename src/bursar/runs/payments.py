@@ -29,9 +29,9 @@ from typing import TypeVar
 from bursar.locking import LockHeldElsewhere, take_lock
 from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
+from bursar.market.agreement import UsageRecord
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
-from bursar.market.usage import UsageRecord
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.money import (
     Micros,

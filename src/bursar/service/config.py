@@ -19,9 +19,6 @@ from bursar.service.interfaces import Scope
 
 # Settings of the HTTP interface: sizes, rates, timeouts and numbers of connections.
 
-MOST_WAIT = 60.0
-"""Seconds for which a request may ask to be held back."""
-
 MiB = 1 << 20
 
 

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import httpx
 import msgspec
 
+from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import Reject, TradeMessage
-from bursar.market.usage import SignedRecord
 from bursar.model.pricing import Pricing
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api

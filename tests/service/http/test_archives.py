@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from tests.service.http.api_rig import World, problem
 
 from bursar.remote import messages as api
+from bursar.remote.routes import GZIP, PUT_ARCHIVE, TAR, ZIP
 from bursar.service.config import HttpLimits, MiB
 from bursar.service.files import archives
-from bursar.service.files.archives import GZIP, KINDS, TAR, ZIP, ArchiveLimits, unpack
+from bursar.service.files.archives import ArchiveLimits, unpack
 from bursar.service.interfaces import ServiceError
 
 BOUNDS = ArchiveLimits(total=MiB, members=100, ratio=100, spare=0)
@@ -83,7 +84,7 @@ def put(root: Path, data: bytes, kind: str, bounds: ArchiveLimits = BOUNDS) -> l
         return unpack(archive, len(data), kind, str(root), bounds, lambda size: None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PUT_ARCHIVE.body_kinds)
 def test_an_archive_of_each_kind_is_unpacked(root: Path, kind: str) -> None:
     """
     Its files are there, with those that were there before, and nothing else.

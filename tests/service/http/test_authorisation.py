@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.service.http.api_rig import World
 
-from bursar.service.http.routes import ROUTES
+from bursar.remote.routes import ROUTES
 
 
 def test_what_is_anothers_looks_as_what_never_was(world: World) -> None:

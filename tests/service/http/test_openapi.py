@@ -28,15 +28,14 @@ from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken
 from bursar.remote.messages import PREFIX
+from bursar.remote.routes import PUT_ARCHIVE, ROUTES
 from bursar.service.billing import ServiceBilling
 from bursar.service.config import HttpLimits, MarketSettings
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance_homes import InstanceHomes
-from bursar.service.files.archives import KINDS
 from bursar.service.http.app import ServiceApi, document
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.http_connection import serve_http
-from bursar.service.http.routes import ROUTES
 from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.interfaces import SCOPES
 from bursar.store import RealDisk, RecordStore
@@ -77,7 +76,7 @@ LINES = st.lists(
     max_size=4,
 )
 schemathesis.openapi.media_type("application/x-ndjson", LINES.map(b"\n".join))
-for kind in KINDS:
+for kind in PUT_ARCHIVE.body_kinds:
     schemathesis.openapi.media_type(kind, st.binary(max_size=2000))
 
 schema = schemathesis.openapi.from_dict(DOCUMENT)

@@ -3,12 +3,13 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList, WorkerInfo
-from bursar.service.http.routes import ROUTES, ApiRoute
+from bursar.remote.routes import ROUTES, ApiRoute
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "http-api.md").read_text()
@@ -23,7 +24,7 @@ ENVELOPES = (
 )
 
 
-def row(route: ApiRoute) -> str:
+def row(route: ApiRoute[Any]) -> str:
     """A route as the page has it."""
     query = route.query.__struct_fields__ if route.query is not None else ()
     asked = ", ".join(f"`{name}`" for name in (*query, *route.headers))

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from bursar.market.agreement import Agreement
-from bursar.market.usage import AgreementRates, UsageRecord, charge
+from bursar.market.agreement import Agreement, UsageRecord
+from bursar.market.usage import AgreementRates, charge
 from bursar.model.money import Micros, Refusal
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter

@@ -8,9 +8,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
+from bursar.market.agreement import SignedRecord, UsageRecord
 from bursar.market.book import BookState
 from bursar.market.ledger import bare_name, first_link, next_link, read_chained
-from bursar.market.usage import SignedRecord, UsageRecord, sign
+from bursar.market.usage import sign
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, Refusal, Transfer, format_amount
 from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceError, ServiceJournal

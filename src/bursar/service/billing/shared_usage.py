@@ -13,8 +13,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec.structs import replace
 
+from bursar.market.agreement import SignedRecord
 from bursar.market.statements import InvoiceItem, make_invoice
-from bursar.market.usage import SignedRecord
 from bursar.model.money import Micros, from_micros, to_micros
 from bursar.remote import messages as api
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog

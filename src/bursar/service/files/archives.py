@@ -18,6 +18,7 @@ from typing import IO, NoReturn, cast
 
 from bursar.dispatch.work_directories import remove_tree
 from bursar.remote.messages import FileInfo
+from bursar.remote.routes import GZIP, ZIP
 from bursar.service.files.instance_files import (
     READ,
     UNFINISHED,
@@ -30,13 +31,6 @@ from bursar.service.files.instance_files import (
 )
 from bursar.service.interfaces import ServiceError
 from bursar.worker.staging import shown
-
-TAR = "application/x-tar"
-ZIP = "application/zip"
-GZIP = "application/gzip"
-
-KINDS = (TAR, ZIP, GZIP)
-"""Media types of archives: tar, zip, and tar compressed by gzip."""
 
 _PIECE = 1 << 18  # bytes read at a time
 _LARGEST_HEADER = 1 << 20  # bytes; a member's own description in a tar file takes no more
@@ -99,7 +93,7 @@ def unpack(
     size
         Bytes of the packed archive.
     kind
-        One of :data:`KINDS`.
+        Media type: one of those that ``PUT_ARCHIVE`` takes (:mod:`bursar.remote.routes`).
     root
         Path of the folder.
     take

@@ -6,18 +6,30 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from types import NoneType
 from typing import Any
 
 import msgspec
 
 from bursar.dispatch.handshakes import subnet_of
 from bursar.remote import messages as api
+from bursar.remote.routes import (
+    ANY_KIND,
+    BYTES,
+    JSON,
+    LONGEST_KEY,
+    NDJSON,
+    PATH_VALUES,
+    ROUTES,
+    ApiRoute,
+    RouteAccess,
+)
 from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import FileStore
 from bursar.service.http.dependencies import ApiDependencies
+from bursar.service.http.endpoints import ApiEndpoint, Router
 from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
 from bursar.service.http.request import (
-    LONGEST_KEY,
     AuthorizedRequest,
     ClientDisconnected,
     HttpRequest,
@@ -26,8 +38,6 @@ from bursar.service.http.request import (
     Send,
 )
 from bursar.service.http.responses import (
-    JSON,
-    NDJSON,
     PROBLEM,
     ByteStream,
     HttpResponse,
@@ -35,14 +45,6 @@ from bursar.service.http.responses import (
     as_response,
     incident_response,
     problem_response,
-)
-from bursar.service.http.routes import (
-    PATH_VALUES,
-    ROUTES,
-    ApiRoute,
-    RequestBody,
-    RouteAccess,
-    Router,
 )
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
 from bursar.service.interfaces import Principal, ServiceError
@@ -75,7 +77,7 @@ class RequestAdmission:
         """Set the components with the limits that hold from now on."""
         self._service = service
 
-    def authenticate(self, request: HttpRequest, route: ApiRoute) -> Principal:
+    def authenticate(self, request: HttpRequest, route: ApiRoute[Any]) -> Principal:
         """
         Return the sender of a request.
 
@@ -111,7 +113,7 @@ class RequestAdmission:
         except ServiceError:
             return False
 
-    def admit(self, principal: Principal, route: ApiRoute, held: ExitStack) -> None:
+    def admit(self, principal: Principal, route: ApiRoute[Any], held: ExitStack) -> None:
         """
         Check scope and rate of a sender and count the request while ``held`` lasts.
 
@@ -264,18 +266,18 @@ def document(version: str) -> bytes:
     )
 
 
-def _types(routes: Iterable[ApiRoute]) -> list[Any]:
+def _types(routes: Iterable[ApiRoute[Any]]) -> list[Any]:
     # Types that no route names: those of errors and of the lines of NDJSON bodies.
     types: list[Any] = [api.Problem, api.Result, api.TaskSpec]
     for route in routes:
-        if route.answer is not None:
+        if route.answer is not NoneType:
             types.append(route.answer)
         if route.body is not None:
-            types.append(route.body.type)
+            types.append(route.body)
     return types
 
 
-def _operation(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(route: ApiRoute[Any], schemas: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -284,30 +286,28 @@ def _operation(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     }
     if route.access != "public":
         operation["security"] = [{"token": [route.access]}, {"certificate": [route.access]}]
-    if route.body is not None:
+    if route.body_kinds:
         operation["requestBody"] = {
             "required": True,
-            "content": {
-                kind: {"schema": _lines() if kind == NDJSON else schemas[route.body.type]}
-                for kind in route.body.readers
-            },
-        }
-    elif route.pieces:
-        operation["requestBody"] = {
-            "required": True,
-            "content": {
-                kind.replace("*/*", "application/octet-stream"): {"schema": {}}
-                for kind in route.pieces
-            },
+            "content": dict(_body_kind(route, kind, schemas) for kind in route.body_kinds),
         }
     return operation
+
+
+def _body_kind(
+    route: ApiRoute[Any], kind: str, schemas: dict[Any, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return a media type of a route's body, and the description of that body."""
+    if route.body is None:
+        return (BYTES if kind == ANY_KIND else kind), {"schema": {}}
+    return kind, {"schema": _lines() if kind == NDJSON else schemas[route.body]}
 
 
 def _lines() -> dict[str, Any]:
     return {"type": "string", "description": "JSON, one document a line"}
 
 
-def _parameters(route: ApiRoute) -> list[dict[str, Any]]:
+def _parameters(route: ApiRoute[Any]) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = [
         {
             "name": name,
@@ -338,7 +338,7 @@ def _parameters(route: ApiRoute) -> list[dict[str, Any]]:
     return parameters
 
 
-def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(route: ApiRoute[Any], schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for kind in route.kinds if route.status != 204 else ():
         if kind == JSON:
@@ -354,8 +354,8 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {str(route.status): good}
     if "Range" in route.headers:
         responses["206"] = good
-    if route.name == "ready":
-        responses["503"] = good
+    if route.also:
+        responses[str(route.also)] = good
     if "Idempotency-Key" in route.headers:
         responses["422"] = {
             "description": "A value makes no sense, or the key came with other content before",
@@ -455,17 +455,18 @@ class ServiceApi:
         request.check_origin(self._service.names)
         request.check_headers()
         # Before authentication, which depends on the route: public ones need none.
-        route, values = self._route(request)
+        endpoint, values = self._endpoint(request)
+        route = endpoint.route
         known.route = route.name
         known.principal = self._admission.authenticate(request, route)
         # Before the query and the body are read: whoever sends too much is refused cheaply.
         self._admission.admit(known.principal, route, held)
         query = request.query(route.query)
         given: dict[str, Any] = {"query": query} if route.query is not None else {}
-        if route.pieces:
-            _check_kind(request.kind, route.pieces)
-        if route.body is not None:
-            given["body"] = await self._read(request, route.body, known.principal.user)
+        if route.body_kinds:
+            _check_kind(request.kind, route.body_kinds)
+        if endpoint.readers:
+            given["body"] = await self._read(request, endpoint, known.principal.user)
         call = AuthorizedRequest(
             service=self._service,
             file_store=self._file_store,
@@ -476,7 +477,7 @@ class ServiceApi:
             answers=self._answers,
             document=self._document,
         )
-        reply = as_response(await route.handler(call, **given), route.status)
+        reply = as_response(await endpoint.handler(call, **given), route.status)
         # Counted until it is sent: a client that asks for pages and does not read them would fill
         # the memory of the service.
         if isinstance(reply, HttpResponse):
@@ -494,7 +495,7 @@ class ServiceApi:
                 reply = reply._replace(pieces=AuthorizedStream(reply.pieces, is_valid))
         return reply
 
-    def _route(self, request: HttpRequest) -> tuple[ApiRoute, dict[str, Any]]:
+    def _endpoint(self, request: HttpRequest) -> tuple[ApiEndpoint, dict[str, Any]]:
         try:
             # HEAD is GET without the body (RFC 9110, section 9.3.2); the body is left out when it
             # is sent.
@@ -505,14 +506,13 @@ class ServiceApi:
             self._admission.count_unauthenticated(request)
             raise
 
-    async def _read(self, request: HttpRequest, body: RequestBody, user: str) -> Any:
+    async def _read(self, request: HttpRequest, endpoint: ApiEndpoint, user: str) -> Any:
         """Return the decoded body of a request, which takes buffer memory until then."""
         limits = self._service.limits
-        _check_kind(request.kind, tuple(body.readers))
         pieces = []
         size = 0
         try:
-            async for piece in request.pieces(getattr(limits, body.limit)):
+            async for piece in request.pieces(getattr(limits, endpoint.limit)):
                 # As it arrives and not as it is announced: a client that announces much and sends
                 # nothing takes no memory.
                 if not self._buffers.take(user, len(piece)):
@@ -520,7 +520,7 @@ class ServiceApi:
                     raise ServiceError("busy", 503, detail, retry_after=1.0)
                 pieces.append(piece)
                 size += len(piece)
-            return body.readers[request.kind](b"".join(pieces))
+            return endpoint.readers[request.kind](b"".join(pieces))
         finally:
             self._buffers.give_back(user, size)
 
@@ -575,6 +575,6 @@ class ServiceApi:
 
 def _check_kind(kind: str, expected: tuple[str, ...]) -> None:
     # An HTML form of a foreign page can send none of these media types.
-    if "*/*" not in expected and kind not in expected:
+    if ANY_KIND not in expected and kind not in expected:
         detail = f"expected {' or '.join(expected)}"
         raise ServiceError("bad-type", 415, detail, where="Content-Type")

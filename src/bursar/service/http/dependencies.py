@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import TradeMessage
-from bursar.market.usage import SignedRecord
 from bursar.model.money import Micros
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api

@@ -10,15 +10,17 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from bursar.market.trade_messages import AnyMessage, TradeMessage
-from bursar.market.usage import SignedRecord
+from bursar.market.agreement import SignedRecord
+from bursar.market.trade_messages import AnyMessage
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
-from bursar.service.files.file_store import FileOwner
-from bursar.service.files.instance_files import parse_name
-from bursar.service.http.request import (
-    AuthorizedRequest,
+from bursar.remote.routes import (
+    BYTES,
+    EVENTS,
+    INSTANCE,
+    JSON,
+    NDJSON,
     Empty,
     FilesQuery,
     PeriodQuery,
@@ -27,11 +29,10 @@ from bursar.service.http.request import (
     TasksQuery,
     ThroughQuery,
 )
+from bursar.service.files.file_store import FileOwner
+from bursar.service.files.instance_files import parse_name
+from bursar.service.http.request import AuthorizedRequest
 from bursar.service.http.responses import (
-    BYTES,
-    EVENTS,
-    JSON,
-    NDJSON,
     HttpResponse,
     StreamingResponse,
     decoded,
@@ -45,11 +46,11 @@ from bursar.supervisor import TaskSupervisor
 # Handlers for agreements, accounts and prices.
 
 
-async def deliver(call: AuthorizedRequest, body: AnyMessage) -> list[TradeMessage]:
+async def deliver(call: AuthorizedRequest, body: AnyMessage) -> HttpResponse:
     """Handle a trade message; its answers bind, so they are durable before they are sent."""
     answers = call.service.billing.deliver(call.user, body)
     await call.service.journal.durable()
-    return list(answers)
+    return json_response(answers)
 
 
 async def agreements(call: AuthorizedRequest) -> api.AgreementList:
@@ -321,7 +322,7 @@ _TASK = msgspec.json.Decoder(api.TaskSpec)
 async def create_instance(call: AuthorizedRequest, body: api.NewInstance) -> HttpResponse:
     """Create an instance."""
     made = await call.service.engine.create(call.user, body, call.key)
-    return json_response(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
+    return json_response(made, 201, (("location", api.PREFIX + INSTANCE.path_of(made.id)),))
 
 
 async def show_instances(call: AuthorizedRequest) -> api.InstanceList:

@@ -8,14 +8,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from bursar.remote.messages import Problem
+from bursar.remote.routes import JSON
 from bursar.service.interfaces import ServiceError
 
 # Values that handlers return: whole responses and streams.
-
-JSON = "application/json"
-NDJSON = "application/x-ndjson"
-EVENTS = "text/event-stream"
-BYTES = "application/octet-stream"
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -9,15 +9,13 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 
-import msgspec
-
 from bursar.model.errors import SiteError
 from bursar.model.pricing import Pricing
+from bursar.remote import routes
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.calls import JSON, ApiCall
+from bursar.remote.calls import request
 from bursar.remote.connection import ServiceConnection
-from bursar.remote.http_transport import ClientResponse
 from bursar.remote.problems import RemoteProblem
 from bursar.service.interfaces import Clock, Scope
 from bursar_devtools.faults.agreement_checker import AgreementChecker
@@ -80,16 +78,7 @@ class ServiceOwner:
         """Change the price; done once only, as a delayed repetition would undo the next change."""
         price = self._contracts.prices[0] * self._chance.choice((0.5, 2.0))
         self._contracts.reprices(price)
-        body = msgspec.json.encode(Pricing(price))
-        await self._connection.call(
-            ApiCall(
-                method="PUT",
-                path="/trade/prices",
-                headers={"Content-Type": JSON},
-                content=body,
-                decode=_nothing,
-            )
-        )
+        await self._connection.call(request(routes.REPRICE, body=Pricing(price)))
         self._contracts.repriced()
         self._trace.note(_PARTY, f"asks {price:g} from now on")
 
@@ -224,7 +213,3 @@ class StaleTokenUser:
 
     def _wrong(self, what: str) -> None:
         self._checker.wrong(self._user, f"{what} by a token whose revocation was acknowledged")
-
-
-def _nothing(_: ClientResponse) -> None:
-    return None
