@@ -295,7 +295,7 @@ class FolderStorage:
         with self._db.writing() as db:
             db.execute("REPLACE INTO files VALUES (?,?,?,?,1,0)", entry)
 
-    def _pin(self, db: Connection, name: str, job: str | None) -> None:
+    def _pin(self, db: LockWaitingConnection, name: str, job: str | None) -> None:
         if job is not None:
             db.execute("INSERT OR IGNORE INTO pins VALUES (?,?,?)", (name, self._owner.token, job))
 
