@@ -8,7 +8,7 @@ import pytest
 from bursar.engine.instance_tasks import RetryVerdict
 from bursar.engine.pool_demand import GUESS, UnplaceableTasks
 from bursar.engine.task_queue import TaskCounts, TaskQueue
-from bursar.engine.task_states import EngineTaskState
+from bursar.engine.task_states import FAILED, SUCCEEDED, EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
@@ -119,8 +119,8 @@ def test_an_earlier_lifes_attempts_are_taken_in() -> None:
         (4, 1, 4.0),
     ]
     # One failure was told, so that the second is the last.
-    assert end(queue, "w", 3, Status.FAILED, attempt=2) == RetryVerdict(final=True)
-    assert end(queue, "w", 2, Status.FAILED, attempt=3) == RetryVerdict(final=False)
+    assert end(queue, "w", 3, Status.FAILED, attempt=2) == RetryVerdict(FAILED)
+    assert end(queue, "w", 2, Status.FAILED, attempt=3) == RetryVerdict()
 
 
 def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
@@ -156,8 +156,8 @@ def test_tasks_that_come_later_may_follow_earlier_ones() -> None:
     assert queue.extend(tasks(1.0, 1.0, 1.0), [[], [0], []]) == range(3)
     queue.join("w", "", 2)
     assert take(queue, "w", 2) == [0, 2]
-    assert end(queue, "w", 0) == RetryVerdict(final=True)
-    assert end(queue, "w", 2, Status.FAILED) == RetryVerdict(final=True)
+    assert end(queue, "w", 0) == RetryVerdict(SUCCEEDED)
+    assert end(queue, "w", 2, Status.FAILED) == RetryVerdict(FAILED)
     assert queue.extend(tasks(1.0, 1.0, 1.0, 1.0), [[0], [1, 0], [0, 2], [5]]) == range(3, 7)
     assert states(queue)[3:] == [
         EngineTaskState.READY,
@@ -166,7 +166,7 @@ def test_tasks_that_come_later_may_follow_earlier_ones() -> None:
         EngineTaskState.SKIPPED,
     ]
     assert take(queue, "w", 2) == [1, 3]
-    assert end(queue, "w", 1) == RetryVerdict(final=True)
+    assert end(queue, "w", 1) == RetryVerdict(SUCCEEDED)
     assert take(queue, "w", 2) == [4]
 
 
@@ -175,7 +175,7 @@ def test_more_retries_than_can_be_counted_are_as_many_as_can() -> None:
     queue.join("w", "", 1)
     for attempt in (1, 2, 3):
         assert take(queue, "w", 1) == [0]
-        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == RetryVerdict(final=False)
+        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == RetryVerdict()
 
 
 def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
@@ -184,7 +184,7 @@ def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
     queue.join("w", "", 2)
     assert queue.cancel(2) is None
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(final=True)
+    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(FAILED)
     assert states(queue) == [
         EngineTaskState.FAILED,
         EngineTaskState.SKIPPED,
@@ -207,7 +207,7 @@ def test_what_follows_waits_for_the_latest_of_its_data() -> None:
     assert take(queue, "w", 3) == [0, 1, 2]
     for task in (0, 1, 2):
         outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED)
-        assert queue.finish("w", outcome, 9.0, hold=True) == RetryVerdict(final=True)
+        assert queue.finish("w", outcome, 9.0, hold=True) == RetryVerdict(SUCCEEDED)
     assert queue.tasks.next_wake() is None
     queue.tasks.release(0, 10.0, {3: 3.0, 4: 0.0}.__getitem__)
     assert queue.tasks.states[4] == EngineTaskState.READY
@@ -237,8 +237,8 @@ def test_a_wait_of_a_task_that_was_cancelled_wakes_nobody() -> None:
     queue = queue_of(tasks(1.0, 1.0), attempts=2, backoff=4.0)
     queue.join("w", "", 2)
     assert take(queue, "w", 2) == [0, 1]
-    assert end(queue, "w", 0, Status.FAILED, now=2.0) == RetryVerdict(final=False, retry_at=6.0)
-    assert end(queue, "w", 1, Status.FAILED, now=3.0) == RetryVerdict(final=False, retry_at=7.0)
+    assert end(queue, "w", 0, Status.FAILED, now=2.0) == RetryVerdict(retry_at=6.0)
+    assert end(queue, "w", 1, Status.FAILED, now=3.0) == RetryVerdict(retry_at=7.0)
     assert queue.counts.waiting == 2  # not ready, but not at an end either
     queue.cancel(0)
     assert queue.tasks.wake(100.0) == 1
@@ -263,7 +263,7 @@ def test_tasks_of_a_lease_run_on_its_workers_alone() -> None:
     assert take(queue, "at near", 4) == [0]
     with pytest.raises(ValueError, match="at near still has tasks"):
         queue.leave("at near")
-    assert end(queue, "at near", 0) == RetryVerdict(final=True)
+    assert end(queue, "at near", 0) == RetryVerdict(SUCCEEDED)
     queue.leave("at near")
     assert list(queue.workers) == ["at far"]
     assert queue.tasks.ready_tasks.left("near") == 0
@@ -279,7 +279,7 @@ def test_tasks_are_bound_anew_with_another_order() -> None:
     assert (queue.tasks.ready_tasks.left("near"), queue.tasks.ready_tasks.left("far")) == (1, 4)
     assert take(queue, "near", 4) == []
     assert take(queue, "far", 4) == [3, 2, 1]
-    assert end(queue, "far", 3) == RetryVerdict(final=True)
+    assert end(queue, "far", 3) == RetryVerdict(SUCCEEDED)
     assert take(queue, "far", 4) == [4]
 
 
@@ -289,8 +289,8 @@ def test_what_runs_again_goes_where_there_is_room() -> None:
     queue.join("near", "near", 6)
     queue.join("far", "far", 6)
     assert take(queue, "near", 6) == [0, 1, 2]
-    assert end(queue, "near", 0, Status.FAILED) == RetryVerdict(final=False)
-    assert end(queue, "near", 1, Status.CANCELLED) == RetryVerdict(final=False)
+    assert end(queue, "near", 0, Status.FAILED) == RetryVerdict()
+    assert end(queue, "near", 1, Status.CANCELLED) == RetryVerdict()
     assert queue.give_back("near", 2, 1)
     assert queue.tasks.ready_tasks.left("near") == 1
     assert queue.demand() == ProcessorDemand(
@@ -317,7 +317,7 @@ def test_a_lease_in_order_starts_nothing_before_its_turn() -> None:
     queue = in_order(Task(id="a", processors=2), wide, Task(id="b"), order=[1, 2, 3])
     assert take(queue, "w", 4) == [0]
     assert take(queue, "w", 2) == []
-    assert end(queue, "w", 0) == RetryVerdict(final=True)
+    assert end(queue, "w", 0) == RetryVerdict(SUCCEEDED)
     assert take(queue, "w", 4) == [1, 2]
 
 
@@ -347,7 +347,7 @@ def test_what_waits_for_a_parent_holds_up_its_lease() -> None:
     final = True
     assert claims(queue, "w", 4, 0.0, admit) == []
     assert queue.tasks.states[3] == EngineTaskState.REFUSED
-    assert end(queue, "v", 0) == RetryVerdict(final=True)
+    assert end(queue, "v", 0) == RetryVerdict(SUCCEEDED)
     assert claims(queue, "w", 4, 0.0, admit) == [(1, 1, 9.0), (4, 1, 9.0)]
 
 
@@ -355,7 +355,7 @@ def test_what_had_its_turn_and_comes_back_is_first_again() -> None:
     """Failed or given back; what was never claimed keeps its place."""
     queue = in_order(*(Task(id=i) for i in "abcd"), order=[0, 1, 2, 3])
     assert take(queue, "w", 2) == [0, 1]
-    assert end(queue, "w", 1, Status.FAILED) == RetryVerdict(final=False)
+    assert end(queue, "w", 1, Status.FAILED) == RetryVerdict()
     assert take(queue, "w", 1) == [1]
     assert queue.give_back("w", 1, 2)
     assert queue.give_back("w", 0, 1)
@@ -386,7 +386,7 @@ def test_tasks_that_take_longer_than_estimated_are_expected_to_go_on_so() -> Non
     assert queue.demand().work == 10.0 + 30.0 + 42.0 + GUESS
     assert queue.demand().longest == GUESS
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, took=5.0) == RetryVerdict(final=True)
+    assert end(queue, "w", 0, took=5.0) == RetryVerdict(SUCCEEDED)
     # 5 s were taken where 10 / 4 s were guessed: twice as long.
     assert queue.demand() == ProcessorDemand(
         tasks=3, processors=3, widest=1, work=60.0 + 84.0 + 20.0, longest=84.0, running=0, later=0
@@ -404,7 +404,7 @@ def test_what_waits_behind_others_must_end_in_time_too() -> None:
     queue.join("w", "short", 2)
     queue.ends("short", 100.0)
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, took=4.0) == RetryVerdict(final=True)  # mean 4 s, no stretch
+    assert end(queue, "w", 0, took=4.0) == RetryVerdict(SUCCEEDED)  # mean 4 s, no stretch
     assert take(queue, "w", 2) == [1, 2]
     worker = queue.workers["w"]
     assert (worker.used, worker.work, worker.unknown) == (2, 6.0, 1)
@@ -412,7 +412,7 @@ def test_what_waits_behind_others_must_end_in_time_too() -> None:
     assert take(queue, "w", 1, 90.5) == []
     assert take(queue, "w", 1, 90.0) == [3]
     assert (worker.used, worker.work, worker.unknown) == (3, 11.0, 1)
-    assert end(queue, "w", 2, Status.FAILED) == RetryVerdict(final=False)
+    assert end(queue, "w", 2, Status.FAILED) == RetryVerdict()
     assert (worker.used, worker.work, worker.unknown) == (2, 11.0, 0)
     assert queue.give_back("w", 1, 1)
     assert (worker.used, worker.work) == (1, 5.0)
@@ -511,7 +511,7 @@ def test_draining_claims_nothing_and_waits_for_nothing() -> None:
     assert queue.demand() == ProcessorDemand(running=1)
     assert queue.misfits(0.0, []) == UnplaceableTasks()
     assert not queue.idle
-    assert end(queue, "w", 0) == RetryVerdict(final=True)
+    assert end(queue, "w", 0) == RetryVerdict(SUCCEEDED)
     assert queue.idle
 
 
@@ -521,11 +521,11 @@ def test_a_cancelled_task_in_a_workers_hands_ends_there() -> None:
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
     assert [queue.cancel(task) for task in range(3)] == ["w", "w", "w"]
-    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(final=True)
+    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(FAILED)
     assert queue.give_back("w", 1, 1)
-    assert end(queue, "w", 2) == RetryVerdict(final=True)
+    assert end(queue, "w", 2) == RetryVerdict(SUCCEEDED)
     assert states(queue) == [
-        EngineTaskState.CANCELLED,
+        EngineTaskState.FAILED,
         EngineTaskState.CANCELLED,
         EngineTaskState.SUCCEEDED,
         EngineTaskState.SKIPPED,
@@ -540,11 +540,11 @@ def test_ends_of_another_attempt_change_nothing() -> None:
     assert take(queue, "w", 1) == [0]
     for attempt in (0, 2):
         assert end(queue, "w", 0, attempt=attempt) is None
-    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(final=False)
+    assert end(queue, "w", 0, Status.FAILED) == RetryVerdict()
     assert take(queue, "w", 1) == [0]
     assert end(queue, "w", 0, attempt=1) is None
     assert queue.tasks.states[0] == EngineTaskState.CLAIMED
-    assert end(queue, "w", 0, attempt=2) == RetryVerdict(final=True)
+    assert end(queue, "w", 0, attempt=2) == RetryVerdict(SUCCEEDED)
 
 
 # Asking back.
@@ -626,7 +626,7 @@ def test_infinite_sums_leave_no_trace() -> None:
     queue = queue_of(tasks(None, None, 2.0))
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
-    assert end(queue, "w", 0, took=3.0) == RetryVerdict(final=True)
+    assert end(queue, "w", 0, took=3.0) == RetryVerdict(SUCCEEDED)
     assert queue.give_back("w", 1, 1)
     assert queue.give_back("w", 2, 1)
     demand = queue.demand()

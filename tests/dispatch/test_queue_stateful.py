@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from bursar.engine.pool_demand import GUESS
 from bursar.engine.task_queue import TaskQueue
-from bursar.engine.task_states import EngineTaskState
+from bursar.engine.task_states import STATE_OF, EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
@@ -30,6 +30,7 @@ SITES = ["", "near", "far"]
 ENDS = [
     EngineTaskState.SUCCEEDED,
     EngineTaskState.FAILED,
+    EngineTaskState.TIMED_OUT,
     EngineTaskState.SKIPPED,
     EngineTaskState.CANCELLED,
     EngineTaskState.REFUSED,
@@ -330,14 +331,15 @@ class Interleavings(RuleBasedStateMachine):
             task.state = EngineTaskState.SUCCEEDED
             task.released = not hold
         elif task.unwanted:
-            task.state = EngineTaskState.CANCELLED
+            failed = status in (Status.FAILED, Status.TIMED_OUT)
+            task.state = EngineTaskState(STATE_OF[status]) if failed else EngineTaskState.CANCELLED
         elif status is Status.CANCELLED:
             task.state = EngineTaskState.READY
         else:
             task.failures += 1
             wait = self.retry.wait_before(task.failures + 1)
             if task.failures >= task.tries:
-                task.state = EngineTaskState.FAILED
+                task.state = EngineTaskState(STATE_OF[status])
             elif wait:
                 task.state = EngineTaskState.DELAYED
                 due = task.due = self.now + wait
@@ -491,7 +493,8 @@ class Interleavings(RuleBasedStateMachine):
         assert counts.running == states.count(EngineTaskState.CLAIMED)
         assert counts.waiting == sum(s < EngineTaskState.CLAIMED for s in states)
         assert counts.succeeded == states.count(EngineTaskState.SUCCEEDED)
-        assert counts.failed == states.count(EngineTaskState.FAILED)
+        failed = states.count(EngineTaskState.FAILED) + states.count(EngineTaskState.TIMED_OUT)
+        assert counts.failed == failed
         assert counts.skipped == states.count(EngineTaskState.SKIPPED)
         assert counts.cancelled == states.count(EngineTaskState.CANCELLED)
         assert counts.refused == states.count(EngineTaskState.REFUSED)

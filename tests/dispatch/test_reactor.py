@@ -239,6 +239,44 @@ def test_the_tasks_of_a_worker_that_left_run_elsewhere() -> None:
     assert len(bench.store.pending.records) == 1
 
 
+def with_waiting_tasks(**more: Any) -> tuple[Bench, WorkerSlot[RunTasks]]:
+    """A worker that runs task 10, or a later one, and has some more to begin after that."""
+    bench = Bench(tasks(60), **more)
+    worker, _ = bench.join("one")
+    bench.settle()
+    for task in range(10):
+        bench.ended(worker, task)
+        bench.commit()
+    assert len(worker.claims) > 2
+    return bench, worker
+
+
+def test_only_what_can_have_run_uses_up_a_try_when_a_worker_is_lost() -> None:
+    bench, worker = with_waiting_tasks(attempts=2, keeps_starts=True)
+    first, *behind = list(worker.claims)
+    bench.commit()
+
+    reactor.worker_lost(bench.core, worker)
+
+    assert [r.outcome.task for r in bench.store.pending.records] == [first]
+    assert {s.task for s in bench.store.pending.starts if not s.room} == set(behind)
+    columns = bench.core.queue.tasks
+    assert columns.failures == {first: 1}
+    # Not numbered again: the worker may run them yet.
+    assert all(columns.attempts[task] == 1 for task in behind)
+    _, link = bench.join("two")
+    bench.settle()
+    assert link.told()[1] == ("give", [(first, 2)])
+
+
+def test_what_may_run_only_once_never_begins_again_once_it_may_have_begun() -> None:
+    """The report that made room for it may have been lost with its worker."""
+    bench, worker = with_waiting_tasks(attempts=1)
+    claimed = set(worker.claims)
+    reactor.worker_lost(bench.core, worker)
+    assert {r.outcome.task for r in bench.store.pending.records if r.final} == claimed
+
+
 def test_an_outcome_of_an_attempt_that_was_given_up_is_dropped() -> None:
     bench = Bench(tasks(1))
     worker, _ = bench.join("one")

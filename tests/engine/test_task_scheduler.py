@@ -14,6 +14,7 @@ from bursar.engine.task_states import EngineTaskState
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
+from bursar.model.task import Status
 
 
 @dataclass(eq=False)
@@ -260,9 +261,11 @@ class Owners(RuleBasedStateMachine):
         self.scheduler.release(claim, 0.0)
         tasks = claim.instance.tasks
         if how == "fails":
-            tasks.fail_attempt(claim.task, self.now)
+            verdict = tasks.judge(claim.task, Status.FAILED, self.now)
+            if verdict.state is not None:
+                tasks.end(claim.task, verdict.state)
         else:
-            tasks.run_again(claim.task)
+            tasks.judge(claim.task, Status.CANCELLED, self.now)
         if tasks.ready:
             self.scheduler.enlist(claim.instance)
 
@@ -280,7 +283,7 @@ class Owners(RuleBasedStateMachine):
             return
         for claim in reversed(list(worker.claims.values())):
             self.scheduler.release(claim)
-            claim.instance.tasks.run_again(claim.task)
+            claim.instance.tasks.judge(claim.task, Status.LOST, self.now, counts=False)
             self.scheduler.enlist(claim.instance)
         self.scheduler.leave(worker)
 
@@ -344,7 +347,7 @@ def test_tries_and_waits_may_be_as_many_as_anybody_writes() -> None:
     tasks.enter([2], [1], [math.inf])
     tasks.start([0, 1, 2])
     tasks.failures[1] = tasks.failures[2] = 5000
-    verdicts = [tasks.fail_attempt(task, 7.0) for task in range(3)]
+    verdicts = [tasks.judge(task, Status.FAILED, 7.0) for task in range(3)]
     assert [verdict.final for verdict in verdicts] == [True, False, False]
     assert [verdict.retry_at for verdict in verdicts] == [None, 67.0, 67.0]
     assert [retry.wait_before(attempt) for attempt in (2, 3, 1025, 1026, 2**40)] == [

@@ -29,6 +29,30 @@ def missing_claims(worker: WorkerSlot[Of], holds: HeldTasks) -> list[WorkerClaim
     return [c for c in worker.claims.values() if (c.number, c.attempt) not in held]
 
 
+def blamed_claims(
+    worker: WorkerSlot[Of], claims: Sequence[WorkerClaim[Of]]
+) -> set[WorkerClaim[Of]]:
+    """
+    Return which of the claims that were lost with a worker use up a try of their tasks.
+
+    They are the first that fill the worker's processors: those behind them waited, and cannot have
+    brought the worker down. A task that may run only once uses up its only try wherever it stood,
+    and never begins again: the report that made room for it may have been lost with the worker.
+
+    Parameters
+    ----------
+    claims
+        Claims in the order in which they were given, and begun.
+    """
+    blamed: set[WorkerClaim[Of]] = set()
+    ahead = 0
+    for claim in claims:
+        if ahead < worker.processors or not claim.instance.tasks.may_repeat(claim.task):
+            blamed.add(claim)
+        ahead += claim.processors
+    return blamed
+
+
 def resume_held(
     scheduler: TaskScheduler[Of],
     worker: WorkerSlot[Of],

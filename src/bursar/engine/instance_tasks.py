@@ -18,16 +18,19 @@ from bursar.engine.ready_tasks import ANYWHERE, ReadyTasks
 from bursar.engine.task_dependencies import TaskDependencies
 from bursar.engine.task_states import (
     ABSENT,
+    CANCELLED,
     DELAYED,
     FAILED,
     HELD,
     READY,
     SKIPPED,
+    STATE_OF,
     SUCCEEDED,
     WAITING,
     EngineTaskState,
 )
 from bursar.model.campaign import Retry
+from bursar.model.task import Status
 
 MOST_TRIES = 2**32 - 1
 """Tries of a task, at most: what the column holds."""
@@ -42,14 +45,22 @@ class RetryVerdict:
 
     Parameters
     ----------
-    final
-        Whether the task has ended for good.
+    state
+        Final state of the task; None: the task is tried again.
     retry_at
         Time of the next try; None: at once, or never.
     """
 
-    final: bool
+    state: int | None = None
     retry_at: float | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether the task has ended for good."""
+        return self.state is not None
+
+
+_SUCCESS = RetryVerdict(SUCCEEDED)
 
 
 class InstanceTasks:
@@ -81,8 +92,11 @@ class InstanceTasks:
         Attempts that have ended or are numbered, by task; tasks without one are left out.
     limits
         Seconds after which each task is killed, infinite for none; None: no task has a limit.
-    failures
-        Failed attempts, by task; tasks without one are left out.
+    failures, losses
+        Attempts that failed, and attempts lost with a worker, by task; tasks without one are left
+        out.
+    most_losses
+        Number of times that each task may be lost with a worker; None: losses count as failures.
     barred
         Held tasks with a parent that has ended without success.
     doomed
@@ -111,6 +125,8 @@ class InstanceTasks:
         self.durations = DurationEstimate()
         self.attempts: dict[int, int] = {}
         self.failures: dict[int, int] = {}
+        self.losses: dict[int, int] = {}
+        self.most_losses: bytearray | None = None
         self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
         self.limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
@@ -310,21 +326,56 @@ class InstanceTasks:
         self.move(task, state)
         self.skip_children(task)
 
-    def fail_attempt(self, task: int, now: float) -> RetryVerdict:
-        """Count a failed attempt, and have the task tried again while there are tries left."""
-        failures = self.failures[task] = self.failures.get(task, 0) + 1
-        if failures >= self._tries_of(task):
-            self.end(task, FAILED)
-            return RetryVerdict(final=True)
-        wait = self._retry.wait_before(failures + 1)
-        self._send_back(task)
-        if wait <= 0:
-            self.make_ready(task)
-            return RetryVerdict(final=False)
-        self.make_ready_at(task, now + wait)
-        return RetryVerdict(final=False, retry_at=now + wait)
+    def judge(self, task: int, status: Status, now: float, *, counts: bool = True) -> RetryVerdict:
+        """
+        Decide whether a task has ended with an attempt, and have it tried again if not.
 
-    def run_again(self, task: int) -> None:
+        A task has ended when it succeeded, when somebody cancelled it, when it was lost
+        ``most_losses`` times, or when it failed as often as it may be tried. Before that it is
+        tried again: after a failure when the delay of the rules is over, else at once.
+
+        Parameters
+        ----------
+        counts
+            Whether the attempt uses up a try: not if it was taken from the task without a fault of
+            the task. One that was stopped never does.
+        """
+        counts = counts and status is not Status.CANCELLED
+        if status is Status.SUCCEEDED:
+            self.doomed.discard(task)
+            return _SUCCESS
+        if task in self.doomed:
+            self.doomed.discard(task)
+            # One that failed by itself before it could be stopped has failed.
+            has_failed = counts and status is not Status.LOST
+            return RetryVerdict(STATE_OF[status] if has_failed else CANCELLED)
+        wait = 0.0
+        if counts and status is Status.LOST and self.most_losses is not None:
+            self.losses[task] = losses = self.losses.get(task, 0) + 1
+            if losses >= self.most_losses[task]:
+                return RetryVerdict(FAILED)
+        elif counts:
+            self.failures[task] = failures = self.failures.get(task, 0) + 1
+            tries, wait = self._rule_of(task, failures)
+            if failures >= tries:
+                return RetryVerdict(STATE_OF[status])
+        if wait <= 0:
+            self._run_again(task)
+            return RetryVerdict()
+        self._send_back(task)
+        self.make_ready_at(task, now + wait)
+        return RetryVerdict(retry_at=now + wait)
+
+    def may_repeat(self, task: int) -> bool:
+        """Whether a task may begin again after an attempt that was lost while it ran."""
+        most = self._tries_of(task) if self.most_losses is None else self.most_losses[task]
+        return most > 1
+
+    def _rule_of(self, task: int, failures: int) -> tuple[int, float]:
+        """Return how often a task may be tried, and the seconds to wait after some failures."""
+        return self._tries_of(task), self._retry.wait_before(failures + 1)
+
+    def _run_again(self, task: int) -> None:
         """Queue a task once more whose attempt ended without a fault of the task."""
         self._send_back(task)
         self.make_ready(task)

@@ -15,7 +15,7 @@ from bursar.dispatch.journal_time import placed
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import schedule_fill, send, set_waker
-from bursar.engine.held_tasks import missing_claims, resume_held
+from bursar.engine.held_tasks import blamed_claims, missing_claims, resume_held
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.task_queue import RunTasks
 from bursar.engine.task_states import CANCELLED, HELD
@@ -187,24 +187,34 @@ def _lose(
     core: EngineCore, worker: WorkerSlot[RunTasks], claims: Sequence[WorkerClaim[RunTasks]]
 ) -> None:
     """End attempts that were lost with their worker."""
-    # Each may have begun, also those that should still be waiting: what may run once only must not
-    # begin again elsewhere.
     now = core.clock.now()
-    _take_outcomes(
-        core,
-        worker,
-        [
-            Outcome(
-                task=claim.task,
-                attempt=claim.attempt,
-                status=Status.LOST,
-                start=now,
-                end=now,
-                reason=f"worker {worker.name} went away",
-            )
-            for claim in claims
-        ],
-    )
+    blamed = blamed_claims(worker, claims)
+    outcomes = {
+        claim: Outcome(
+            task=claim.task,
+            attempt=claim.attempt,
+            status=Status.LOST,
+            start=now,
+            end=now,
+            reason=f"worker {worker.name} went away",
+        )
+        for claim in claims
+    }
+    for claim in reversed(claims):  # so that the first comes first again
+        if claim not in blamed:
+            # Its attempt is not numbered again, in case that the worker runs it yet.
+            core.queue.finish(worker.name, outcomes[claim], now, counts=False)
+            _never_began(core, claim.task, claim.attempt, now)
+    _take_outcomes(core, worker, [outcomes[claim] for claim in claims if claim in blamed])
+
+
+def _never_began(core: EngineCore, task: int, attempt: int, now: float) -> None:
+    """Give up the money and the journalled start of an attempt that has not begun."""
+    # The hold goes back at once: another task may be waiting for just this money.
+    core.guard.withdraw(task, now)
+    if core.settings.keeps_starts:
+        core.store.pending.starts.append(AttemptStart.given_back(task, attempt))
+        core.store.commit_soon()
 
 
 def _take_outcomes(
@@ -275,11 +285,7 @@ def _take_back(
     """Have jobs run elsewhere that have not begun at a worker."""
     for task, attempt in jobs:
         if core.queue.give_back(worker.name, task, attempt):
-            # The hold goes back at once: another task may be waiting for just this money.
-            core.guard.withdraw(task, core.clock.now())
-            if core.settings.keeps_starts:
-                core.store.pending.starts.append(AttemptStart.given_back(task, attempt))
-                core.store.commit_soon()
+            _never_began(core, task, attempt, core.clock.now())
     _rested(core, worker)
     core.changed.set()
     schedule_fill(core)

@@ -23,6 +23,7 @@ from bursar.engine.task_states import (
     REFUSED,
     SKIPPED,
     SUCCEEDED,
+    TIMED_OUT,
     WAITING,
 )
 from bursar.engine.worker_slots import WorkerClaim, WorkerPool, WorkerSlot
@@ -269,7 +270,13 @@ class TaskQueue:
         return True
 
     def finish(
-        self, worker: str, outcome: Outcome, now: float, *, hold: bool = False
+        self,
+        worker: str,
+        outcome: Outcome,
+        now: float,
+        *,
+        hold: bool = False,
+        counts: bool = True,
     ) -> RetryVerdict | None:
         """
         Record the end of an attempt.
@@ -279,6 +286,8 @@ class TaskQueue:
         hold
             A success lets nothing follow until :meth:`InstanceTasks.release`: what follows
             must not start before the success is durable.
+        counts
+            Whether the attempt uses up a try; see :meth:`InstanceTasks.judge`.
 
         Returns
         -------
@@ -290,8 +299,7 @@ class TaskQueue:
         claim = self._release(worker, task, outcome.attempt)
         if claim is None:
             return None
-        unwanted = task in self.tasks.doomed
-        self.tasks.doomed.discard(task)
+        verdict = tasks.judge(task, outcome.status, now, counts=counts)
         # A success counts even of a task that was to be cancelled: its work is done and paid for.
         if outcome.status is Status.SUCCEEDED:
             # Only of successes: a failure may come at once and says nothing of how long the task
@@ -301,15 +309,11 @@ class TaskQueue:
             tasks.move(task, SUCCEEDED)
             if not hold:
                 tasks.release(task)
-            return RetryVerdict(final=True)
+            return verdict
         tasks.attempts[task] = outcome.attempt
-        if unwanted:
-            tasks.end(task, CANCELLED)
-            return RetryVerdict(final=True)
-        if outcome.status is Status.CANCELLED:
-            tasks.run_again(task)
-            return RetryVerdict(final=False)
-        return tasks.fail_attempt(task, now)
+        if verdict.state is not None:
+            tasks.end(task, verdict.state)
+        return verdict
 
     # Looking.
 
@@ -322,7 +326,7 @@ class TaskQueue:
             waiting=n[HELD] + n[WAITING] + n[READY] + n[DELAYED],
             running=n[CLAIMED],
             succeeded=n[SUCCEEDED],
-            failed=n[FAILED],
+            failed=n[FAILED] + n[TIMED_OUT],
             skipped=n[SKIPPED],
             cancelled=n[CANCELLED],
             refused=n[REFUSED],

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from bursar.model.task import Status
+
 
 class EngineTaskState(IntEnum):
     """
@@ -39,3 +41,12 @@ class EngineTaskState(IntEnum):
 # the comparison.
 ABSENT, HELD, WAITING, DELAYED, READY, CLAIMED, ENDING = range(7)
 SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, SKIPPED, REFUSED = range(7, 13)
+
+STATE_OF = {
+    Status.SUCCEEDED: SUCCEEDED,
+    Status.FAILED: FAILED,
+    Status.TIMED_OUT: TIMED_OUT,
+    Status.CANCELLED: CANCELLED,
+    Status.LOST: FAILED,
+}
+"""State of a task by the status of its final attempt."""

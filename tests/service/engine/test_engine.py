@@ -261,6 +261,22 @@ def test_a_lost_worker_costs_a_try_only_where_the_task_can_have_run(world: World
     assert world.engine.counters.retried == 0
 
 
+def test_what_may_run_only_once_never_begins_again_once_it_may_have_begun(world: World) -> None:
+    """
+    The report of the task before it may have been lost with their worker.
+    """
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("x",), tries=1)] * 60)
+    world.join("w")
+    for _ in range(10):
+        world.end("w", next(iter(world.sidecar.jobs["w"])), start=world.now, end=world.now)
+    had = {number & 0xFF for number in world.sidecar.jobs["w"]}
+    assert len(had) > 2
+    world.lose("w")
+    lost = {r["task"] for r in world.results(handle) if r["state"] == "failed"}
+    assert lost == had
+
+
 def test_tasks_of_an_earlier_incarnation_are_withheld_until_settling(world: World) -> None:
     """
     Their need of processors is unknown before, and known afterwards; a drain withholds them, too.

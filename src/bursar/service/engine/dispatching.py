@@ -1,8 +1,5 @@
 """
 Dispatching: which workers are connected, which tasks each has, and how these tasks end.
-
-A task that is lost with its worker uses up one of its tries only if the task can have been
-running: tasks that waited behind others cannot have brought the worker down.
 """
 
 import asyncio
@@ -10,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from bursar.engine.held_tasks import missing_claims, resume_held
+from bursar.engine.held_tasks import blamed_claims, missing_claims, resume_held
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, to_take_back, widest_worker
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
 from bursar.engine.task_states import (
@@ -18,6 +15,7 @@ from bursar.engine.task_states import (
     CLAIMED,
     ENDING,
     FAILED,
+    STATE_OF,
     SUCCEEDED,
     TIMED_OUT,
 )
@@ -32,7 +30,6 @@ from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.outcome_times import clamp_times, outcome_without_worker, sanitise
 from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
-from bursar.service.engine.results import STATE_OF
 from bursar.service.engine.skipping import TaskSkipper
 from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
@@ -205,19 +202,12 @@ class TaskDispatcher:
         if not claims:
             return
         now = self._clock()
-        ahead = 0
-        blamed: set[int] = set()
-        # The loss uses up a try (if it counts) of the first tasks that fill the processors only:
-        # those behind them waited, and cannot have brought the worker down.
-        for claim in claims:  # in the order in which they were given, and begun
-            if counts and ahead < worker.processors:
-                blamed.add(claim.number)
-            ahead += claim.processors
+        blamed = blamed_claims(worker, claims) if counts else set()
         endings = []
         for claim in reversed(claims):  # so that the first comes first again
             self._counters.lost += 1
             reason = f"its worker on {worker.host or 'an unknown machine'} was lost"
-            ending = self._fall(claim, now, reason if claim.number in blamed else "")
+            ending = self._fall(claim, now, reason if claim in blamed else "")
             if ending is not None:
                 endings.append(ending)
         if endings:
@@ -232,33 +222,24 @@ class TaskDispatcher:
             return None
         tasks = instance.tasks
         attempt = tasks.attempts_failed(task) + 1
-        losses = tasks.losses.get(task, 0) + 1
-        if reason:
-            tasks.losses[task] = losses
-        # A cancelled task must not run again: its loss is its end.
-        if task in instance.tasks.doomed:
-            return self._end(
-                claim, CANCELLED, attempt, outcome_without_worker(claim, now, "cancelled")
-            )
-        if reason and losses >= tasks.most_losses[task]:
+        verdict = tasks.judge(task, Status.LOST, now, counts=bool(reason))
+        if verdict.state == CANCELLED:
+            lost = outcome_without_worker(claim, now, "cancelled")
+            return self._end(claim, CANCELLED, attempt, lost)
+        if verdict.state is not None:
+            losses = tasks.losses[task]
             why = f"{reason}, as in {losses} attempts" if losses > 1 else reason
-            return self._end(
-                claim, FAILED, attempt, outcome_without_worker(claim, now, why, Status.LOST)
-            )
-        if reason:
-            self._counters.retried += 1
-        self._wait_again(instance, task)
+            lost = outcome_without_worker(claim, now, why, Status.LOST)
+            return self._end(claim, FAILED, attempt, lost)
+        self.enlist(instance)
         if not reason:
             return None
+        self._counters.retried += 1
         # Journalled, so that a task that kills its workers cannot do so for ever by outliving
         # restarts of the service. Not awaited: losing the note in a crash grants one try more.
         lost = outcome_without_worker(claim, now, reason, Status.LOST)
         note = tasks.note_attempts(instance.number, task)
         return TaskEnd(instance, task, FAILED, attempt, 0.0, claim.worker.host, lost, note)
-
-    def _wait_again(self, instance: Instance, task: int) -> None:
-        instance.tasks.run_again(task)
-        self.enlist(instance)
 
     # What workers say.
 
@@ -309,7 +290,8 @@ class TaskDispatcher:
         self._scheduler.release(claim, seconds if seconds > LEAST else LEAST)
         # Under an agreement the processors are paid while they are ready, not by the task.
         cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
-        attempt = instance.tasks.attempts_failed(task) + 1
+        tasks = instance.tasks
+        attempt = tasks.attempts_failed(task) + 1
         if instance.destroyed:  # what it used is charged all the same
             self._freed(instance, task)
             return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.worker.host, outcome)
@@ -319,38 +301,24 @@ class TaskDispatcher:
         state = STATE_OF[status]
         taken = state == CANCELLED or (
             state == TIMED_OUT
-            and reported.end - reported.start
-            < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
+            and reported.end - reported.start < _ALMOST * self._scheduler.limit_of(tasks, task)
         )
-        # Nobody cancelled the task: it runs again, and no try is used up.
-        if taken and task not in instance.tasks.doomed:
-            self._wait_again(instance, task)
-            return None
+        verdict = tasks.judge(task, status, now, counts=not taken)
         # Only from successes: a failure may come at once and says nothing of how long a task takes.
         if state == SUCCEEDED:
-            instance.tasks.durations.learn(claim.estimate, seconds, claim.worker.speed)
-        elif not taken and self._try_again(instance, task, claim.attempt, now):
-            host, note = claim.worker.host, instance.tasks.note_attempts(instance.number, task)
-            return TaskEnd(instance, task, state, attempt, cost, host, outcome, note)
-        return self._end(claim, CANCELLED if taken else state, attempt, outcome, cost)
-
-    def _try_again(self, instance: Instance, task: int, serial: int, now: float) -> bool:
-        """Have a task that failed run again, while retries are left and nobody cancelled it."""
-        tasks = instance.tasks
-        most, delay = tasks.retries.get(task, (0, 0.0))
-        failures = tasks.failures.get(task, 0) + 1
-        if failures > most or task in instance.tasks.doomed:
-            return False
-        tasks.failures[task] = failures
-        tasks.count_ended(task, serial)
-        self._counters.retried += 1
-        if delay:
-            # Not journalled: after a restart the task is tried at once.
-            tasks.make_ready_at(task, now + delay)
-            self._sleeping[instance.number] = instance
+            tasks.durations.learn(claim.estimate, seconds, claim.worker.speed)
+        if verdict.state is not None:
+            return self._end(claim, verdict.state, attempt, outcome, cost)
+        if verdict.retry_at is None:
+            self.enlist(instance)
         else:
-            self._wait_again(instance, task)
-        return True
+            self._sleeping[instance.number] = instance
+        if taken:  # and nobody cancelled the task
+            return None
+        self._counters.retried += 1
+        tasks.count_ended(task, claim.attempt)
+        host, note = claim.worker.host, tasks.note_attempts(instance.number, task)
+        return TaskEnd(instance, task, state, attempt, cost, host, outcome, note)
 
     def start(self, instance: Instance, tasks: Sequence[int]) -> None:
         """Let durable tasks start as soon as they may."""
@@ -380,8 +348,6 @@ class TaskDispatcher:
         instance, task = claim.instance, claim.task
         # ENDING until the result is durable: nobody is told, and nobody is given the task.
         instance.tasks.move(task, ENDING)
-        if instance.tasks.doomed:
-            instance.tasks.doomed.discard(task)
         return TaskEnd(instance, task, state, attempt, cost, claim.worker.host, outcome)
 
     def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.engine.task_states import CANCELLED, FAILED, SUCCEEDED, TIMED_OUT
+from bursar.engine.task_states import FAILED
 from bursar.model.task import Outcome, Status
 from bursar.remote.messages import Result, as_text
 from bursar.service.engine.records import ResultsRecorded, ResultsRecordedIndex
@@ -18,15 +18,6 @@ from bursar.store import Position
 
 _line = msgspec.json.Encoder().encode
 _ended = msgspec.msgpack.Decoder(ResultsRecorded)
-
-STATE_OF = {
-    Status.SUCCEEDED: SUCCEEDED,
-    Status.FAILED: FAILED,
-    Status.TIMED_OUT: TIMED_OUT,
-    Status.CANCELLED: CANCELLED,
-    Status.LOST: FAILED,
-}
-"""State of a task by the status of its final attempt."""
 
 
 def encode_result_line(

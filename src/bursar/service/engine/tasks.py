@@ -42,15 +42,11 @@ class SubmittedTasks(InstanceTasks):
 
     Attributes
     ----------
-    most_losses
-        Number of times that each task may be lost with a worker.
     after
         Tasks that must succeed first, by task that is not at its end.
     retries
         By task, how often it is tried again after a failure, and the seconds before each such try;
         tasks that are not are left out.
-    losses
-        How often a task was lost with a worker, by task; tasks that never were are left out.
     bodies
         What the worker needs; empty once a task has ended.
     labels
@@ -61,10 +57,9 @@ class SubmittedTasks(InstanceTasks):
 
     def __init__(self) -> None:
         super().__init__()
-        self.most_losses = bytearray()
+        self.most_losses: bytearray = bytearray()
         self.after: dict[int, tuple[int, ...]] = {}
         self.retries: dict[int, tuple[int, float]] = {}
-        self.losses: dict[int, int] = {}
         self.bodies: list[bytes] = []
         self.labels: dict[int, str] = {}
         self.size = 0
@@ -192,6 +187,11 @@ class SubmittedTasks(InstanceTasks):
         if not self.losses and not self.failures:  # as of nearly all instances
             return 0
         return self.losses.get(task, 0) + self.failures.get(task, 0)
+
+    def _rule_of(self, task: int, failures: int) -> tuple[int, float]:
+        # After a restart no delay is known any more: the task is tried at once.
+        retries, delay = self.retries.get(task, (0, 0.0))
+        return retries + 1, delay
 
     def count_ended(self, task: int, serial: int) -> None:
         """Remember the attempt of an outcome that is counted, lest it be counted again."""
