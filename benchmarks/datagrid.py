@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from figures import Benchmark
 
-from bursar.broker.directory.status_feeds import IndexLevel
+from bursar.broker.status_feeds import IndexLevel
 from bursar.model.matching import RankWeights
 from bursar.model.site import SiteFacts
 from bursar.simulation.datagrid.grid_outcome import GridOutcome

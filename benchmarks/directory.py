@@ -29,10 +29,10 @@ from functools import partial
 import numpy as np
 from figures import Benchmark, Figure, Table
 
-from bursar.broker.directory.information_index import InformationIndex
-from bursar.broker.directory.status_feeds import IndexLevel, build_hierarchy
+from bursar.broker.information_index import InformationIndex
+from bursar.broker.status_feeds import IndexLevel, build_hierarchy
 from bursar.cluster.element import ComputingElement
-from bursar.model.status import SiteStatus
+from bursar.model.matching import SiteStatus
 
 SITES, FEW = 10_000, 170
 

@@ -41,12 +41,11 @@ from pathlib import Path
 import numpy as np
 from figures import Benchmark, Figure, Table
 
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import nondominated

@@ -34,9 +34,8 @@ from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.matchmaking.inflight import InFlightJobs
 from bursar.broker.matchmaking.status_table import PublishedStatus
 from bursar.classad import Ad, Table, parse
-from bursar.model.matching import CHOICES, Matching
+from bursar.model.matching import CHOICES, Matching, SiteStatus, StatusReading
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus, StatusReading
 
 MANY = 10_000
 KINDS = 100

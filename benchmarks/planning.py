@@ -43,10 +43,10 @@ import numpy as np
 from figures import Benchmark, Figure
 
 from bursar.formats.dax import read_dax
+from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.bounds import makespan_bounds
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist

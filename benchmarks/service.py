@@ -27,9 +27,13 @@ from pathlib import Path
 
 from figures import Benchmark, Figure, at_least, at_most
 
-from bursar.dispatch.credential import PilotTerms, decode_credential
-from bursar.dispatch.orphans import workers_of
-from bursar.dispatch.tls import client_context, make_certificate
+from bursar.dispatch.credential import (
+    PilotTerms,
+    client_context,
+    decode_credential,
+    make_certificate,
+)
+from bursar.dispatch.linux_processes import workers_of
 from bursar.dispatch.wire import Hello, frame
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import TaskSpec
@@ -216,7 +220,7 @@ def measure_crowd(workers: int, seconds: float) -> list[Figure]:
 
 async def keep_house(folder: Path) -> None:
     """A service that expects workers which it did not start, and says how they come in."""
-    from bursar.dispatch.journal_time import epoch_of
+    from bursar.dispatch.journal_records import epoch_of
     from bursar.model.site import SiteFacts
     from bursar.service.config import MarketSettings, ServiceConfig
     from bursar.service.execution_service import ExecutionService

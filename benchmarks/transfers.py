@@ -23,11 +23,10 @@ from pathlib import Path
 
 from figures import Benchmark, Figure
 
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import LogicalFileContent
+from bursar.replicas.content import CancellationToken, LogicalFileContent
 from bursar.replicas.copying import copy
-from bursar.replicas.failures import CancellationToken
 from bursar.replicas.parts import PartialFile
 from bursar.replicas.stager import Stager
 from bursar.replicas.storage import FolderStorage

@@ -16,11 +16,11 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import free_windows
+from bursar.model.campaign import Workflow
 from bursar.model.network import NetworkLink, Topology
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.policy import PlacementPolicy, Scheduler
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import MANY_SERIAL, schedule

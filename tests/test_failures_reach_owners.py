@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from bursar.broker.directory.information_index import InformationIndex
-from bursar.broker.directory.status_feeds import StatusPoller
+from bursar.broker.information_index import InformationIndex
+from bursar.broker.status_feeds import StatusPoller
 from bursar.dispatch.worker_listener import WorkerListener
 from bursar.model.allocation import Allocation
-from bursar.model.status import SiteStatus
+from bursar.model.matching import SiteStatus
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.runs import campaign_run
 from bursar.service import runner

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
-    from bursar.model.campaign import Campaign, Goal, Retry
+    from bursar.model.campaign import Campaign, Goal, Retry, Workflow
     from bursar.model.errors import (
         BudgetStop,
         BursarError,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from bursar.model.matching import Brokering, Matching
     from bursar.model.site import SiteFacts
     from bursar.model.task import Exec, File, Shell, Task
-    from bursar.model.workflow import Workflow
 
 _HOMES = {
     "Brokering": "model.matching",
@@ -63,7 +62,7 @@ _HOMES = {
     "SiteFacts": "model.site",
     "Task": "model.task",
     "TaskFailed": "api.executor",
-    "Workflow": "model.workflow",
+    "Workflow": "model.campaign",
     "match": "api.matching",
     "plan": "api.planning",
     "read_campaign": "formats.campaign_file",

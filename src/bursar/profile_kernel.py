@@ -9,7 +9,7 @@ keeps a profile for each slot and site, a batch cluster keeps one for its machin
 Two contiguous arrays and insertion by moving what follows beat lists and trees here, because
 profiles stay short: at most some hundred steps in the logs of real machines.
 
-:class:`bursar.model.resource_profile.ResourceProfile` does the same in plain Python, for
+:class:`bursar.model.slot.ResourceProfile` does the same in plain Python, for
 callers with few changes; tests compare the two.
 
 Times are floats and compared exactly.

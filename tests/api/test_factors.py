@@ -14,10 +14,9 @@ from bursar.api.simulating import simulate
 from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar_papers.nimrodg import queues
 
 ADAPTIVE = SupplyPolicy(kind="economy", strategy="adaptive")

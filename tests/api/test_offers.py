@@ -15,12 +15,11 @@ from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.formats.units import parse_amount, parse_duration
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.plan_choice import GoalCounterOffer
 from bursar.report.formatting import amount, amount_above, span, span_above
 from bursar.simulation.execution_model import ExecutionUncertainty

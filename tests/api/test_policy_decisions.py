@@ -13,14 +13,13 @@ from tests.recording import assert_recorded
 from bursar.api import replaying, running, simulating, tuning
 from bursar.api.simulator import Simulator
 from bursar.broker.policy_choice import PolicyRequest, SupplyPolicy, choose_policy
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering, Matching
 from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Exec, Task
-from bursar.model.workflow import Workflow
 
 LINUX = Matching(requirements='other.OpSys == "LINUX"')
 IRIX = Matching(requirements='other.OpSys == "IRIX"')

@@ -10,9 +10,8 @@ from bursar.api.simulating import simulate
 from bursar.dispatch.journal import read_journal
 from bursar.formats.sites_toml import read_sites
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.simulation.execution_model import ExecutionUncertainty
 

@@ -12,10 +12,9 @@ import pytest
 import bursar
 from bursar.api.replaying import RunReplay, replay
 from bursar.formats.sites_toml import read_sites
-from bursar.model.campaign import Campaign, Goal
-from bursar.model.pricing import Calendar, Pricing
+from bursar.model.campaign import Campaign, Goal, Workflow
+from bursar.model.money import Calendar, Pricing
 from bursar.model.task import Shell, Task
-from bursar.model.workflow import Workflow
 
 SITES = """\
 [site.cheap]

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from bursar.api.tuning import tune_rank
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError
+from bursar.model.matching import Replica
 from bursar.model.network import Link
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.replicas.catalogue import Catalogue
 
 

@@ -12,18 +12,16 @@ import pytest
 import bursar
 from bursar.api.simulating import simulate
 from bursar.api.strategy_forecast import NOTHING_YET
-from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
+from bursar.broker.decision_reasons import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.trading import MOST, CampaignTrader, advance_start_options
 from bursar.dispatch.journal import read_journal
 from bursar.market.agreement import Agreement
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Campaign, Goal
-from bursar.model.money import Refusal
-from bursar.model.pricing import Advance, Calendar, Pricing
+from bursar.model.campaign import Campaign, Goal, Workflow
+from bursar.model.money import Advance, Calendar, Pricing, Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.simulation.execution_model import ExecutionUncertainty
 

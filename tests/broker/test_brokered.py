@@ -18,12 +18,11 @@ from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.site_queue import MOST_FAILURES
 from bursar.cluster.element import ComputingElement
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Goal, Retry
+from bursar.model.campaign import Goal, Retry, Workflow
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Outcome, Status, Task
-from bursar.model.workflow import Workflow
 
 
 class InTurn:

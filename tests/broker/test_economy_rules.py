@@ -14,7 +14,7 @@ from bursar.broker.trading import CampaignTrader
 from bursar.market.agreement import Agreement
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.model.site import BatchScheduler, SiteFacts
 from bursar.model.task import Outcome, Status, Task
 from bursar.sites.owners import OwnersBook

@@ -3,10 +3,10 @@
 import pytest
 
 from bursar.broker.feasibility import Forecast
+from bursar.model.campaign import Workflow
 from bursar.model.plan import Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.model.task import File, Outcome, Status, Task
-from bursar.model.workflow import Workflow
 
 
 def plan(processors: int, utilisation: float | None = None) -> Plan:

@@ -1,9 +1,9 @@
 """Best effort: a task whose time was over asks for more the next time."""
 
 from bursar.broker.dynamic_scheduler import JustInTimeScheduler, ResumeState
+from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status, Task
-from bursar.model.workflow import Workflow
 
 
 def test_a_task_that_outlived_its_time_asks_for_twice_as_much() -> None:

@@ -11,12 +11,11 @@ from bursar.broker.policy_choice import (
     choose_policy,
     suitable_sites,
 )
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering, Matching
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 
 LINUX = Matching(requirements='other.OpSys == "LINUX"')
 IRIX = Matching(requirements='other.OpSys == "IRIX"')

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import bursar
 from bursar.api.simulating import simulate
 from bursar.broker.strategies import Named, Strategy, StrategyResource, allocate_jobs
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import Campaign, Retry, Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar_papers.nimrodg import BUDGETS, DEADLINES, campaign, optimum, queues
 

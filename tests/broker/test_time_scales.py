@@ -8,10 +8,9 @@ from bursar.api.loops import run_outside_loop
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Strategy
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.simulated_grid import SimulatedGrid
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cli.test_run import check_money
 
-from bursar.broker.booking import BOOKING
+from bursar.broker.decision_reasons import BOOKING
 from bursar.dispatch.journal import read_journal
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.incarnations import BEGIN

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.replicas.servers import a_web
 
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.replicas.catalogue import Catalogue
+from bursar.replicas.content import CancellationToken
 from bursar.replicas.copying import read_content
-from bursar.replicas.failures import CancellationToken
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 SITES = """\

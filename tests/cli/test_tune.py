@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.cli.test_json import documented, keys_of
 
-from bursar.formats.weights_toml import read_weights
+from bursar.formats.network_files import read_weights
 
 SITES = """\
 [site.near]

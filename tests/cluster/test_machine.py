@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.cluster.job_table import Early, Policy
 from bursar.cluster.machine import Machine, Reservation
-from bursar.cluster.scheduling_rules import Early, Policy
 
 JOBS = st.lists(
     st.tuples(

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.cluster.metrics import bounded_slowdowns, measure, processors_busy, queue_length
-from bursar.cluster.simulation import SimulatedSchedule, simulate
+from bursar.cluster.simulation import (
+    SimulatedSchedule,
+    bounded_slowdowns,
+    measure,
+    processors_busy,
+    queue_length,
+    simulate,
+)
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from tests.dispatch.conftest import Room
 
-from bursar.dispatch.credential import PilotTerms
-from bursar.dispatch.journal_time import epoch_of
-from bursar.dispatch.tls import make_certificate
+from bursar.dispatch.credential import PilotTerms, make_certificate
+from bursar.dispatch.journal_records import epoch_of
 from bursar.model.site import SiteFacts
 from bursar.service.config import MarketSettings, ServiceConfig
 from bursar.service.execution_service import ExecutionService

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from bursar.dispatch.atomic_file import remove_unfinished, write_atomically
+from bursar.dispatch.folders import remove_unfinished, write_atomically
 
 
 def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

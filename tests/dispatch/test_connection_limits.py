@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bursar.dispatch import worker_listener as entrance_module
-from bursar.dispatch.tls import client_context, make_certificate, server_context
+from bursar.dispatch.credential import client_context, make_certificate, server_context
 from bursar.dispatch.worker_listener import AcceptedConnection, WorkerListener
 
 CERTIFICATE, KEY = make_certificate()

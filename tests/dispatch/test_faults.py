@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.task import Shell, Status, Task
 from bursar.worker.launch import LocalWorkers, split_processors

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.dispatch import work_directories
-from bursar.dispatch.work_directories import remove_tree
+from bursar.dispatch import folders
+from bursar.dispatch.folders import remove_tree
 
 
 def deep(top: Path, depth: int) -> None:
@@ -31,7 +31,7 @@ def test_folders_without_a_bottom_go(tmp_path: Path) -> None:
     top.mkdir()
     deep(top, 120)  # in a Python of its own, that calls itself less often than is usual
     (top / "other").mkdir()
-    program = "import sys; from bursar.dispatch.work_directories import remove_tree as remove;"
+    program = "import sys; from bursar.dispatch.folders import remove_tree as remove;"
     program += "sys.setrecursionlimit(100); remove(sys.argv[1])"
 
     subprocess.run([sys.executable, "-c", program, str(top)], check=True)
@@ -55,7 +55,7 @@ def test_links_go_and_what_they_lead_to_stays(
     (outside / "precious").write_text("x")
     with monkeypatch.context() as patch:
         if is_deep:
-            patch.setattr(work_directories, "_remove_folder", give_up)
+            patch.setattr(folders, "_remove_folder", give_up)
         top = tmp_path / "top"
         top.mkdir()
         deep(top, 5)
@@ -121,7 +121,7 @@ def test_what_is_filled_without_end_is_given_up(
         (top / "full" / f"f{next(made)}").touch()
 
     (top / "full" / "file").touch()
-    monkeypatch.setattr(work_directories, "_PATIENCE", 0.05)
+    monkeypatch.setattr(folders, "_PATIENCE", 0.05)
     monkeypatch.setattr(os, "unlink", filled)
     remove_tree(str(top))
 

@@ -16,8 +16,8 @@ import pytest
 from tests.dispatch.many_workers import HELLO, SAYINGS, come_and_go
 
 from bursar import dispatch
+from bursar.dispatch.credential import client_context, make_certificate, server_context
 from bursar.dispatch.handshakes import Handshakes
-from bursar.dispatch.tls import client_context, make_certificate, server_context
 
 CERTIFICATE, KEY = make_certificate()
 

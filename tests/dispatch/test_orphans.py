@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from bursar.dispatch.orphans import RUN, WORKER, workers_of
+from bursar.dispatch.linux_processes import RUN, WORKER, workers_of
 
 FORKS = """
 import os, sys, time

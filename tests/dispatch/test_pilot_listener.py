@@ -17,8 +17,13 @@ import msgspec
 import pytest
 
 from bursar.dispatch import worker_listener as entrance_module
-from bursar.dispatch.credential import Credential, PilotTerms, decode_credential
-from bursar.dispatch.tls import client_context, make_certificate
+from bursar.dispatch.credential import (
+    Credential,
+    PilotTerms,
+    client_context,
+    decode_credential,
+    make_certificate,
+)
 from bursar.dispatch.wire import (
     FrameDecoder,
     FromServer,

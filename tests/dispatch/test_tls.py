@@ -5,7 +5,7 @@ from asyncio import sslproto
 
 import pytest
 
-from bursar.dispatch.tls import (
+from bursar.dispatch.credential import (
     BUFFER,
     client_context,
     make_certificate,

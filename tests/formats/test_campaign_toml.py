@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.formats.campaign_file import read_campaign, read_campaign_toml
-from bursar.formats.template import parse_template
+from bursar.formats.sweep import parse_template
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching

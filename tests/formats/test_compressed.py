@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.compressed import plain_name, read_bytes
+from bursar.formats.file_text import plain_name, read_bytes
 from bursar.model.errors import InputError
 
 

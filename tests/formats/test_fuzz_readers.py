@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.compressed import read_bytes
 from bursar.formats.dax import read_dax
+from bursar.formats.file_text import read_bytes
 from bursar.formats.nimrod import read_plan_file
 from bursar.formats.recorded_tasks import make_initial_files, replay
 from bursar.formats.wfformat import read_wfformat

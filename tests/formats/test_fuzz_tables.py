@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.network_files import TopologyFile
 from bursar.formats.sites_toml import SitesFile
 from bursar.formats.tables import CampaignFile
-from bursar.formats.topology_files import TopologyFile
 from bursar.model.errors import InputError
 from bursar.service.config_toml import ServiceFile
 

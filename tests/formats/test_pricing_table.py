@@ -11,7 +11,7 @@ from bursar.formats.offer_tables import parse_days, parse_hours
 from bursar.formats.site_tables import LocalSiteTable
 from bursar.formats.units import parse_use
 from bursar.model.errors import InputError
-from bursar.model.pricing import (
+from bursar.model.money import (
     Adjusting,
     Advance,
     Bulk,

@@ -10,10 +10,9 @@ import pytest
 from bursar.formats.dax import read_dax
 from bursar.formats.recorded_tasks import initial_file_sizes, make_initial_files, replay
 from bursar.formats.wfformat import read_wfformat
-from bursar.model.campaign import Campaign, Recording
+from bursar.model.campaign import Campaign, Recording, Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Shell, Task
-from bursar.model.workflow import Workflow
 
 
 def _recorded(*tasks: Task) -> Campaign:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.topology_files import read_topology
+from bursar.formats.network_files import read_topology
 from bursar.model.errors import InputError
 from bursar.model.network import BandwidthProfile
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.weights_toml import read_weights, write_weights
+from bursar.formats.network_files import read_weights, write_weights
 from bursar.model.errors import BursarError, InputError
 from bursar.model.matching import RankWeights
 

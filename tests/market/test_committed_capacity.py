@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.market.committed_capacity import Commitment, CommittedCapacity
+from bursar.market.pricing import Commitment, CommittedCapacity
 
 PROCESSORS = 5
 TIMES = st.integers(0, 15).map(float)

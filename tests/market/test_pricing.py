@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.market.pricing import PriceQuery, adjusted, next_change, unit_price
-from bursar.model.pricing import (
+from bursar.model.money import (
     Adjusting,
     Advance,
     Bulk,

@@ -7,12 +7,11 @@ import pytest
 from tests.market.trading import NOW, UNITS, WANTED, Shop, manager, only, server
 
 from bursar.market.agreement import LARGEST, LATEST, DealTemplate, Terms, check_moment
-from bursar.market.exchange import MessageExchange
 from bursar.market.guard import BudgetThresholds, BudgetWarning
 from bursar.market.negotiation.auctions import EnglishAuctioneer, ShareAuctioneer
-from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
+from bursar.market.negotiation.bilateral import BargainingBuyer, Concession
 from bursar.market.trade_manager import TradeManager
-from bursar.market.trade_messages import Ask, CallForBids, FinalOffer, Reject
+from bursar.market.trade_messages import Ask, CallForBids, FinalOffer, MessageExchange, Reject
 from bursar.model.money import Refusal
 
 

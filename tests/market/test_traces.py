@@ -10,7 +10,6 @@ from tests.market.trading import NOW, UNITS
 from tests.recording import assert_recorded, pick
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.exchange import MessageExchange
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
@@ -21,12 +20,11 @@ from bursar.market.negotiation.auctions import (
     SealedAuctioneer,
     ShareAuctioneer,
 )
-from bursar.market.negotiation.bargaining import Concession
+from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_manager import TradeManager
-from bursar.market.trade_messages import TradeMessage, encode
+from bursar.market.trade_messages import MessageExchange, TradeMessage, encode
 from bursar.market.trade_server import BargainingRules, TradeServer
-from bursar.model.money import Transfer
-from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
+from bursar.model.money import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing, Transfer
 from bursar.model.task import Outcome, Status
 
 FOLDER = Path(__file__).parent / "traces"

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.auctions import SealedAuctioneer
-from bursar.market.negotiation.bargaining import Concession
+from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import (
     Accept,
     Confirm,
+    MessageExchange,
     Offer,
     PriceQuote,
     Reject,
@@ -22,8 +22,7 @@ from bursar.market.trade_messages import (
     TradeMessage,
 )
 from bursar.market.trade_server import TradeServer
-from bursar.model.money import Refusal
-from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
+from bursar.model.money import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing, Refusal
 
 PROCESSORS = 5
 

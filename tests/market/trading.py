@@ -6,8 +6,7 @@ from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import TradeServer
-from bursar.model.money import Refusal
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing, Refusal
 
 NOW = 1_000.0
 

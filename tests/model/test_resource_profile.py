@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar import profile_kernel
-from bursar.model.resource_profile import ResourceProfile
+from bursar.model.slot import ResourceProfile
 
 TIMES = st.integers(0, 12).map(float)
 ENDS = st.one_of(TIMES, st.just(math.inf))

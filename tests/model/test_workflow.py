@@ -2,9 +2,9 @@
 
 import pytest
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 
 
 def test_makers_of_inputs_are_parents() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from bursar.model.campaign import Workflow
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 
 
 @st.composite

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.bounds import cost_bound, makespan_bounds, prove_bounds
 from bursar.planning.kernels.availability import IntArray
 from bursar.planning.problem import build_problem

@@ -2,10 +2,9 @@
 
 import pytest
 
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.front import ParetoFront
 from bursar.planning.plan_choice import best_effort, choose_plan
 from bursar.planning.trade_off_solver import trade_off

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.building import build_option, build_plan
 from bursar.planning.exact import (
     ExactSolution,

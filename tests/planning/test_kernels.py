@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.bounds import prove_bounds
 from bursar.planning.building import number_processors
 from bursar.planning.problem import build_problem

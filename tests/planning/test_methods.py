@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
 
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
 from bursar.planning.front import ParetoFront, nondominated
 from bursar.planning.methods import genetic

@@ -4,14 +4,13 @@ import numpy as np
 from hypothesis import assume, given, settings
 from tests.planning.random_problems import site_lists, workflows
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.problem import build_problem
-from bursar.planning.schedulers import schedule
-from bursar.planning.time_reversal import TimeReversedProblem
+from bursar.planning.schedulers import TimeReversedProblem, schedule
 
 
 @given(workflow=workflows(), sites=site_lists(slots_each=6))

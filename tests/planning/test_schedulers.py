@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.bounds import makespan_bounds, prove_bounds
 from bursar.planning.problem import PlanningProblem, arrange_offers, build_problem
 from bursar.planning.schedulers import schedule, upward_ranks

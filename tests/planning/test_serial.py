@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
 
+from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning import schedulers
 from bursar.planning.building import build_option, build_plan
 from bursar.planning.kernels import serial

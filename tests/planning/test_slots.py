@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.planning import reference_schedulers as plain
 from tests.planning.random_problems import site_lists, workflows
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
-from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.methods.minmin import minmin_schedule
+from bursar.planning.methods.sweep import minmin_schedule
 from bursar.planning.policy import SCHEDULERS, PlacementPolicy, Scheduler
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedule import Schedule

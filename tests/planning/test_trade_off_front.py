@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.network import Link
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 from bursar.planning.front import ParetoFront
 from bursar.planning.methods.sweep import widths
 from bursar.planning.trade_off_solver import plan_option, trade_off

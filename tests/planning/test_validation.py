@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.valid_plans import Instance, instances, plan_of, slot, totalled
 
+from bursar.model.campaign import Workflow
 from bursar.model.network import Link
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 from bursar.planning.validation import violations
 
 WHOLE = slot("a", 0, 100, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bursar.cluster.scheduling_rules import Policy
+from bursar.cluster.job_table import Policy
 from bursar.cluster.simulation import simulate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace

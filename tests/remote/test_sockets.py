@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.remote.conftest import Line
 
-from bursar.dispatch.tls import make_certificate, server_context
+from bursar.dispatch.credential import make_certificate, server_context
 from bursar.remote import connection, result_streams
 from bursar.remote.access import ENVIRONMENT, Access
 from bursar.remote.aiohttp_transport import AiohttpTransport

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import BursarError, InputError
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.content import LogicalFileContent
 from bursar.sqlite_file import connect
@@ -213,7 +213,7 @@ def test_a_catalogue_that_cannot_be_written_says_so(catalogue: Catalogue, tmp_pa
 
 WRITER = """
 import sys
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.replicas.catalogue import Catalogue
 
 who = sys.argv[2]

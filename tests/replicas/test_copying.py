@@ -12,9 +12,14 @@ import pytest
 from tests.replicas.servers import Web, sha256
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import LogicalFileContent
+from bursar.replicas.content import (
+    CancellationToken,
+    CopyCancelled,
+    LogicalFileContent,
+    SourceFailed,
+    TargetFailed,
+)
 from bursar.replicas.copying import TransferRateLimiter, copy, read_content
-from bursar.replicas.failures import CancellationToken, CopyCancelled, SourceFailed, TargetFailed
 from bursar.replicas.parts import PartialFile
 
 BODY = random.Random(1).randbytes(2_000_000)
@@ -287,7 +292,7 @@ def test_a_missing_extra_is_named() -> None:
 import sys
 sys.modules[sys.argv[1]] = None
 from bursar.replicas.copying import read_content
-from bursar.replicas.failures import CancellationToken
+from bursar.replicas.content import CancellationToken
 try:
     read_content(sys.argv[2], stop=CancellationToken())
 except Exception as error:

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 from tests.replicas.servers import an_sftp, sha256
 
-from bursar.replicas.content import LogicalFileContent, redact_url
+from bursar.replicas.content import (
+    CancellationToken,
+    LogicalFileContent,
+    SourceFailed,
+    TargetFailed,
+    redact_url,
+)
 from bursar.replicas.copying import copy, read_content
-from bursar.replicas.failures import CancellationToken, SourceFailed, TargetFailed
 from bursar.replicas.parts import PartialFile
 from bursar.replicas.site_storage import UrlStorage
 

@@ -14,13 +14,12 @@ import pytest
 from tests.replicas.servers import Web, sha256
 
 from bursar.model.errors import InputError
+from bursar.model.matching import Replica
 from bursar.model.network import Link
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import LogicalFileContent
+from bursar.replicas.content import FileUnreachable, LogicalFileContent, StorageFull
 from bursar.replicas.copying import TransferPool
-from bursar.replicas.failures import FileUnreachable, StorageFull
 from bursar.replicas.stager import Stager, links_of, open_stores
 from bursar.replicas.storage import FolderStorage
 

@@ -18,8 +18,7 @@ from tests.replicas.servers import sha256
 from tests.small_disk import small_disk
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import LogicalFileContent
-from bursar.replicas.failures import StorageFull, TargetFailed
+from bursar.replicas.content import LogicalFileContent, StorageFull, TargetFailed
 from bursar.replicas.parts import CopyOrigin, FileInUse
 from bursar.replicas.site_storage import MayGo
 from bursar.replicas.stager import open_storage

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
+from bursar.broker.decision_reasons import BOOKING, BOOKING_OVER, Booking
 from bursar.dispatch.journal_records import RunEvent
 from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease

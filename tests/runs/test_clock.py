@@ -19,14 +19,13 @@ import numpy as np
 import pytest
 
 from bursar.dispatch.journal import RunJournal, read_journal
-from bursar.dispatch.journal_time import epoch_of, placed
+from bursar.dispatch.journal_records import epoch_of, placed
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Outcome, Status, Task
-from bursar.model.workflow import Workflow
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bursar.model.campaign import Campaign, Goal, Retry
+from bursar.model.campaign import Campaign, Goal, Retry, Workflow
 from bursar.model.errors import BursarError, InputError
 from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.model.task import Call, Copy, Exec, File, OnError, Redirect, Shell, Substitute, Task
-from bursar.model.workflow import Workflow
 from bursar.runs import folder
 from bursar.runs.folder import RunFolder
 

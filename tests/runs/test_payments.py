@@ -16,11 +16,10 @@ from bursar.market.accounts import Accounts
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.money import MICROS, Payer
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.runs.folder import RunFolder
 from bursar.runs.payments import RunPayments, lock_account, settle_run
 

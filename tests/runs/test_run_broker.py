@@ -14,16 +14,13 @@ from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.dispatch.journal import read_journal
 from bursar.model.allocation import AllocationLoss
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import Campaign, Retry, Workflow
 from bursar.model.errors import BursarError, SiteError
-from bursar.model.matching import Brokering, Matching
+from bursar.model.matching import Brokering, Matching, Replica, SiteStatus
 from bursar.model.money import Refusal
 from bursar.model.plan import Plan
-from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
-from bursar.model.status import SiteStatus
 from bursar.model.task import Shell, Task
-from bursar.model.workflow import Workflow
 from bursar.runs.brokerage import RunBroker
 from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment

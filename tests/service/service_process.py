@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.forked import ForkedCommand
 
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.remote.client import ServiceClient
 
 PATIENCE = 60.0

@@ -14,12 +14,12 @@ import pytest
 from tests.live_files import files_below
 from tests.service.service_process import PATIENCE, Served, is_alive, served
 
-from bursar.dispatch.orphans import workers_of
+from bursar.dispatch.linux_processes import workers_of
 from bursar.formats.campaign_file import read_campaign
 from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Accept, Confirm, RequestQuote
 from bursar.model.errors import InputError, SiteError
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem

@@ -16,7 +16,7 @@ from tests.service.service_process import PATIENCE, Served, served
 from tests.service.test_serve import until
 from tests.small_disk import small_disk
 
-from bursar.dispatch.orphans import workers_of
+from bursar.dispatch.linux_processes import workers_of
 from bursar.model.errors import SiteError
 from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken

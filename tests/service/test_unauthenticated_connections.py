@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.dispatch.many_workers import SAYINGS, come_and_go
 
-from bursar.dispatch.credential import Credential, decode_credential
-from bursar.dispatch.tls import client_context
+from bursar.dispatch.credential import Credential, client_context, decode_credential
 from bursar.dispatch.wire import Hello, frame
 from bursar.remote.client import ServiceClient
 from bursar_papers.drp.serving import measured_service

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.journal_time import epoch_of
+from bursar.dispatch.journal_records import epoch_of
 from bursar.model.errors import BursarError
 from bursar.simulation.virtual_loop import VirtualLoop
 

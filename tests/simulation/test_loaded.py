@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.cluster.scheduling_rules import Policy
+from bursar.cluster.job_table import Policy
 from bursar.cluster.simulation import simulate
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import Task
 from bursar.model.trace import Trace
-from bursar.model.workflow import Workflow
 from bursar.planning.policy import PlacementPolicy as Placing
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule

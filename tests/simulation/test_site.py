@@ -15,17 +15,16 @@ from tests.simulation.test_loaded import trace
 
 import bursar
 from bursar.api.simulating import Simulation, simulate
-from bursar.cluster.scheduling_rules import Policy
+from bursar.cluster.job_table import Policy
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
 from bursar.formats.trace_files import write_swf
 from bursar.market.ledger import Ledger
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import Campaign, Retry, Workflow
 from bursar.model.network import Link
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder

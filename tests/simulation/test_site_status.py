@@ -9,10 +9,10 @@ import pytest
 from tests.simulation.test_loaded import trace
 
 from bursar.model.allocation import Allocation
+from bursar.model.campaign import Workflow
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.simulation.execution_model import ExecutionModel, ExecutionUncertainty
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_grid import SimulatedGrid

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from bursar.model.matching import Replica
 from bursar.model.network import Link
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
 from bursar.replicas.stager import AT_ONCE

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.test_loaded import trace
 
+from bursar.cluster.job_table import Policy
 from bursar.cluster.machine import Machine
-from bursar.cluster.scheduling_rules import Policy
 from bursar.model.errors import InputError
 from bursar.simulation.loaded_cluster import LoadedCluster
 

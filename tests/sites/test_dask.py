@@ -21,7 +21,7 @@ from tests.sites.remote.real_service import Dispatcher
 
 import bursar
 from bursar.dispatch.journal import read_journal
-from bursar.dispatch.orphans import traces_of
+from bursar.dispatch.linux_processes import traces_of
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.task import Copy, Outcome, Status

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.dispatch.orphans import traces_of
+from bursar.dispatch.linux_processes import traces_of
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Exec, Shell, Status
 from bursar.sites.dask import sidecar_registry as module

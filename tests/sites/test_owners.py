@@ -16,8 +16,7 @@ import pytest
 from bursar.broker.trading import CampaignTrader
 from bursar.formats.sites_toml import read_sites
 from bursar.model.errors import InputError
-from bursar.model.money import MICROS, Refusal
-from bursar.model.pricing import Adjusting, Demand, Loyalty, Pricing
+from bursar.model.money import MICROS, Adjusting, Demand, Loyalty, Pricing, Refusal
 from bursar.model.site import SiteFacts
 from bursar.sites.owners import OwnersBook, known_owners, owners_file
 
@@ -140,7 +139,7 @@ from pathlib import Path
 from bursar.model.site import SiteFacts
 from bursar.sites.owners import OwnersBook
 from bursar.broker.trading import CampaignTrader
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 
 book = OwnersBook(Path(sys.argv[1]), run="doomed")
 site = SiteFacts(name="here", processors=2, unit_price=1.0)

@@ -15,8 +15,8 @@ from benchmarks.run_lives import RunLives, Start, start_command
 from tests.soak.leftovers import describe, kill_all, left_over, processes_of
 from tests.soak.rounds import Findings
 
+from bursar.dispatch.folders import attempt_folder, folder_name
 from bursar.dispatch.journal import read_journal
-from bursar.dispatch.work_directories import attempt_folder, folder_name
 from bursar.model.task import Status
 from bursar_devtools.testgrid.processes import is_running
 

@@ -17,7 +17,7 @@ from tests.soak.campaigns import PATIENCE, count_overlaps
 from tests.soak.leftovers import describe, kill_all, left_over, processes_of
 from tests.soak.rounds import Findings
 
-from bursar.dispatch.orphans import workers_of
+from bursar.dispatch.linux_processes import workers_of
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import Result, TaskSpec
 

@@ -16,7 +16,7 @@ import pytest
 from tests.sealing.sealing_rig import World
 from tests.worker.minimal_dispatcher import Server, job
 
-from bursar.dispatch.orphans import kill_leftovers, workers_of
+from bursar.dispatch.linux_processes import kill_leftovers, workers_of
 from bursar.dispatch.wire import LeaveOrder, SealKey
 from bursar.model.errors import SiteError
 from bursar.model.task import Call, Outcome, Shell, Status

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bursar.dispatch.linux import children
+from bursar.dispatch.linux_processes import children
 from bursar.worker.spawning import Reaper, Spawner
 
 TELL = """

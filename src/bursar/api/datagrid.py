@@ -7,7 +7,7 @@ A :class:`DataGrid` of sites, copies of files and a network; a :class:`GridWorkl
 all jobs.
 """
 
-from bursar.broker.directory.status_feeds import IndexLevel
+from bursar.broker.status_feeds import IndexLevel
 from bursar.model.matching import RankWeights
 from bursar.simulation.datagrid.grid_outcome import (
     ConfidenceInterval,

@@ -9,17 +9,14 @@ import numpy as np
 
 from bursar.api.planning import resolve_campaign
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.broker.directory.information_index import InformationIndex
+from bursar.broker.information_index import InformationIndex
 from bursar.broker.matchmaking.broker import ResourceBroker
-from bursar.broker.matchmaking.broker_interfaces import broker_job
+from bursar.broker.matchmaking.broker_interfaces import LinkedFileTimes, broker_job
 from bursar.broker.matchmaking.explaining import MatchExplanation
-from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError, SiteError, spelling_hint
-from bursar.model.matching import Brokering, RankWeights
-from bursar.model.replica import Replica
+from bursar.model.matching import Brokering, RankWeights, Replica, SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 from bursar.model.task import Task
 
 OUT_OF_REACH = 3

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from bursar.api.loops import run_outside_loop
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 from bursar.sites.batch import BatchSite
 from bursar.sites.dask.dask_site import DaskSite
 from bursar.sites.remote.remote_site import RemoteSite

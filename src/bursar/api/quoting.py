@@ -10,8 +10,8 @@ from bursar.broker.matchmaking.broker_interfaces import broker_job
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.trading import CampaignTrader
 from bursar.model.campaign import Campaign
+from bursar.model.matching import Replica
 from bursar.model.money import Refusal
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 
 PlanMaker = Callable[[Campaign, bool], Quote]

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bursar.api.planning import plan as make_plan
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.plan import Placement, Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
 from bursar.runs.supply import Replan, RunSnapshot
 

@@ -22,7 +22,7 @@ from bursar.broker.policy_choice import PolicyRequest, choose_policy
 from bursar.broker.strategies import POLICIES, Policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.pricing import Calendar
+from bursar.model.money import Calendar
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
 from bursar.runs.folder import RunFolder

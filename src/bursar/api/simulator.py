@@ -18,9 +18,8 @@ from bursar.broker.policy_choice import SupplyPolicy
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
-from bursar.model.matching import Brokering
+from bursar.model.matching import Brokering, Replica
 from bursar.model.plan import Placement, Plan, Purchase
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task

@@ -9,13 +9,12 @@ import numpy as np
 
 from bursar.api.matching import locate_replicas
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.broker.directory.status_feeds import IndexLevel
 from bursar.broker.policy_choice import PolicyRequest, choose_policy
+from bursar.broker.status_feeds import IndexLevel
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.matching import Brokering, RankWeights
+from bursar.model.matching import Brokering, RankWeights, Replica
 from bursar.model.network import Topology
-from bursar.model.replica import Replica
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.simulation.datagrid.grid_outcome import ConfidenceInterval
 from bursar.simulation.datagrid.grid_simulation import simulate
@@ -110,7 +109,7 @@ class RankTuning:
         BursarError
             When the file cannot be written.
         """
-        from bursar.formats.weights_toml import write_weights
+        from bursar.formats.network_files import write_weights
 
         write_weights(
             Path(path),

@@ -20,7 +20,7 @@ from bursar.broker.adviser import (
     bookable_processors,
     price_intervals,
 )
-from bursar.broker.first_jobs import first_jobs
+from bursar.broker.backlog import first_jobs
 from bursar.broker.packing import JobPacking, PackingResult
 from bursar.model.campaign import Goal
 

@@ -19,12 +19,11 @@ from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
 from bursar.cluster.element import ComputingElement
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Goal, Retry
+from bursar.model.campaign import Goal, Retry, Workflow
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
-from bursar.model.workflow import Workflow
 
 # A clock gives one time to all that is decided together.
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bursar.model.allocation import Allocation
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
 from bursar.model.errors import BudgetStop
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
-from bursar.model.workflow import Workflow
 
 # The protocol of schedulers that bring tasks to sites one by one while a run goes on.
 
@@ -44,8 +43,8 @@ class ResumeState:
     spent
         Currency units, accrued charges included.
     bookings
-        Events of kind :data:`bursar.broker.booking.BOOKING` whose leases are kept: they had not
-        begun when the last incarnation ended.
+        Events of kind :data:`~bursar.broker.decision_reasons.BOOKING` whose leases are kept: they
+        had not begun when the last incarnation ended.
     alert
         Called by the scheduler when its :attr:`DynamicScheduler.wake` has come nearer, outside of
         any call of the run's.

@@ -15,12 +15,17 @@ from bursar.broker.adviser import (
     SiteSnapshot,
 )
 from bursar.broker.backlog import Backlog
-from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.bought_processors import BoughtProcessor, BoughtProcessors
-from bursar.broker.decision_reasons import DECISION, DecisionReasons, PlacementDecision
+from bursar.broker.decision_reasons import (
+    BOOKING,
+    BOOKING_OVER,
+    DECISION,
+    Booking,
+    DecisionReasons,
+    PlacementDecision,
+)
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
-from bursar.broker.estimates import GUESS, RuntimeEstimates, even_share, sizes_of
-from bursar.broker.explorer import GridExplorer
+from bursar.broker.estimates import GUESS, GridExplorer, RuntimeEstimates, even_share, sizes_of
 from bursar.broker.feasibility import GoalFeasibility, assess_feasibility
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import Ahead, CampaignTrader
@@ -48,8 +53,8 @@ class EconomyScheduler:
     """
     Sends jobs to sites by an adviser's shares, as fast as processors come free.
 
-    Each end of a job is an event at which what is left is given out anew, and only as many
-    are sent as processors are free, so that all others may still go elsewhere.
+    At each end of a job the rest is distributed anew; only as many jobs as processors are free
+    are sent, so that all others may still go elsewhere.
 
     Parameters
     ----------
@@ -108,8 +113,6 @@ class EconomyScheduler:
         self._advised: list[str] = []
         self._reasons = DecisionReasons(len(tasks))
         self._limits = (math.inf, math.inf)  # seconds and currency units left
-
-    # What the run asks.
 
     def begin(self, past: ResumeState) -> list[Allocation]:
         """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from bursar.broker.adviser import SchedulingSnapshot, bookable_processors, price_intervals
 from bursar.broker.packing import JobPacking, PackingResult
+from bursar.model.campaign import Workflow
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status
-from bursar.model.workflow import Workflow
 from bursar.planning.plan_choice import GoalCounterOffer
 
 # Check whether the rest of a campaign fits the goal, and compute the alternatives if not.

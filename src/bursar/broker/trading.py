@@ -13,9 +13,9 @@ from itertools import pairwise, product
 from typing import Protocol
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.exchange import MessageExchange
 from bursar.market.pricing import lead_times, next_change, unit_price
 from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import MessageExchange
 from bursar.market.trade_server import OwnerState, TradeServer
 from bursar.model.money import Refusal, to_micros
 from bursar.model.site import SiteFacts

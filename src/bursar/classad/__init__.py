@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bursar.classad.ad import Ad, Expression
-    from bursar.classad.analysis import clauses, references
     from bursar.classad.compiling import compiled
-    from bursar.classad.evaluation import evaluate
+    from bursar.classad.evaluation import clauses, evaluate, references
     from bursar.classad.operators import ERROR, UNDEFINED
     from bursar.classad.parsing import parse, parse_ad
     from bursar.classad.table import Table
@@ -26,12 +25,12 @@ _HOMES = {
     "Expression": "ad",
     "Table": "table",
     "UNDEFINED": "operators",
-    "clauses": "analysis",
+    "clauses": "evaluation",
     "compiled": "compiling",
     "evaluate": "evaluation",
     "parse": "parsing",
     "parse_ad": "parsing",
-    "references": "analysis",
+    "references": "evaluation",
 }
 
 __all__ = [

@@ -23,8 +23,15 @@ from bursar.classad.ad import (
     LogicalChain,
     UnaryOperation,
 )
-from bursar.classad.analysis import OTHER, SCOPES, references
-from bursar.classad.evaluation import EvaluationState, given, matched_scope, value_of
+from bursar.classad.evaluation import (
+    OTHER,
+    SCOPES,
+    EvaluationState,
+    given,
+    matched_scope,
+    references,
+    value_of,
+)
 from bursar.classad.functions import FUNCTIONS, folded
 from bursar.classad.operators import (
     BINARY,

@@ -26,7 +26,6 @@ from bursar.classad.ad import (
     SubscriptOperation,
     UnaryOperation,
 )
-from bursar.classad.analysis import EVERYTHING, OTHER, SCOPES, followed, references
 from bursar.classad.columns import (
     BOOL,
     ERROR_KIND,
@@ -50,6 +49,7 @@ from bursar.classad.columns import (
     negated,
 )
 from bursar.classad.compiling import compiled
+from bursar.classad.evaluation import EVERYTHING, OTHER, SCOPES, followed, references
 from bursar.classad.operators import COMPARISONS, UNDEFINED, Exceptional, lower
 
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering
 from bursar.model.site import SiteFacts
-from bursar.model.workflow import Workflow
 
 if TYPE_CHECKING:
     from bursar.cli.campaign_options import CampaignOptions
@@ -152,7 +151,7 @@ def brokering(
     if weights is not None:
         if alpha is not None or beta is not None:
             raise InputError("goes without --alpha and --beta", where="--weights")
-        from bursar.formats.weights_toml import read_weights
+        from bursar.formats.network_files import read_weights
 
         found = read_weights(weights)
         given |= {"alpha": found.alpha, "beta": found.beta}

@@ -10,7 +10,7 @@ from bursar.cli.options import AsJson
 from bursar.model.errors import BursarError, InputError
 
 if TYPE_CHECKING:
-    from bursar.model.replica import Replica
+    from bursar.model.matching import Replica
     from bursar.replicas.catalogue import Catalogue, CatalogueEntry
     from bursar.replicas.content import LogicalFileContent
     from bursar.report.progress import CopyProgress
@@ -84,7 +84,7 @@ def add_copies(
     Register a copy of a logical file. The copy is read for its size and checksum unless given.
     """
     from bursar.cli.output import print_json, print_note
-    from bursar.model.replica import Replica
+    from bursar.model.matching import Replica
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.content import LogicalFileContent, normalise_url
     from bursar.report.progress import CopyProgress
@@ -266,9 +266,8 @@ def _files_below(name: str, folder: str) -> Iterator[tuple[str, str]]:
 
 def _read(name: str, url: str, progress: "CopyProgress") -> "LogicalFileContent":
     """Read a copy and return the content's size and digest."""
-    from bursar.replicas.content import redact_url
+    from bursar.replicas.content import CancellationToken, SourceFailed, redact_url
     from bursar.replicas.copying import read_content
-    from bursar.replicas.failures import CancellationToken, SourceFailed
 
     try:
         return read_content(url, stop=CancellationToken(), on_bytes=progress.of(name))

@@ -17,8 +17,8 @@ from bursar.cli.options import (
     WeightsFile,
 )
 from bursar.model.errors import SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 
 # ``bursar match``: which sites match the jobs of a campaign, and how they rank.
 

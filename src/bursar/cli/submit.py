@@ -340,7 +340,7 @@ def _task_of(
 
 
 def _uploads(paths: list[Path]) -> dict[str, Path]:
-    from bursar.formats.toml_reading import check_readable
+    from bursar.formats.file_text import check_readable
 
     found: dict[str, Path] = {}
     for path in paths:

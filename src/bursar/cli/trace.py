@@ -365,7 +365,7 @@ def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
 
 
 def _measure(trace: "Trace", result: "SimulatedSchedule", tau: float) -> Any:
-    from bursar.cluster.metrics import measure
+    from bursar.cluster.simulation import measure
 
     return measure(trace, result, tau=tau)
 

@@ -70,8 +70,8 @@ def tune_weights(
     """
     from bursar.api.tuning import tune_rank
     from bursar.cli.output import print_json, print_note
+    from bursar.formats.network_files import read_topology
     from bursar.formats.sites_toml import read_sites
-    from bursar.formats.topology_files import read_topology
 
     wanted = None if campaign is None else _campaign(campaign, runtime)
     if campaign is None and runtime is not None:

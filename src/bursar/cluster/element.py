@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from bursar.model.errors import InputError
-from bursar.model.status import SiteStatus
+from bursar.model.matching import SiteStatus
 
 ROUNDING = 1e-6
 """Seconds by which an event may miss the forecast and still count as forecast."""

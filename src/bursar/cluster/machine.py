@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bursar.cluster import kernels, profile_kernels
-from bursar.cluster.job_table import JobState, JobTable
+from bursar.cluster.job_table import (
+    Early,
+    JobState,
+    JobTable,
+    Overrun,
+    Policy,
+    SchedulingRules,
+    Semantics,
+)
 from bursar.cluster.profile_kernels import (
     K_AGAIN,
     K_FRONT,
@@ -19,7 +27,6 @@ from bursar.cluster.profile_kernels import (
     K_RESERVATIONS,
     K_SIZE,
 )
-from bursar.cluster.scheduling_rules import Early, Overrun, Policy, SchedulingRules, Semantics
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.profile_kernel import merged, summed
@@ -27,11 +34,7 @@ from bursar.profile_kernel import merged, summed
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_POLICY = {
-    "fcfs": kernels.FCFS,
-    "easy": kernels.EASY,
-    "conservative": kernels.CONSERVATIVE,
-}
+_POLICY = {"fcfs": kernels.FCFS, "easy": kernels.EASY, "conservative": kernels.CONSERVATIVE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Machine:
     processors
         Number of processors, all alike.
     policy, semantics, early, overrun
-        Rules of scheduling: :class:`bursar.cluster.scheduling_rules.SchedulingRules`.
+        Rules of scheduling: :class:`bursar.cluster.job_table.SchedulingRules`.
     now
         Time at which the clock begins, seconds.
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from bursar.dispatch.tls import spare_memory
+from bursar.dispatch.credential import spare_memory
 
 # Number of connections that the limit on open files allows.
 

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from bursar.dispatch.user_state import state_folder
+from bursar.dispatch.folders import state_folder
 from bursar.model.errors import InputError
 from bursar.sqlite_file import LockWaitingConnection
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from bursar.dispatch.credential import keep_alive
 from bursar.dispatch.handshakes import Handshakes, affordable_connections, subnet_of
-from bursar.dispatch.keepalive import keep_alive
 from bursar.model.errors import SiteError
 from bursar.supervisor import TaskSupervisor
 

@@ -16,7 +16,7 @@ from functools import partial
 from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello
 from bursar.engine import reactor
@@ -226,7 +226,7 @@ class Dispatcher:
         """
         Return the journal's time, seconds since the epoch.
 
-        See :mod:`bursar.dispatch.journal_time`.
+        See :mod:`bursar.dispatch.journal_records`.
         """
         return self._clock.now()
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from bursar.dispatch.folders import folder_name
 from bursar.dispatch.journal_records import AttemptStart
 from bursar.dispatch.wire import WireJob
-from bursar.dispatch.work_directories import folder_name
 from bursar.engine.core import EngineCore
 from bursar.engine.task_queue import RunTasks
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from bursar.dispatch.journal_time import epoch_of
+from bursar.dispatch.journal_records import epoch_of
 
 
 class EngineTimer(Protocol):
@@ -28,7 +28,7 @@ class EngineClock(Protocol):
 
 
 class LoopClock:
-    """An asyncio loop's time as a journal's; see :mod:`bursar.dispatch.journal_time`."""
+    """An asyncio loop's time as a journal's; see :mod:`bursar.dispatch.journal_records`."""
 
     def __init__(self) -> None:
         self._epoch = 0.0

@@ -7,8 +7,7 @@ admitted lease. Each lease has its own secret, which admits as many processors a
 
 from collections.abc import Callable
 
-from bursar.dispatch.credential import SILENCE, PilotTerms
-from bursar.dispatch.tls import make_certificate, server_context
+from bursar.dispatch.credential import SILENCE, PilotTerms, make_certificate, server_context
 from bursar.dispatch.worker_listener import AcceptedConnection, WorkerListener
 from bursar.engine.lease_admission import LeaseAdmission, make_credential
 

@@ -10,8 +10,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
-from bursar.dispatch.journal_time import placed
+from bursar.dispatch.journal_records import AttemptRecord, AttemptStart, placed
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import schedule_fill, send, set_waker

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.file_text import joined, read_text
 from bursar.formats.quantities import Schema, decoded_type
 from bursar.formats.sweep import MOST_POINTS, Axis, Sweep, combine
-from bursar.formats.toml_reading import joined, read_text
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 

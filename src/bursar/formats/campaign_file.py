@@ -17,13 +17,12 @@ import msgspec
 from bursar.formats.axes import TABLES, read_sweep
 from bursar.formats.decoding import decode, file_schema
 from bursar.formats.expansion import expand
+from bursar.formats.file_text import check_readable, joined, read_toml
 from bursar.formats.quantities import Schema
 from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
-from bursar.formats.toml_reading import check_readable, joined, read_toml
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.workflow import Workflow
 
 # Campaigns written in TOML.
 

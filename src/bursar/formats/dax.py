@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
-from bursar.formats.compressed import plain_name, read_bytes
+from bursar.formats.file_text import plain_name, read_bytes
 from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign, Recording
 from bursar.model.errors import InputError, spelling_hint

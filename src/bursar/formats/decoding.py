@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 
 import msgspec
 
+from bursar.formats.file_text import joined
 from bursar.formats.quantities import Schema, parse_quantity
-from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError, spelling_hint
 
 # Converts the plain values of a TOML document to typed tables; every error names a place.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.formats.axes import find_files, read_sweep
-from bursar.formats.sweep import ONE_POINT, Sweep
+from bursar.formats.file_text import joined
+from bursar.formats.sweep import ONE_POINT, Sweep, Template, rendered_at
 from bursar.formats.task_set import (
     CompiledTaskSet,
     FilePattern,
@@ -16,8 +17,6 @@ from bursar.formats.task_set import (
     Values,
     compile_set,
 )
-from bursar.formats.template import Template, rendered_at
-from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Exec, File, OnError, Shell, Step, Task, Value
 

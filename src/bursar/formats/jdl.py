@@ -24,10 +24,9 @@ from bursar.formats.jdl_job import (
     shown,
     task_of,
 )
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 
 # A JDL file as tasks: one job, a collection of jobs, or a graph of them.
 

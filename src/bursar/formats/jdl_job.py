@@ -12,9 +12,9 @@ from typing import Any
 
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, clauses, evaluate, parse_ad
 from bursar.classad.ad import AttributeReference, ExpressionList, ExpressionNode, Literal, NestedAd
-from bursar.classad.analysis import followed
+from bursar.classad.evaluation import followed
 from bursar.formats.axes import find_files
-from bursar.formats.toml_reading import read_text
+from bursar.formats.file_text import read_text
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import CHOICES, Matching

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.formats.compressed import read_bytes
+from bursar.formats.file_text import read_bytes
 from bursar.formats.nimrod_domains import MOST_VALUES, as_text, check_type, values_of
 from bursar.formats.nimrod_syntax import (
     NimrodPlan,
@@ -30,11 +30,10 @@ from bursar.formats.nimrod_syntax import (
     parse_text,
     parse_word,
 )
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import Matching
 from bursar.model.task import Copy, Exec, OnError, Redirect, Shell, Step, Substitute, Task, Value
-from bursar.model.workflow import Workflow
 
 if TYPE_CHECKING:
     from lark import Token, Tree

@@ -12,12 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode
+from bursar.formats.file_text import read_text
 from bursar.formats.quantities import Amount, Duration, Price, Schema, Share, Use
-from bursar.formats.toml_reading import read_text
 from bursar.formats.units import at_field
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.money import to_micros
-from bursar.model.pricing import (
+from bursar.model.money import (
     DAY,
     Adjusting,
     Advance,
@@ -27,6 +26,7 @@ from bursar.model.pricing import (
     ForGroup,
     Loyalty,
     Rule,
+    to_micros,
 )
 from bursar.model.slot import Slot
 

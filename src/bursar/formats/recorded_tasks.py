@@ -17,10 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bursar.model.campaign import Campaign, Recording
+from bursar.model.campaign import Campaign, Recording, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import File, Shell, Task
-from bursar.model.workflow import Workflow
 
 # Makes a campaign from recorded tasks, independently of the file format.
 

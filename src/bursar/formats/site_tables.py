@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable
+from bursar.formats.file_text import joined
 from bursar.formats.offer_tables import (
     MOST_PROCESSORS,
     PriceTable,
@@ -20,10 +21,8 @@ from bursar.formats.offer_tables import (
     read_slots,
 )
 from bursar.formats.quantities import Amount, Bandwidth, Duration, Price, Schema, Size
-from bursar.formats.toml_reading import joined
 from bursar.model.errors import InputError
-from bursar.model.money import CURRENCY, check_currency
-from bursar.model.pricing import Pricing
+from bursar.model.money import CURRENCY, Pricing, check_currency
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy, Release
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors

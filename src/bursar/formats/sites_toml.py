@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode, file_schema
+from bursar.formats.file_text import joined, read_toml
 from bursar.formats.quantities import Bandwidth, Duration, Schema
 from bursar.formats.site_tables import (
     AdvertisedSiteTable,
@@ -23,7 +24,6 @@ from bursar.formats.site_tables import (
     SiteTable,
     Text,
 )
-from bursar.formats.toml_reading import joined, read_toml
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.network import Link
 from bursar.model.provisioning import BatchScheduler, Manager

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from bursar.formats.axes import Parameters
 from bursar.formats.decoding import TomlTable
+from bursar.formats.file_text import joined
 from bursar.formats.quantities import (
     SHARE_PATTERN,
     Amount,
@@ -21,7 +22,6 @@ from bursar.formats.quantities import (
     TaskDuration,
     TaskSize,
 )
-from bursar.formats.toml_reading import joined
 from bursar.formats.units import at_field, parse_share
 from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bursar.classad.ad import Ad
+from bursar.formats.file_text import joined
+from bursar.formats.sweep import Template, as_text, rendered_at, template_at
 from bursar.formats.tables import FileTable, InputTable, TaskTable
-from bursar.formats.template import Template, as_text, rendered_at, template_at
-from bursar.formats.toml_reading import joined
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.matching import CHOICES, Matching
-from bursar.model.status import Fact
+from bursar.model.matching import CHOICES, Fact, Matching
 from bursar.model.task import Value
 
 # The keys of a campaign file by which tasks choose sites.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from bursar.formats.compressed import read_lines
+from bursar.formats.file_text import read_lines
 from bursar.model.errors import BursarError, InputError
 from bursar.model.trace import Trace, TraceFinding
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from bursar.formats.compressed import plain_name, read_bytes
+from bursar.formats.file_text import plain_name, read_bytes
 from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign, RecordedMachine, Recording
 from bursar.model.errors import InputError, spelling_hint

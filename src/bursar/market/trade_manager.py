@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.negotiation.auction import Auctioneer, Bidder
-from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
-from bursar.market.negotiation.posted import PostedBuyer
+from bursar.market.negotiation.bilateral import BargainingBuyer, Concession, PostedBuyer
 from bursar.market.negotiation.side import BuyerSide, NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderBuyer
 from bursar.market.trade_messages import PriceQuote, TradeMessage

@@ -1,14 +1,17 @@
 """
-Defines the messages between parties to a deal, and their form on the wire (JSON).
+Messages between buyers and owners, and their delivery between parties in one process.
 
 Every message belongs to a conversation (``deal``), goes from ``sender`` to
 ``to`` and is counted from 1 on by its sender, for each recipient of the
 conversation apart, so that repeats and gaps are seen. Number 0 is a
 :class:`Reject` outside the count: it answers what was not taken up at all.
+
+Every message goes through its form on the wire, so what works here works over HTTP.
 """
 
 import re
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,6 +25,8 @@ from bursar.market.agreement import (
 )
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, check_currency
+
+# Defines the messages between parties to a deal, and their form on the wire (JSON).
 
 LARGEST_MESSAGE = 64 * 1024
 """Largest message in bytes."""
@@ -330,3 +335,87 @@ def decode(data: bytes) -> AnyMessage:
 def _check_count(processors: int | None) -> None:
     if processors is not None and not 1 <= processors <= 10**9:
         raise ValueError(f"processors must be at least 1, got {processors}")
+
+
+# Carries messages between parties in one process until all are silent.
+
+DisturbMessages = Callable[[list[TradeMessage]], list[TradeMessage]]
+"""Takes the messages about to be delivered, and returns the messages to deliver, in order."""
+
+MOST_ROUNDS = 100_000
+
+
+class TradingParty(Protocol):
+    """Defines a party that messages can be delivered to: a trade server or trade manager."""
+
+    name: str
+
+    def deliver(self, message: TradeMessage, now: float) -> Iterable[TradeMessage]:
+        """Process a message, and return the messages to send."""
+        ...
+
+    def tick(self, now: float) -> Iterable[TradeMessage]:
+        """Process the passing of time, and return the messages to send."""
+        ...
+
+
+class MessageExchange:
+    """
+    Delivers messages between named parties.
+
+    Parameters
+    ----------
+    parties
+        Trade servers and trade managers that take part.
+    disturb
+        Function that may lose, repeat and reorder messages; None: no disturbance.
+
+    Attributes
+    ----------
+    delivered
+        Every message delivered, in order.
+    """
+
+    def __init__(
+        self, parties: Iterable[TradingParty], disturb: DisturbMessages | None = None
+    ) -> None:
+        self._parties = {party.name: party for party in parties}
+        self.disturb = disturb
+        self.delivered: list[TradeMessage] = []
+
+    def deliver(self, messages: Iterable[TradeMessage], now: float) -> None:
+        """
+        Deliver messages and the answers until every party is silent.
+
+        A message to an unknown party is lost.
+
+        Parameters
+        ----------
+        now
+            Time of all deliveries, seconds since the epoch.
+
+        Raises
+        ------
+        RuntimeError
+            When they never fall silent: a protocol goes round in circles.
+        """
+        waiting = list(messages)
+        for _ in range(MOST_ROUNDS):
+            if not waiting:
+                return
+            if self.disturb is not None:
+                waiting = self.disturb(waiting)
+            answers: list[TradeMessage] = []
+            for message in waiting:
+                party = self._parties.get(message.to)
+                if party is not None:
+                    read = decode(encode(message))
+                    self.delivered.append(read)
+                    answers.extend(party.deliver(read, now))
+            waiting = answers
+        raise RuntimeError("the parties do not fall silent")
+
+    def tick(self, now: float) -> None:
+        """Process the passing of time for every party, and carry the messages that follow."""
+        for party in self._parties.values():
+            self.deliver(party.tick(now), now)

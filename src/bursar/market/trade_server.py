@@ -17,16 +17,13 @@ from typing import Literal
 from typing import Protocol as Interface
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.committed_capacity import Commitment, CommittedCapacity
 from bursar.market.negotiation.auction import Auctioneer, Bidder
-from bursar.market.negotiation.bargaining import BargainingOwner, Concession
-from bursar.market.negotiation.posted import PostedOwner
+from bursar.market.negotiation.bilateral import BargainingOwner, Concession, PostedOwner
 from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderOwner
-from bursar.market.pricing import PriceQuery, adjusted, unit_price
+from bursar.market.pricing import Commitment, CommittedCapacity, PriceQuery, adjusted, unit_price
 from bursar.market.trade_messages import CallForBids, Confirm, Offer, RequestQuote, TradeMessage
-from bursar.model.money import Micros, Refusal
-from bursar.model.pricing import Pricing
+from bursar.model.money import Micros, Pricing, Refusal
 
 NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 
@@ -112,7 +109,7 @@ class BargainingRules:
         Lowest share of the price that the owner accepts in bargaining and auctions; 0 to 1.
     rounds, beta
         Number of concessions, and their shape; see
-        :class:`bursar.market.negotiation.bargaining.Concession`.
+        :class:`bursar.market.negotiation.bilateral.Concession`.
     """
 
     floor: float = 0.8

@@ -1,9 +1,98 @@
-"""How jobs come to sites: requirements, rank, its weights, and the settings of the broker."""
+"""What matchmaking goes by: statuses of sites, copies of files, requirements and ranks."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+# A copy of a logical file.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """
+    Where one copy of a logical file is.
+
+    Parameters
+    ----------
+    name
+        Logical name: a relative path, as a file of a task has.
+    site
+        Site whose storage holds the copy; empty: no site's.
+    url
+        Of the copy: ``file:``, ``http:``, ``https:``, ``ssh:``, ``s3:``, or a path.
+    size
+        Bytes; None when unknown.
+    checksum
+        ``"sha256:<hex>"`` of the content; None when unknown.
+    """
+
+    name: str
+    site: str
+    url: str
+    size: int | None = None
+    checksum: str | None = None
+
+
+# Statuses published by sites, and the readings that an index gives.
+
+Fact = str | int | float | bool
+"""A published value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteStatus:
+    """
+    State of a site, as published by the site at a given time.
+
+    Parameters
+    ----------
+    at
+        When the site said so, seconds on the clock of who reads it.
+    free_processors
+        Processors that no job holds.
+    running, waiting
+        Jobs.
+    traversal_time
+        Estimated traversal time of its queue: seconds that a job of one processor that is
+        submitted now would wait before it begins; None when unknown.
+    free_memory
+        Bytes; None when unknown.
+    state
+        ``"Production"`` while it takes jobs.
+    attributes
+        Further ones, by name.
+    """
+
+    site: str
+    at: float
+    free_processors: int
+    running: int = 0
+    waiting: int = 0
+    traversal_time: float | None = None
+    free_memory: int | None = None
+    state: str = "Production"
+    attributes: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReading:
+    """
+    Status of a site in an index, with the age of the status.
+
+    Parameters
+    ----------
+    status
+        Status published by the site.
+    age
+        Seconds since then.
+    """
+
+    status: SiteStatus
+    age: float
+
+
+# How jobs come to sites: requirements, rank, its weights, and the settings of the broker.
 
 # A job's requirements and rank for the resource broker, and the weights of the rank's terms.
 

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bursar.model.money import check_currency
+from bursar.model.matching import Fact
+from bursar.model.money import Pricing, check_currency
 from bursar.model.network import Link
-from bursar.model.pricing import Pricing
 from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler
 from bursar.model.slot import Slot
-from bursar.model.status import Fact
 from bursar.model.task import Task
 
 # Where an existing Dask cluster is found.

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bursar.model.campaign import Workflow
 from bursar.model.plan import Purchase
 from bursar.model.site import SiteFacts
-from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler, ScheduleRecipe
 
 if TYPE_CHECKING:

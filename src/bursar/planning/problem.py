@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot, find_oversubscription
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.placing import TaskArrays
 from bursar.planning.kernels.ranks import heads_and_tails

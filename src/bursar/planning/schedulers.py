@@ -1,5 +1,5 @@
 """
-List schedulers over slots: where and when each task runs on what is bought.
+How tasks are placed on what was bought, in time and with time turned round.
 
 ``heft``
     By falling upward rank, the longest path from the task to the end with run
@@ -25,6 +25,12 @@ place as such. From ``MANY_SERIAL`` tasks on, all of one processor, ``heft`` and
 ``list`` keep gaps for each processor, which is several times faster and breaks
 ties within a site in another way (:mod:`bursar.planning.kernels.serial`).
 
+Read from its end, a schedule is one of the reversed workflow on slots that begin
+where they ended. Scheduling that, tasks that finish last first, closes gaps that
+the forward schedule left; read forward again, its starts are an order of the
+tasks that is seldom worse and often better (*forward-backward improvement*,
+Tormos and Lova 2001, Annals of Operations Research 102: 65-81).
+
 References
 ----------
 .. [1] Topcuoglu, Hariri, Wu (2002). Performance-effective and low-complexity
@@ -32,15 +38,19 @@ References
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
 from bursar.planning.kernels import lists, ranks, serial
-from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.placing import ScheduleDraft, seconds_paid
+from bursar.planning.kernels.ranks import after_others
 from bursar.planning.policy import PlacementPolicy, Scheduler, ScheduleRecipe
-from bursar.planning.problem import PlanningProblem
+from bursar.planning.problem import OfferedSlots, PlanningProblem
 from bursar.planning.schedule import Schedule
+
+# List schedulers over slots: where and when each task runs on what is bought.
 
 RULES: dict[Scheduler, int] = {
     "heft": lists.FINISH,
@@ -260,3 +270,69 @@ def mean_transfers(problem: PlanningProblem, bought: IntArray) -> FloatArray:
     latency = problem.latency[np.ix_(used, used)].sum() / pairs
     pace = problem.seconds_per_byte[np.ix_(used, used)].sum() / pairs
     return np.asarray(latency + problem.parent_bytes * pace)
+
+
+# Time turned round: a schedule pushed as late as it can be, then early again.
+
+
+class TimeReversedProblem:
+    """Schedules a problem backwards in time."""
+
+    def __init__(self, problem: PlanningProblem) -> None:
+        self._problem = problem
+        self._back = problem.turned()
+
+    def latest_starts(
+        self, caps: IntArray, finish: FloatArray, makespan: float
+    ) -> FloatArray | None:
+        """
+        Return the starts of the tasks pushed late, seconds, shape ``(n_tasks,)``.
+
+        None where not all of them find a place when taken in this order; starts
+        may be before 0.
+
+        Parameters
+        ----------
+        caps
+            Processors of each slot that may be used, shape ``(n_slots,)``.
+        finish
+            Finish of each task in the schedule to be pushed, seconds, shape ``(n_tasks,)``.
+        makespan
+            The moment that becomes 0, seconds.
+        """
+        back = self._back
+        keys = after_others(-finish, back.order, back.parent_start, back.parent_index)
+        priority = back.order[np.argsort(keys[back.order], kind="stable")]
+        where, turned = self._turned(makespan)
+        made = schedule(turned, caps[where], PlacementPolicy(scheduler="list"), priority=priority)
+        return makespan - made.finish if made.complete else None
+
+    def _turned(self, makespan: float) -> tuple[IntArray, PlanningProblem]:
+        """Return the original index of each slot, and the problem with time reversed."""
+        problem = self._problem
+        slots = problem.offers.arrays
+        # A slot that begins after the end of the schedule has no time left when time is turned
+        # round.
+        closed = slots.begin >= makespan
+        begin = np.where(closed, 0.0, makespan - np.minimum(slots.last, makespan))
+        last = np.where(closed, 0.0, makespan - slots.begin)
+        spans = list(itertools.pairwise(slots.first))
+        where = np.concatenate([a + np.argsort(begin[a:b], kind="stable") for a, b in spans])
+        begin, last = begin[where], last[where]
+        by_last = np.concatenate([a + np.argsort(last[a:b], kind="stable") for a, b in spans])
+        arrays = SlotArrays(
+            first=slots.first,
+            site=slots.site,
+            start=begin,
+            begin=begin,
+            end=last,
+            last=last,
+            by_last=by_last,
+            processors=slots.processors[where],
+            unit_price=slots.unit_price[where],
+            fixed_price=slots.fixed_price[where],
+            divisible=slots.divisible[where],
+            leased=slots.leased[where],
+        )
+        offers = OfferedSlots(tuple(problem.offers.slots[i] for i in where), arrays)
+        return where, replace(self._back, offers=offers)

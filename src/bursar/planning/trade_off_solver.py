@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
-from bursar.model.workflow import Workflow
 from bursar.planning.bounds import is_priced, prove_bounds, with_bounds
 from bursar.planning.building import build_option, build_plan
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import ParetoFront, PlanOption, rounded
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import genetic, moga, nsga2
-from bursar.planning.methods.minmin import WEIGHTS, minmin
 from bursar.planning.methods.search import PlanSearch
-from bursar.planning.methods.sweep import purchases, sweep
+from bursar.planning.methods.sweep import WEIGHTS, minmin, purchases, sweep
 from bursar.planning.policy import (
     METHODS,
     SCHEDULERS,

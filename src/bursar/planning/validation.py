@@ -15,11 +15,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bursar.model.campaign import Workflow
 from bursar.model.plan import Placement, Plan, Purchase
-from bursar.model.resource_profile import ResourceProfile
 from bursar.model.site import SiteFacts
-from bursar.model.slot import Slot
-from bursar.model.workflow import Workflow
+from bursar.model.slot import ResourceProfile, Slot
 
 TOLERANCE = 1e-9
 """Relative."""

@@ -19,8 +19,7 @@ import sys
 import time
 
 from bursar.dispatch.credential import Credential, decode_credential
-from bursar.dispatch.linux import adopt_orphans, end_with_parent
-from bursar.dispatch.orphans import kill_descendants
+from bursar.dispatch.linux_processes import adopt_orphans, end_with_parent, kill_descendants
 from bursar.dispatch.wire import frame
 from bursar.model.errors import InputError
 from bursar.worker.dispatcher_connection import WorkerSettings, hello_of, make_connection

@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode
-from bursar.formats.toml_reading import joined, read_toml
+from bursar.formats.file_text import joined, read_toml
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.site import SealLevel
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage
 from bursar.model.errors import InputError
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.remote import admin_messages as admin
 from bursar.remote import messages as api
 from bursar.remote.messages import Count, Name, RequestStruct

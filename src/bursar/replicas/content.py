@@ -1,19 +1,26 @@
 """
-Names of logical files, size and checksum of their content, and locations of their copies.
+Names, sizes, checksums and locations of logical files, and the ways in which a copy fails.
 
 Local copies are kept as absolute paths. Passwords and signatures in a URL are needed to read it and
 are never printed.
+
+After a failure of the source another one is tried; a failure of the target ends the copy.
 """
 
+import contextlib
 import hashlib
 import os
 import re
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from bursar.model.errors import InputError, spelling_hint
-from bursar.model.replica import Replica
+from bursar.model.errors import InputError, SiteError, spelling_hint
+from bursar.model.matching import Replica
 from bursar.model.task import File
+
+# Names of logical files, size and checksum of their content, and locations of their copies.
 
 # Names of logical files, and size and checksum of their content.
 
@@ -189,3 +196,95 @@ def redact_urls(text: str) -> str:
 def join_url(place: str, name: str) -> str:
     """Return URL or path of a logical file in a storage."""
     return f"{place.rstrip('/')}/{name}"
+
+
+# Failures of copies: of the source, of the target, or by cancellation.
+
+
+class SourceFailed(Exception):
+    """
+    A source could not deliver the file.
+
+    Parameters
+    ----------
+    reason
+        One line for people, without secrets.
+    bad
+        Whether the copy's content is wrong or missing: trying again cannot help.
+    transient
+        Whether trying again may help.
+    """
+
+    def __init__(self, reason: str, *, bad: bool = False, transient: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.bad = bad
+        self.transient = transient
+
+
+class CopyCancelled(Exception):
+    """The copy was cancelled."""
+
+
+class TargetFailed(SiteError):
+    """The file cannot be written to the target: the disk is full, or access is denied."""
+
+
+class StorageFull(TargetFailed):
+    """A storage has reached the limit; other files may be evicted later."""
+
+
+class FileUnreachable(SiteError):
+    """No copy of a file could be brought; the message says from where and why not."""
+
+
+class CancellationToken:
+    """Cancels a copy in another thread, whose waits and reads end at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._lock = threading.Lock()
+        self._closers: list[Callable[[], object]] = []
+
+    def ask(self) -> None:
+        """Cancel the copy."""
+        self._asked.set()
+        with self._lock:
+            # A copy of the list: leaving by() takes the lock, too, and closers may take their time.
+            closers = list(self._closers)
+        for close in closers:
+            with contextlib.suppress(Exception):
+                close()
+
+    def check(self) -> None:
+        """
+        Raise an exception if the copy was cancelled.
+
+        Raises
+        ------
+        CopyCancelled
+            When :meth:`ask` was called.
+        """
+        self.wait(0.0)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so many seconds; raises CopyCancelled as :meth:`check` does."""
+        if self._asked.is_set() or (seconds > 0 and self._asked.wait(seconds)):
+            raise CopyCancelled
+
+    @contextlib.contextmanager
+    def by(self, close: Callable[[], object]) -> Iterator[None]:
+        """Call ``close`` from the cancelling thread if the copy is cancelled in this context."""
+        with self._lock:
+            self._closers.append(close)
+        try:
+            self.check()
+            yield
+        except CopyCancelled:
+            raise
+        except Exception:
+            self.check()  # what closing it raised is no failure of the source
+            raise
+        finally:
+            with self._lock:
+                self._closers.remove(close)

@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from bursar.model.errors import InputError
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.content import (
+    CancellationToken,
+    FileUnreachable,
     LogicalFileContent,
+    SourceFailed,
+    TargetFailed,
     checksum_of,
     content_of,
     new_digest,
     redact_url,
 )
-from bursar.replicas.failures import CancellationToken, FileUnreachable, SourceFailed, TargetFailed
 from bursar.replicas.parts import CopyOrigin, CopySink
 from bursar.replicas.schemes import open_source
 from bursar.replicas.schemes.source import ReplicaSource

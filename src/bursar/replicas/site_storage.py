@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from bursar.model.errors import InputError
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.replicas.content import (
+    CancellationToken,
     LogicalFileContent,
+    SourceFailed,
+    TargetFailed,
     checksum_of,
     join_url,
     logical,
@@ -14,7 +17,6 @@ from bursar.replicas.content import (
     redact_url,
 )
 from bursar.replicas.copying import PATIENCE, read_content
-from bursar.replicas.failures import CancellationToken, SourceFailed, TargetFailed
 from bursar.replicas.parts import CopyOrigin, CopySink
 from bursar.replicas.schemes import open_upload
 from bursar.replicas.schemes.source import ReplicaUpload

@@ -15,18 +15,25 @@ from functools import partial
 from pathlib import Path
 
 from bursar.model.errors import InputError, spelling_hint
+from bursar.model.matching import Replica
 from bursar.model.network import Link
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import LogicalFileContent, is_local, logical, normalise_url, redact_url
+from bursar.replicas.content import (
+    FileUnreachable,
+    LogicalFileContent,
+    TargetFailed,
+    is_local,
+    logical,
+    normalise_url,
+    redact_url,
+)
 from bursar.replicas.copying import (
     CandidateReplica,
     TransferPool,
     TransferRateLimiter,
     wait_until_ended,
 )
-from bursar.replicas.failures import FileUnreachable, TargetFailed
 from bursar.replicas.parts import FileInUse
 from bursar.replicas.site_storage import PendingFile, SiteStorage, UrlStorage
 from bursar.replicas.storage import FolderStorage

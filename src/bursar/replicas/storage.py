@@ -17,11 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.model.errors import BursarError, InputError
-from bursar.model.replica import Replica
-from bursar.replicas.content import OWN_FOLDER, LogicalFileContent, logical
+from bursar.model.matching import Replica
+from bursar.replicas.catalogue import SharedDatabase
+from bursar.replicas.content import (
+    OWN_FOLDER,
+    CancellationToken,
+    LogicalFileContent,
+    SourceFailed,
+    StorageFull,
+    TargetFailed,
+    logical,
+)
 from bursar.replicas.copying import read_content
-from bursar.replicas.database import SharedDatabase
-from bursar.replicas.failures import CancellationToken, SourceFailed, StorageFull, TargetFailed
 from bursar.replicas.parts import (
     FileInUse,
     LivenessLock,

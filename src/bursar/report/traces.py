@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bursar.cluster.machine import Machine
-from bursar.cluster.metrics import ScheduleMetrics, averaged, processors_busy, queue_length
-from bursar.cluster.simulation import SimulatedSchedule
+from bursar.cluster.simulation import (
+    ScheduleMetrics,
+    SimulatedSchedule,
+    averaged,
+    processors_busy,
+    queue_length,
+)
 from bursar.formats.trace_files import allocate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace

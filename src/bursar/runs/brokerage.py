@@ -10,18 +10,16 @@ from functools import partial
 import numpy as np
 
 from bursar.broker.brokered_scheduler import BrokeredScheduler, FileStaging, FreezableClock
-from bursar.broker.directory.information_index import InformationIndex
-from bursar.broker.directory.status_feeds import StatusPoller
+from bursar.broker.information_index import InformationIndex
 from bursar.broker.matchmaking.broker import ResourceBroker
+from bursar.broker.matchmaking.broker_interfaces import LinkedFileTimes
 from bursar.broker.matchmaking.choice import FloatArray
-from bursar.broker.matchmaking.file_times import LinkedFileTimes
+from bursar.broker.status_feeds import StatusPoller
 from bursar.cluster.element import ComputingElement
 from bursar.model.campaign import Campaign
 from bursar.model.errors import SiteError
-from bursar.model.matching import Brokering, RankWeights
-from bursar.model.replica import Replica
+from bursar.model.matching import Brokering, RankWeights, Replica, SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 from bursar.sites.protocol import Site
 
 Copies = Callable[[str], Sequence[Replica]]
@@ -188,7 +186,7 @@ class _LinkTransfers:
         self._failed.add((data, site))
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
-        """See :meth:`bursar.broker.matchmaking.file_times.LinkedFileTimes.transfer_times`."""
+        """See :meth:`~bursar.broker.matchmaking.broker_interfaces.FileTimes.transfer_times`."""
         times = self._files.transfer_times(data, sites)
         if not self._failed:
             return times

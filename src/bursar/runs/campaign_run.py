@@ -19,7 +19,7 @@ from bursar.broker.economy import EconomyScheduler
 from bursar.broker.feasibility import Forecast
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.trading import CampaignTrader
-from bursar.dispatch.atomic_file import remove_unfinished
+from bursar.dispatch.folders import remove_unfinished
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.account_records import paid_to

@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from bursar.model.errors import BursarError, InputError
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import LogicalFileContent, content_of
+from bursar.replicas.content import CancellationToken, LogicalFileContent, SourceFailed, content_of
 from bursar.replicas.copying import read_content
-from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.stager import Stager, links_of, open_stores
 from bursar.supervisor import TaskSupervisor
 

@@ -14,6 +14,7 @@ from types import TracebackType
 import msgspec
 
 from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import (
     AttemptRecord,
@@ -21,8 +22,7 @@ from bursar.dispatch.journal_records import (
     RunEvent,
     interrupted_attempts,
 )
-from bursar.dispatch.orphans import kill_leftovers
-from bursar.dispatch.work_directories import attempt_folder, folder_name, remove_tree
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.engine.task_queue import TaskCounts

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import msgspec
 
-from bursar.dispatch.atomic_file import write_atomically
+from bursar.dispatch.folders import write_atomically
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.ledger import Ledger

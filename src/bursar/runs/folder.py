@@ -21,7 +21,7 @@ import msgspec
 
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.dispatch.atomic_file import write_atomically
+from bursar.dispatch.folders import write_atomically
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.matching import Brokering

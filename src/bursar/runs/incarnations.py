@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
+from bursar.broker.decision_reasons import BOOKING, BOOKING_OVER, Booking
 from bursar.dispatch.journal_records import RunEvent
 from bursar.market.lease import Lease
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bursar.dispatch.atomic_file import write_atomically
+from bursar.dispatch.folders import write_atomically
 from bursar.model.errors import BursarError
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot

@@ -7,10 +7,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from bursar.dispatch.atomic_file import write_atomically
+from bursar.dispatch.folders import folder_name, write_atomically
 from bursar.dispatch.journal import read_attempts
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.dispatch.work_directories import folder_name
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.report.run_report import ReportContent, write_report, write_results
 from bursar.runs.folder import RunFolder

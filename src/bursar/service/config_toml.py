@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode, file_schema
+from bursar.formats.file_text import at_line, joined, parse_toml, read_text
 from bursar.formats.quantities import Duration, Schema
 from bursar.formats.sites_toml import AnySiteTable, read_sites, site_facts, with_default_kind
-from bursar.formats.toml_reading import at_line, joined, parse_toml, read_text
 from bursar.formats.units import at_field
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.site import SiteFacts

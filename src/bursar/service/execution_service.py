@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.service.billing import ServiceBilling

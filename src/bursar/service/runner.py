@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.dispatch.tls import make_certificate
+from bursar.dispatch.credential import make_certificate
 from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import host_names_of, read_certificates
 from bursar.service.config import ServiceConfig

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bursar.dispatch.orphans import workers_of
+from bursar.dispatch.linux_processes import workers_of
 from bursar.model.errors import InputError
 from bursar.service.config import ServiceConfig
 from bursar.service.engine.instance_homes import InstanceHomes

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from bursar.model.matching import Replica
 from bursar.model.network import NetworkLink, Topology
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.replicas.stager import AT_ONCE

@@ -7,9 +7,9 @@ from statistics import fmean
 
 import numpy as np
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
-from bursar.model.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bursar.cluster.job_table import Early, Policy
 from bursar.cluster.machine import Machine, Reservation
-from bursar.cluster.scheduling_rules import Early, Policy
 from bursar.cluster.slots import offered_slots
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.trace import Trace
-from bursar.model.workflow import Workflow
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
 from bursar.profile_kernel import merged, summed

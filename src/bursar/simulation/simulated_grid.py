@@ -9,14 +9,14 @@ from typing import Literal, cast
 import numpy as np
 
 from bursar.broker.pilot_plan import pilot_windows
-from bursar.cluster.scheduling_rules import Early, Policy
+from bursar.cluster.job_table import Early, Policy
 from bursar.formats.trace_files import read_swf
 from bursar.model.allocation import Allocation
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.trace import Trace
-from bursar.model.workflow import Workflow
 from bursar.simulation.execution_model import ExecutionModel, ExecutionUncertainty, PilotOverhead
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.simulated_site import SimulatedSite, advertised_slots

@@ -11,7 +11,7 @@ import numpy as np
 
 from bursar.broker.pilot_plan import pilot_windows
 from bursar.cluster.machine import Machine, Reservation
-from bursar.dispatch.journal_time import epoch_of
+from bursar.dispatch.journal_records import epoch_of
 from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.wire import (
     CancelTasks,
@@ -30,10 +30,10 @@ from bursar.dispatch.wire import (
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.model.task import Outcome, Status
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.simulation.execution_model import ExecutionModel

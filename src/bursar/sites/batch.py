@@ -12,10 +12,10 @@ from pathlib import Path
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.provisioning.accounting import USAGE
 from bursar.provisioning.lrm import manager_of
 from bursar.provisioning.lrm.command_runner import CommandRunner

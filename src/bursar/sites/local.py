@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from bursar.dispatch.orphans import kill_leftovers, traces_of, workers_of
+from bursar.dispatch.linux_processes import kill_leftovers, traces_of, workers_of
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
-from bursar.model.resource_profile import ResourceProfile
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
+from bursar.model.slot import ResourceProfile, Slot
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint, LocalWorkers

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import apsw
 
-from bursar.dispatch.orphans import traces_of
-from bursar.dispatch.user_state import state_folder
-from bursar.market.committed_capacity import Commitment
+from bursar.dispatch.folders import state_folder
+from bursar.dispatch.linux_processes import traces_of
+from bursar.market.pricing import Commitment
 from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros

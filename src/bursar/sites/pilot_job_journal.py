@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from bursar.dispatch.atomic_file import write_atomically
+from bursar.dispatch.folders import write_atomically
 from bursar.sites.durable_lines import append_lines, encode_lines, read_lines
 
 PilotJobEvent = Literal["asked", "refused", "job", "began", "requeued", "window", "gone"]

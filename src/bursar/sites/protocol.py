@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.worker.launch import Endpoint
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot, limit_offers
-from bursar.model.status import SiteStatus
 from bursar.provisioning.lrm.resource_manager import (
     JobRequest,
     QueuedJob,

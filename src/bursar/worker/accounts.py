@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.dispatch.linux import close_memory
+from bursar.dispatch.linux_processes import close_memory
 from bursar.model.errors import SiteError
 
 # Local accounts that tasks run as.

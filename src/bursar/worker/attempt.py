@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bursar.dispatch.orphans import RUN, TASK, WORKER
+from bursar.dispatch.folders import attempt_folder, remove_tree
+from bursar.dispatch.linux_processes import RUN, TASK, WORKER
 from bursar.dispatch.wire import LONGEST_REASON, Welcome, WireJob
-from bursar.dispatch.work_directories import attempt_folder, remove_tree
 from bursar.model.errors import BursarError
 from bursar.model.task import (
     Call,

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from bursar.dispatch.orphans import is_worker
+from bursar.dispatch.linux_processes import is_worker
 from bursar.worker.accounts import ResourceLimits, UnixAccount, environment_of
 from bursar.worker.dispatcher_connection import WorkerSettings
 
@@ -267,7 +267,7 @@ class DetachedStarter:
         Settings common to all workers.
     living
         Processes of workers that run already, by name; see
-        :func:`bursar.dispatch.orphans.workers_of`.
+        :func:`bursar.dispatch.linux_processes.workers_of`.
     """
 
     def __init__(self, terms: WorkerSpec, living: Mapping[str, int] = MappingProxyType({})) -> None:

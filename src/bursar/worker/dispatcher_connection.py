@@ -14,8 +14,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.credential import SILENCE, keep_alive
 from bursar.dispatch.wire import Hello
 from bursar.worker.accounts import ResourceLimits, UnixAccount
 
@@ -196,7 +195,7 @@ class TlsDispatcherConnection(DispatcherConnection):
     def __init__(self, host: str, port: int, certificate: str, silence: float) -> None:
         import ssl  # workers on this machine, which are many, do without
 
-        from bursar.dispatch.tls import client_context
+        from bursar.dispatch.credential import client_context
 
         self._wants = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
         patience = min(CONNECT, silence)

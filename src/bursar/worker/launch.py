@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from bursar.dispatch.credential import PilotTerms
-from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
+from bursar.dispatch.linux_processes import RUN, WORKER, kill_leftovers
 from bursar.engine.worker_link import WorkerEntrance
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import SiteError

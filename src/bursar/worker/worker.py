@@ -27,8 +27,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bursar.dispatch.linux import SIGINFO, adopt_orphans, children, signal_descriptor
-from bursar.dispatch.orphans import kill_descendants, task_of
+from bursar.dispatch.linux_processes import (
+    SIGINFO,
+    adopt_orphans,
+    children,
+    kill_descendants,
+    signal_descriptor,
+    task_of,
+)
 from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.wire import (
     BATCH_SIZE,

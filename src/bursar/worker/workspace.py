@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
+from bursar.dispatch.folders import remove_tree
 from bursar.dispatch.wire import Welcome
-from bursar.dispatch.work_directories import remove_tree
 from bursar.worker.confined_files import ConfinedFiles
 from bursar.worker.staging import RootNamespace
 

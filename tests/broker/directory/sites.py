@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from bursar.model.errors import SiteError
-from bursar.model.status import SiteStatus
+from bursar.model.matching import SiteStatus
 
 
 @dataclass

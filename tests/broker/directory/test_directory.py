@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, Site, said
 
-from bursar.broker.directory.information_index import InformationIndex
+from bursar.broker.information_index import InformationIndex
 from bursar.broker.matchmaking.broker_interfaces import IndexReader
 from bursar.model.errors import InputError
 from bursar.model.money import Refusal

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, Site
 
-from bursar.broker.directory.status_feeds import IndexHierarchy, IndexLevel, build_hierarchy
+from bursar.broker.status_feeds import IndexHierarchy, IndexLevel, build_hierarchy
 from bursar.model.errors import InputError
 
 LEVELS = (

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.directory.sites import said
 
-from bursar.broker.directory.status_validation import LARGEST, validate_status
+from bursar.broker.information_index import LARGEST, validate_status
+from bursar.model.matching import SiteStatus
 from bursar.model.money import Refusal
-from bursar.model.status import SiteStatus
 
 NOW = 100.0
 GOOD = SiteStatus(

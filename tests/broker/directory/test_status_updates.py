@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bursar.broker.directory.information_index import InformationIndex
-from bursar.broker.directory.status_feeds import (
-    StatusPoller,
-)
+from bursar.broker.information_index import InformationIndex
+from bursar.broker.status_feeds import StatusPoller
 from bursar.model.errors import InputError, SiteError
-from bursar.model.status import SiteStatus
+from bursar.model.matching import SiteStatus
 from bursar.simulation.virtual_loop import VirtualLoop
 
 

@@ -8,9 +8,8 @@ import numpy as np
 from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.model.errors import SiteError
-from bursar.model.matching import Matching
+from bursar.model.matching import Matching, SiteStatus, StatusReading
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus, StatusReading
 
 
 class Clock:

@@ -4,9 +4,9 @@ import math
 
 from tests.broker.matchmaking.broker_rig import site
 
-from bursar.broker.matchmaking.file_times import LinkedFileTimes
+from bursar.broker.matchmaking.broker_interfaces import LinkedFileTimes
+from bursar.model.matching import Replica
 from bursar.model.network import Link
-from bursar.model.replica import Replica
 
 SITES = [
     site("a", links={"b": Link(2.0, 100.0), "c": Link(0.0, 10.0)}, storage_rate=50.0),

@@ -3,9 +3,9 @@
 import pytest
 from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
 
+from bursar.broker.matchmaking.broker_interfaces import LinkedFileTimes
 from bursar.broker.matchmaking.explaining import MatchExplanation
-from bursar.broker.matchmaking.file_times import LinkedFileTimes
-from bursar.model.replica import Replica
+from bursar.model.matching import Replica
 
 
 def reasons(found: MatchExplanation) -> dict[str, tuple[str, ...]]:

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from tests.broker.matchmaking.broker_rig import site, status
 
-from bursar.broker.directory.information_index import StatusReadings, StatusSnapshot
-from bursar.broker.matchmaking.site_registry import SiteRegistry
-from bursar.broker.matchmaking.status_table import SiteStatusTable
+from bursar.broker.information_index import StatusReadings, StatusSnapshot
+from bursar.broker.matchmaking.status_table import SiteRegistry, SiteStatusTable
 from bursar.classad import UNDEFINED, parse
-from bursar.classad.analysis import EVERYTHING
-from bursar.model.status import SiteStatus, StatusReading
+from bursar.classad.evaluation import EVERYTHING
+from bursar.model.matching import SiteStatus, StatusReading
 
 SITES = (
     site("a", 4, attributes={"color": "red", "requirements": "other.memory < 5"}),

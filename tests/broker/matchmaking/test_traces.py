@@ -11,9 +11,8 @@ from tests.recording import assert_recorded, pick
 from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.model.errors import SiteError
-from bursar.model.matching import CHOICES, RankWeights
+from bursar.model.matching import CHOICES, RankWeights, SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 
 FILE = Path(__file__).parent / "traces"
 STEPS = 32

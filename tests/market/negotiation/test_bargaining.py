@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, WANTED, Shop, only
 
-from bursar.market.negotiation.bargaining import BargainingBuyer, BargainingOwner, Concession
+from bursar.market.negotiation.bilateral import BargainingBuyer, BargainingOwner, Concession
 from bursar.market.trade_messages import CounterOffer, FinalOffer, Offer, Reject, TradeMessage
 
 amounts = st.integers(0, 1_000_000)

@@ -3,7 +3,7 @@
 import pytest
 from tests.market.trading import NOW, UNITS, WANTED, Shop, only
 
-from bursar.market.negotiation.posted import PostedBuyer, PostedOwner
+from bursar.market.negotiation.bilateral import PostedBuyer, PostedOwner
 from bursar.market.trade_messages import (
     Accept,
     Cancel,

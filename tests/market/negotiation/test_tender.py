@@ -6,9 +6,15 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Terms
-from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.tender import TenderBuyer
-from bursar.market.trade_messages import Bid, Cancel, InformOutcome, RejectBid, TradeMessage
+from bursar.market.trade_messages import (
+    Bid,
+    Cancel,
+    InformOutcome,
+    MessageExchange,
+    RejectBid,
+    TradeMessage,
+)
 
 CLOSES = NOW + 60
 

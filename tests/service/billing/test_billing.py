@@ -11,8 +11,7 @@ from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Reject, RequestQuote
 from bursar.market.usage import check_chain
 from bursar.model.errors import InputError
-from bursar.model.money import Refusal
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing, Refusal
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.service.billing.service_billing import LONGEST, MOST

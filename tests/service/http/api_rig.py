@@ -12,7 +12,7 @@ import msgspec
 
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import Reject, TradeMessage
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.service.http.api_rig import World
 
-from bursar.dispatch.tls import client_context, make_certificate, server_context
+from bursar.dispatch.credential import client_context, make_certificate, server_context
 from bursar.model.errors import InputError
 from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import OpenFile

@@ -11,10 +11,10 @@ import pytest
 from bursar.dispatch.credential import PilotTerms
 from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
 from bursar.model.errors import SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.provisioning import AcquisitionPolicy, ProcessorDemand
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolDecision, PoolSite
 from bursar.service.interfaces import ServiceError, WorkerDemand
 from bursar.service.provisioner.lease_policies import (

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from tests.service.engine.engine_rig import FakeJournal
 from tests.service.workers.server_rig import Wire, ended, running
 
-from bursar.dispatch.credential import PilotTerms, decode_credential
-from bursar.dispatch.orphans import RUN, WORKER
-from bursar.dispatch.tls import client_context, make_certificate
+from bursar.dispatch.credential import (
+    PilotTerms,
+    client_context,
+    decode_credential,
+    make_certificate,
+)
+from bursar.dispatch.linux_processes import RUN, WORKER
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     LONGEST_REASON,

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bursar.broker.directory.status_feeds import IndexLevel
-from bursar.model.matching import Matching
+from bursar.broker.status_feeds import IndexLevel
+from bursar.model.matching import Matching, Replica
 from bursar.model.network import NetworkLink, Topology
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.simulation.datagrid.scenario import GridJobClass, GridServices, GridWorkload
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.datagrid.grids import ONCE, job, load_of, replica, site, star
 
-from bursar.broker.directory.status_feeds import IndexLevel
-from bursar.cluster.scheduling_rules import Policy as Discipline
+from bursar.broker.status_feeds import IndexLevel
+from bursar.cluster.job_table import Policy as Discipline
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.site import BackgroundLoad

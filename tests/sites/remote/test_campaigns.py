@@ -13,7 +13,7 @@ from tests.service.service_process import PATIENCE, Served, served
 from tests.sites.remote.real_service import SELLS, facts_of
 
 import bursar
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.model.money import to_micros
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.task import Copy

@@ -15,7 +15,7 @@ from msgspec import structs
 from tests.service.service_process import Served, served
 from tests.sites.remote.real_service import SELLS, Dispatcher, acquired, facts_of, opened, pilot
 
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.market.agreement import Terms
 from bursar.model.errors import BudgetStop, SiteError
 from bursar.model.site import RemoteEndpoint

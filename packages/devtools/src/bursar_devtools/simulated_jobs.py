@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.cluster.scheduling_rules import Policy
+from bursar.cluster.job_table import Policy
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
 from bursar.provisioning.lrm.resource_manager import (

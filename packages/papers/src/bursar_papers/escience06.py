@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
 from bursar.model.slot import Slot
-from bursar.model.workflow import Workflow
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import genetic
-from bursar.planning.methods.minmin import minmin
 from bursar.planning.methods.search import PlanSearch
+from bursar.planning.methods.sweep import minmin
 from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar_papers import drawing

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.model.workflow import Workflow
+from bursar.model.campaign import Workflow
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import at_trade_off

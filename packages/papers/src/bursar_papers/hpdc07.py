@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bursar.model.workflow import Workflow
+from bursar.model.campaign import Workflow
 from bursar_papers import drawing
 from bursar_papers.equivalence import (
     ABOVE,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bursar.cluster.scheduling_rules import Early, Policy
+from bursar.cluster.job_table import Early, Policy
 from bursar.formats.trace_files import read_swf
 from bursar.model.trace import Trace
 from bursar.simulation.loaded_cluster import LoadedCluster

@@ -14,10 +14,9 @@ from bursar.api.running import run
 from bursar.api.simulating import simulate
 from bursar.broker.strategies import Strategy
 from bursar.dispatch.journal import read_journal
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Shell, Task
-from bursar.model.workflow import Workflow
 from bursar_papers import drawing
 from bursar_papers.equivalence import (
     POINTS,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Task
-from bursar.model.workflow import Workflow
 
 BANDWIDTH = 1e6
 """Bytes per second of the links over which the graphs' transfers take their times."""

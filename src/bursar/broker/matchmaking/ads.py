@@ -12,9 +12,8 @@ from typing import Any
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.classad import UNDEFINED, Ad, clauses, evaluate, parse, references
 from bursar.classad.operators import lower
-from bursar.model.matching import Matching
+from bursar.model.matching import Fact, Matching, SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import Fact, SiteStatus
 
 # Build the ClassAds that describe sites and jobs.
 

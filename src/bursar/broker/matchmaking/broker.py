@@ -16,12 +16,11 @@ from bursar.broker.matchmaking.explaining import MatchExplanation, explain_match
 from bursar.broker.matchmaking.inflight import InFlightJobs
 from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
 from bursar.broker.matchmaking.scoring import COMPLETION, RankColumns, RankTerms, SiteScorer
-from bursar.broker.matchmaking.site_registry import SiteRegistry
+from bursar.broker.matchmaking.status_table import SiteRegistry
 from bursar.model.errors import spelling_hint
-from bursar.model.matching import CHOICES, RankWeights
+from bursar.model.matching import CHOICES, Fact, RankWeights
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
-from bursar.model.status import Fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

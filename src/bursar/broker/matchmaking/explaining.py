@@ -12,9 +12,9 @@ from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.matchmaking.choice import DEFAULT_RANK, probabilities
 from bursar.broker.matchmaking.matchmaker import JobClass, MatchedSites, Matchmaker
 from bursar.broker.matchmaking.scoring import RankColumns, RankTerms
-from bursar.broker.matchmaking.site_registry import Mask
+from bursar.broker.matchmaking.status_table import Mask
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, clauses, evaluate, references
-from bursar.classad.analysis import EVERYTHING
+from bursar.classad.evaluation import EVERYTHING
 from bursar.classad.operators import lower
 from bursar.model.matching import RankWeights
 from bursar.model.money import Refusal

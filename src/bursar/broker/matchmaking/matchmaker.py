@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.directory.status_validation import validate_status
+from bursar.broker.information_index import validate_status
 from bursar.broker.matchmaking.ads import JOB_ATTRIBUTES, job_ad
 from bursar.broker.matchmaking.broker_interfaces import (
     BrokerJob,
@@ -24,14 +24,12 @@ from bursar.broker.matchmaking.broker_interfaces import (
     Seconds,
 )
 from bursar.broker.matchmaking.choice import DEFAULT_RANKS, FloatArray
-from bursar.broker.matchmaking.site_registry import Mask, SiteRegistry
-from bursar.broker.matchmaking.status_table import SiteStatusTable
+from bursar.broker.matchmaking.status_table import Mask, SiteRegistry, SiteStatusTable
 from bursar.classad import Ad, Expression, compiled, parse, references
-from bursar.classad.analysis import EVERYTHING, followed
+from bursar.classad.evaluation import EVERYTHING, followed
 from bursar.model.errors import SiteError
-from bursar.model.matching import Matching
+from bursar.model.matching import Fact, Matching, SiteStatus
 from bursar.model.money import Refusal
-from bursar.model.status import Fact, SiteStatus
 
 # Group jobs with equal significant attributes, which are matched once.
 

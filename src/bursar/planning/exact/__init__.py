@@ -26,7 +26,7 @@ References
 .. [1] Perron, Didier, Gay (2023). The CP-SAT-LP solver. CP 2023, LIPIcs 280: 3:1-3:2.
 """
 
-from bursar.planning.exact.solver_query import Crossing, ExactSolution, Objective, cost_of
 from bursar.planning.exact.solving import polish, reason_not_solved
+from bursar.planning.exact.units import Crossing, ExactSolution, Objective, cost_of
 
 __all__ = ["Crossing", "ExactSolution", "Objective", "cost_of", "polish", "reason_not_solved"]

@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 
 from bursar.model.errors import InputError
-from bursar.model.resource_profile import ResourceProfile
-from bursar.planning.exact.solver_query import SAME, SolverQuery
-from bursar.planning.exact.units import MoneyGrid, PlacementMode, TimeGrid, delays, prices_of
+from bursar.model.slot import ResourceProfile
+from bursar.planning.exact.units import (
+    SAME,
+    MoneyGrid,
+    PlacementMode,
+    SolverQuery,
+    TimeGrid,
+    delays,
+    prices_of,
+)
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
 

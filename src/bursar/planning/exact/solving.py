@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from bursar.model.resource_profile import ResourceProfile
+from bursar.model.slot import ResourceProfile
 from bursar.planning.exact.model import SolverModel, build_model, give_hint, solver_library
-from bursar.planning.exact.solver_query import (
+from bursar.planning.exact.units import (
     Crossing,
     ExactSolution,
     Incumbent,
     Objective,
+    PlacementMode,
     SolverEffort,
     SolverQuery,
-)
-from bursar.planning.exact.units import (
-    PlacementMode,
     TimeGrid,
     grid_for,
     horizon_of,

@@ -15,7 +15,7 @@ that nothing runs in are dropped at once.
 An order of the tasks is written as a key for each, the least first; a key less
 than a parent's counts as the parent's. HEFT's keys are the upward ranks with a
 minus sign; what a schedule pushed late and early again makes of them
-(:mod:`bursar.planning.time_reversal`) are moments, and steps are in seconds too.
+(:mod:`bursar.planning.schedulers`) are moments, and steps are in seconds too.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,7 @@ from bursar.planning.kernels.ranks import after_others
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.sweep import sweep
 from bursar.planning.problem import PlanningProblem
-from bursar.planning.schedulers import by_site, schedule, upward_ranks
-from bursar.planning.time_reversal import TimeReversedProblem
+from bursar.planning.schedulers import TimeReversedProblem, by_site, schedule, upward_ranks
 
 DEADLINES = 12
 """Number of deadlines: makespans of plans evenly far apart along the front."""

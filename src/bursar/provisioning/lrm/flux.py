@@ -14,12 +14,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.command_adapter import CommandAdapter
+from bursar.provisioning.lrm.command_adapter import CommandAdapter, ListedJob, unknown_report
 from bursar.provisioning.lrm.command_runner import (
     KnownComplaint,
     unreadable_output_error,
 )
-from bursar.provisioning.lrm.listed_job import ListedJob, unknown_report
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,

@@ -13,7 +13,7 @@ from typing import Any
 
 import defusedxml.ElementTree as ElementTree
 
-from bursar.provisioning.lrm.listed_job import parse_moment, seconds
+from bursar.provisioning.lrm.command_adapter import parse_moment, seconds
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,

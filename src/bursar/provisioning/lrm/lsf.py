@@ -13,13 +13,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bursar.provisioning.lrm.command_adapter import CommandAdapter
+from bursar.provisioning.lrm.command_adapter import (
+    UTC,
+    CommandAdapter,
+    ListedJob,
+    parse_moment,
+    seconds,
+    unknown_report,
+)
 from bursar.provisioning.lrm.command_runner import (
     KnownComplaint,
     command_error,
     unreadable_output_error,
 )
-from bursar.provisioning.lrm.listed_job import UTC, ListedJob, parse_moment, seconds, unknown_report
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,

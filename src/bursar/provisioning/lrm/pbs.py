@@ -14,18 +14,18 @@ from typing import Any
 
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
-from bursar.provisioning.lrm.command_adapter import CommandAdapter
-from bursar.provisioning.lrm.command_runner import (
-    CommandRunner,
-    KnownComplaint,
-    unreadable_output_error,
-)
-from bursar.provisioning.lrm.listed_job import (
+from bursar.provisioning.lrm.command_adapter import (
+    CommandAdapter,
     ListedJob,
     format_walltime,
     parse_moment,
     seconds,
     unknown_report,
+)
+from bursar.provisioning.lrm.command_runner import (
+    CommandRunner,
+    KnownComplaint,
+    unreadable_output_error,
 )
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,

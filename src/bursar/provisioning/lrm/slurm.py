@@ -18,7 +18,7 @@ from bursar.provisioning.lrm.resource_manager import (
     ManagerCapabilities,
     QueueState,
 )
-from bursar.provisioning.lrm.slurm_records import EPOCH, MOST_LISTED, SlurmRecords
+from bursar.provisioning.lrm.slurm_output import EPOCH, MOST_LISTED, SlurmRecords
 from bursar.provisioning.lrm.slurm_states import MOST_ELEMENTS, check, script
 
 # Run Slurm's commands and parse the output.

@@ -1,5 +1,5 @@
 """
-Parse the text that Slurm's commands print.
+Reads what Slurm prints: of queues, nodes and reservations, and of jobs that have left the queue.
 
 Formats are asked for (``-o``) rather than ``--json``: in 22.05, JSON lists each job there is
 whatever ``--jobs`` says, takes the elements of an array that wait as one job, and for 800 jobs
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bursar.provisioning.lrm import slurm_states
+from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobReport,
@@ -20,6 +21,8 @@ from bursar.provisioning.lrm.resource_manager import (
     QueuedJob,
     QueueReservation,
 )
+
+# Parse the text that Slurm's commands print.
 
 MOST_NAMES = 100_000
 """Nodes that one expression may stand for."""
@@ -497,3 +500,97 @@ def read_submitted(text: str) -> str | None:
 def parents(ids: Iterable[str]) -> list[str]:
     """The jobs and arrays of ids, each once."""
     return list(dict.fromkeys(id.split("_")[0] for id in ids))
+
+
+# Reads Slurm's records of jobs that are no longer in the queue.
+
+EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+"""Variables that make Slurm print seconds since the epoch; other times have a zone of their own."""
+
+MOST_LISTED = 50_000
+"""Limit on the characters of ids on one command line; ssh takes 128 kB for all."""
+
+
+class SlurmRecords:
+    """
+    Reads a cluster's records, by accounting or by the list of completed jobs.
+
+    Parameters
+    ----------
+    shell
+        Runs the commands.
+
+    Attributes
+    ----------
+    accounting
+        Whether the cluster keeps accounting records; true until Slurm says otherwise.
+    """
+
+    def __init__(self, shell: CommandRunner) -> None:
+        self._shell = shell
+        self._raw: dict[str, str] = {}
+        self.accounting = True
+
+    def note(self, raw: Mapping[str, str]) -> None:
+        """Record the numbers by which accounting knows jobs, by job id: array elements have two."""
+        self._raw.update(raw)
+
+    async def read(self, ids: Sequence[str]) -> tuple[SqueueStatus, dict[str, str]]:
+        """
+        Read accounting records or, without accounting, the list of completed jobs.
+
+        Returns
+        -------
+        status : SqueueStatus
+            State of the jobs.
+        names : dict
+            Names under which the records have jobs, where these differ from their ids.
+
+        Raises
+        ------
+        SiteError
+            When the records cannot be asked for now.
+        """
+        if self.accounting:
+            jobs = ",".join(parents(ids)) if len(ids) < 5000 else ""
+            which = [f"--jobs={jobs}"] if jobs and len(jobs) <= MOST_LISTED else []
+            answer = await self._shell.run(
+                ["sacct", "-X", "-n", "-P", *which, f"--format={RECORDS}"],
+                environment=EPOCH,
+            )
+            if answer.status == 0:
+                return read_records(answer.stdout), {}
+            if "storage is disabled" not in answer.words:
+                raise slurm_states.slurm_error("records cannot be read", answer.words)
+            self.accounting = False
+        # Asked for all jobs, sacct 22.05 breaks down when any job's name holds a line end.
+        raw = [self._raw.get(id, id) for id in ids]
+        jobs = ",".join(dict.fromkeys(id for id in (*raw, *parents(ids)) if "_" not in id))
+        which = [f"--jobs={jobs}"] if len(jobs) <= MOST_LISTED else []
+        answer = await self._shell.run(
+            ["sacct", "--completion", "-n", "-P", *which, f"--format={COMPLETIONS}"],
+            environment=EPOCH,
+        )
+        if answer.status != 0 and not answer.stdout:
+            # Most sites have one of the two; without either, ended jobs are simply not known.
+            if slurm_states.is_unreachable(answer.words):
+                raise slurm_states.slurm_error("records cannot be read", answer.words)
+            return SqueueStatus({}, {}, []), {}
+        return read_completions(answer.stdout), self._raw
+
+    async def stints(self, ids: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+        """Return processors and seconds of each run of jobs that were requeued, where recorded."""
+        if not ids:
+            return {}
+        raw = {self._raw.get(id, id): id for id in ids}
+        answer = None
+        for kind in ("--duplicates", "--completion"):  # a site has one of them, or neither
+            if answer is None or answer.status != 0 or not answer.stdout.strip():
+                answer = await self._shell.run(
+                    ["sacct", kind, "-X", "-n", "-P", f"--jobs={','.join(raw)}",
+                     f"--format={COMPLETIONS}"],
+                    environment=EPOCH,
+                )  # fmt: skip
+        assert answer is not None
+        stints = read_stints(answer.stdout) if answer.status == 0 else {}
+        return {raw[job]: times for job, times in stints.items() if job in raw}

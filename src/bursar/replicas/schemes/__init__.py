@@ -1,8 +1,7 @@
 """Opens copies for reading and writing, by the scheme of their URL."""
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import is_local, redact_url, split_url
-from bursar.replicas.failures import CancellationToken
+from bursar.replicas.content import CancellationToken, is_local, redact_url, split_url
 from bursar.replicas.schemes.source import ReplicaSource, ReplicaUpload
 
 

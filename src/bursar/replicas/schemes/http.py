@@ -17,8 +17,7 @@ import aiohttp
 import fsspec
 from fsspec.asyn import sync
 
-from bursar.replicas.content import redact_urls, split_url
-from bursar.replicas.failures import CancellationToken, SourceFailed
+from bursar.replicas.content import CancellationToken, SourceFailed, redact_urls, split_url
 from bursar.replicas.schemes.source import NOT_THERE, SILENT, failing
 
 T = TypeVar("T")

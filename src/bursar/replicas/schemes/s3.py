@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import redact_url, split_url
-from bursar.replicas.failures import SourceFailed
+from bursar.replicas.content import SourceFailed, redact_url, split_url
 from bursar.replicas.schemes.source import SILENT, failing
 
 try:

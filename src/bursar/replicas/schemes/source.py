@@ -8,8 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import Protocol
 
-from bursar.replicas.content import redact_urls
-from bursar.replicas.failures import CopyCancelled, SourceFailed
+from bursar.replicas.content import CopyCancelled, SourceFailed, redact_urls
 
 # Interfaces of all schemes: a copy to read and a copy to write.
 

@@ -14,8 +14,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import redact_url, redact_urls, split_url
-from bursar.replicas.failures import CancellationToken, SourceFailed
+from bursar.replicas.content import (
+    CancellationToken,
+    SourceFailed,
+    redact_url,
+    redact_urls,
+    split_url,
+)
 from bursar.replicas.schemes.source import failing
 
 try:

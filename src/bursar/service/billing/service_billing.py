@@ -5,15 +5,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from bursar.market.committed_capacity import CommittedCapacity
-from bursar.market.pricing import unit_price
+from bursar.market.pricing import CommittedCapacity, unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
-from bursar.model.money import Micros, to_micros
-from bursar.model.pricing import Pricing
-from bursar.model.resource_profile import ResourceProfile
+from bursar.model.money import Micros, Pricing, to_micros
 from bursar.model.site import SiteFacts
-from bursar.model.slot import Slot
+from bursar.model.slot import ResourceProfile, Slot
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_registry import (
     HORIZON,
@@ -106,7 +103,7 @@ def free_slots(capacity: CommittedCapacity, now: float) -> list[Slot]:
     Return the processors free from now on as long slots, in the order of their starts.
 
     What is offered to somebody counts as free from when the offer lapses. Times are in seconds
-    since the epoch; see :meth:`bursar.model.resource_profile.ResourceProfile.layers`.
+    since the epoch; see :meth:`bursar.model.slot.ResourceProfile.layers`.
     """
     free = ResourceProfile.summed(
         ((c.start, min(c.end, c.until), -c.processors) for c in capacity.commitments),

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from bursar.dispatch.work_directories import remove_tree
+from bursar.dispatch.folders import remove_tree
 from bursar.worker.workspace import LOGS, prepare_workspace
 
 UidGid = tuple[int, int]

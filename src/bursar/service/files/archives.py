@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, NoReturn, cast
 
-from bursar.dispatch.work_directories import remove_tree
+from bursar.dispatch.folders import remove_tree
 from bursar.remote.messages import FileInfo
 from bursar.remote.routes import GZIP, ZIP
 from bursar.service.files.instance_files import (

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import TradeMessage
-from bursar.model.money import Micros
-from bursar.model.pricing import Pricing
+from bursar.model.money import Micros, Pricing
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.service import interfaces

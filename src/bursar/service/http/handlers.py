@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.remote.routes import (

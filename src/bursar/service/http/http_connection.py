@@ -17,7 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.credential import keep_alive
 from bursar.model.errors import InputError
 from bursar.service.config import HttpLimits
 from bursar.service.http.connection_acceptor import ConnectionAcceptor, ConnectionSlot

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bursar.dispatch.credential import SILENCE, PilotTerms
-from bursar.dispatch.tls import server_context
+from bursar.dispatch.credential import SILENCE, PilotTerms, server_context
 from bursar.dispatch.wire import (
     FromWorker,
     Hello,

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from bursar.cluster.element import ComputingElement
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 from bursar.simulation.datagrid.scenario import GridJobClass
 from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.virtual_loop import VirtualLoop

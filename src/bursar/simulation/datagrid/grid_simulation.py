@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.directory.status_feeds import build_hierarchy
 from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob as Asked
+from bursar.broker.status_feeds import build_hierarchy
+from bursar.model.matching import SiteStatus
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
-from bursar.model.status import SiteStatus
 from bursar.simulation.datagrid.computing_elements import (
     GridJob,
     GridJobState,

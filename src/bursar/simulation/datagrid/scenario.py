@@ -8,11 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.directory.status_feeds import IndexLevel
+from bursar.broker.status_feeds import IndexLevel
 from bursar.model.errors import InputError, spelling_hint
-from bursar.model.matching import CHOICES, Matching, RankWeights
+from bursar.model.matching import CHOICES, Matching, RankWeights, Replica
 from bursar.model.network import Topology
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 
 # What a simulation of the data grid is given: sites, files, services, and what goes wrong.

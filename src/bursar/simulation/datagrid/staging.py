@@ -5,8 +5,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from bursar.model.matching import Replica
 from bursar.model.network import NetworkLink, Topology
-from bursar.model.replica import Replica
 from bursar.simulation.datagrid.computing_elements import GridJob, GridJobState
 from bursar.simulation.datagrid.scenario import DataGrid, GridFaults, GridServices
 from bursar.simulation.flow_network import Flow, FlowNetwork

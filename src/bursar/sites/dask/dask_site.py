@@ -20,9 +20,9 @@ from typing import Any
 
 from bursar.model.allocation import Allocation
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.dask.held import HeldThreads
 from bursar.sites.dask.job_executor import PATIENCE, DaskWorker

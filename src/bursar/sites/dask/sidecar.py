@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
+from bursar.dispatch.folders import remove_tree
+from bursar.dispatch.linux_processes import RUN, WORKER, kill_leftovers
 from bursar.dispatch.wire import (
     NONSENSE,
     CancelTasks,
@@ -40,7 +41,6 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
-from bursar.dispatch.work_directories import remove_tree
 from bursar.model.task import Outcome, Status
 from bursar.sites.dask.file_payloads import FileIdentities, FilePayload, gather, unpack
 from bursar.worker.dispatcher_connection import WorkerSettings

@@ -9,9 +9,9 @@ from pathlib import Path
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.provisioning.accounting import USAGE
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.messages import SiteInfo

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.model.errors import InputError, SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.model.slot import Slot, limit_offers
-from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.access import Access, read_token
 from bursar.remote.async_client import AsyncServiceClient

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
+from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.status import SiteStatus
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from bursar.model.errors import SiteError
-from bursar.model.pricing import Pricing
+from bursar.model.money import Pricing
 from bursar.remote import routes
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.negotiation.auctions import SealedAuctioneer
-from bursar.market.negotiation.bargaining import Concession
+from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage
 from bursar.model.money import to_micros

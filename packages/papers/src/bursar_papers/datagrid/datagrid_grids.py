@@ -13,10 +13,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from bursar.broker.directory.status_feeds import IndexLevel
-from bursar.model.matching import RankWeights
+from bursar.broker.status_feeds import IndexLevel
+from bursar.model.matching import RankWeights, Replica
 from bursar.model.network import Topology
-from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.simulation.datagrid.scenario import (
     CURRENT,

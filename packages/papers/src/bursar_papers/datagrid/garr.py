@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from bursar.formats.topology_files import read_links
+from bursar.formats.network_files import read_links
 from bursar.model.errors import InputError
 from bursar.model.network import NetworkLink, Topology
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bursar.cluster.scheduling_rules import Policy
+from bursar.cluster.job_table import Policy
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite

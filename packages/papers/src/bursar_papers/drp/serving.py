@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.model.errors import BursarError
 from bursar.remote.access import Access, read_token
 from bursar.service.identity.authority import AuthorityFolder

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.cluster.scheduling_rules import Policy
+from bursar.cluster.job_table import Policy
 from bursar.cluster.simulation import simulate
 from bursar.provisioning.wait_prediction import QUANTILE, WaitPredictor
 from bursar_papers import drawing

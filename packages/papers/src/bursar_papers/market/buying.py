@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 from bursar.market.agreement import Agreement
-from bursar.market.negotiation.bargaining import Concession
+from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_messages import Confirm, PriceQuote, Reject, TradeMessage
 from bursar.model.money import Micros
 from bursar_papers.market.customer import MarketCustomer

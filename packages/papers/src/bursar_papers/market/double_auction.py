@@ -2,9 +2,15 @@
 
 from collections.abc import Iterable
 
-from bursar.market.exchange import TradingParty
 from bursar.market.negotiation.side import NegotiationSide, reject_stray
-from bursar.market.trade_messages import Ask, Bid, CallForBids, InformOutcome, TradeMessage
+from bursar.market.trade_messages import (
+    Ask,
+    Bid,
+    CallForBids,
+    InformOutcome,
+    TradeMessage,
+    TradingParty,
+)
 from bursar.model.money import Micros
 
 

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bursar.model.money import MICROS
-from bursar.model.pricing import (
+from bursar.model.money import (
     DAY,
+    MICROS,
     Adjusting,
     Advance,
     Bulk,

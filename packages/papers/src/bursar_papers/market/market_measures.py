@@ -10,7 +10,7 @@ from bursar.market.accounts import Accounts
 from bursar.market.statements import reconcile, rows_between
 from bursar.market.trade_messages import PriceQuote
 from bursar.model.money import MICROS, from_micros
-from bursar.model.resource_profile import ResourceProfile
+from bursar.model.slot import ResourceProfile
 from bursar_papers.market import buying, selling
 from bursar_papers.market.customer import MarketCustomer
 from bursar_papers.market.market_simulation import (

@@ -17,12 +17,10 @@ import numpy as np
 from bursar.market.account_records import LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.exchange import MessageExchange, TradingParty
 from bursar.market.trade_manager import TradeManager
-from bursar.market.trade_messages import TradeMessage
+from bursar.market.trade_messages import MessageExchange, TradeMessage, TradingParty
 from bursar.market.trade_server import BargainingRules, TradeServer
-from bursar.model.money import Micros, Refusal, to_micros
-from bursar.model.pricing import Pricing, Rule
+from bursar.model.money import Micros, Pricing, Refusal, Rule, to_micros
 from bursar_papers.market.customer import MarketCustomer, draw_values
 from bursar_papers.market.double_auction import DoubleAuctionParty
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bursar.formats.toml_reading import read_text
+from bursar.formats.file_text import read_text
 from bursar.model.errors import InputError
 from bursar.model.network import BandwidthProfile
 from bursar_papers.optorsim.lines import at, lines_of, number_in, shown

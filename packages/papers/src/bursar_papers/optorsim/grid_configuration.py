@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bursar.formats.toml_reading import read_text
+from bursar.formats.file_text import read_text
 from bursar.model.errors import InputError
 from bursar.model.network import BandwidthProfile, Duplex, NetworkLink, Topology
 from bursar_papers.optorsim.lines import (

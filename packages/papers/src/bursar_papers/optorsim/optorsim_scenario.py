@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bursar.model.errors import InputError
-from bursar.model.matching import Matching, RankWeights
-from bursar.model.replica import Replica
+from bursar.model.matching import Matching, RankWeights, Replica
 from bursar.model.site import SiteFacts
 from bursar.simulation.datagrid.scenario import (
     BrokerPolicy,

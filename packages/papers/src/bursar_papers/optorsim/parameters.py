@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bursar.formats.toml_reading import read_text
+from bursar.formats.file_text import read_text
 from bursar.model.errors import InputError, spelling_hint
 from bursar_papers.optorsim.lines import lines_of, number_in, shown, whole_in
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bursar.broker.directory.information_index import EXPIRY, InformationIndex, Source
+from bursar.broker.information_index import EXPIRY, InformationIndex, Source
 from bursar.model.errors import BursarError, InputError
 from bursar.supervisor import TaskSupervisor
 
@@ -207,7 +207,7 @@ def build_hierarchy(
         For each site, the index that it belongs to on each level but the last, from the
         lowest up; None: there is one on every level.
     expiry, on_fault
-        See :class:`bursar.broker.directory.information_index.InformationIndex`.
+        See :class:`bursar.broker.information_index.InformationIndex`.
 
     Raises
     ------

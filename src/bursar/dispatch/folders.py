@@ -1,9 +1,61 @@
-"""Names of working directories, and removal of folders in any state."""
+"""Files and folders: the user's state, files replaced as a whole, working directories."""
 
 import contextlib
 import os
 import re
 import time
+from pathlib import Path
+
+from bursar.model.errors import BursarError
+
+# The folder for this user's state that outlives a run and belongs to no run folder.
+
+
+def state_folder() -> Path | None:
+    """Return the folder, which may not exist yet; None where the user has no home."""
+    state = os.environ.get("XDG_STATE_HOME")
+    try:
+        base = Path(state) if state else Path.home() / ".local" / "state"
+    except RuntimeError:  # no home: a container knows its user by a number only
+        return None
+    return base / "bursar"
+
+
+# A file that is replaced as a whole, or not at all.
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """
+    Replace a file so that a reader sees the old or the new content, never half.
+
+    Raises
+    ------
+    BursarError
+        When it cannot be written; the old file is then unharmed.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            # Before the rename: after a power cut the name could else stand for an empty file.
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove temporary files of processes that were killed while replacing a file."""
+    for path in folder.glob(".*.*"):
+        writer = path.name.rpartition(".")[2]
+        # A file of a process that lives is about to be renamed.
+        if writer.isdecimal() and not os.path.exists(f"/proc/{writer}"):
+            path.unlink(missing_ok=True)
+
+
+# Names of working directories, and removal of folders in any state.
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
