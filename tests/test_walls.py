@@ -25,12 +25,6 @@ ENTRY_POINTS = (
     "bursar.worker.worker",  # programs that are started as processes of their own
     "bursar.provisioning.pilot",
 )
-OFFERED = {
-    # TradeManager.auction takes any auctioneer: which one is up to the program that buys.
-    "bursar.market.negotiation.auctions",
-}
-"""Modules of the product that only programs of its users import, with the reason."""
-
 Graph = Mapping[str, frozenset[str]]
 
 
@@ -172,7 +166,7 @@ def test_every_module_of_the_product_is_used_by_the_product() -> None:
 
     unused = set(graph) - reachable(ENTRY_POINTS, graph)
 
-    assert sorted(unused) == sorted(OFFERED)
+    assert unused == set()
 
 
 def test_no_folder_has_too_many_modules() -> None:
