@@ -127,6 +127,9 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         Where it runs, relative to ``files`` of its home, or absolute; empty: a folder of its own.
     sealed
         An envelope that holds its steps and environment, to be opened by the worker.
+    after
+        Tasks of the same worker that must have succeeded before it starts; only for workers that
+        keep such an order.
     """
 
     task: int
@@ -142,6 +145,7 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     home: str = ""
     directory: str = ""
     sealed: bytes = b""
+    after: tuple[int, ...] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):

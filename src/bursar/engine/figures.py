@@ -70,7 +70,7 @@ class EngineFigures:
                 worker.lease,
                 worker.processors,
                 worker.used,
-                None if worker.claims else worker.idle_since,
+                worker.idle_since if worker.is_idle else None,
             )
             for worker in core.workers.values()
             if worker.connected
@@ -85,7 +85,7 @@ class EngineFigures:
 
     def busy_leases(self) -> set[str]:
         """Return the leases whose processors have tasks."""
-        return {worker.lease for worker in self._core.workers.values() if worker.claims}
+        return {worker.lease for worker in self._core.workers.values() if not worker.is_idle}
 
     def running(self) -> dict[str, int]:
         """Return the number of tasks running at each site."""

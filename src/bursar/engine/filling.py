@@ -150,6 +150,7 @@ def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> 
         tuple([file.name for file in task.outputs]) if task.outputs else (),
         dict(task.environment) if task.environment else {},
         dict(data(claim.task, site)) if data and task.data else {},
+        after=claim.after,
     )
 
 

@@ -22,6 +22,10 @@ class InProcessEngineLink:
         self._core = core
         self._worker = worker
 
+    def take_followers(self) -> None:
+        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        self._worker.takes_followers = True
+
     def report(self, outcomes: Sequence[Outcome]) -> None:
         """Report outcomes of attempts, in the next turn of the loop."""
         self._soon(partial(reactor.outcomes_reported, self._core, self._worker, outcomes))

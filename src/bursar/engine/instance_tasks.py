@@ -19,6 +19,7 @@ from bursar.engine.task_dependencies import TaskDependencies
 from bursar.engine.task_states import (
     ABSENT,
     CANCELLED,
+    CLAIMED,
     DELAYED,
     FAILED,
     HELD,
@@ -98,7 +99,9 @@ class InstanceTasks:
     most_losses
         Number of times that each task may be lost with a worker; None: losses count as failures.
     barred
-        Held tasks with a parent that has ended without success.
+        Held or chained tasks with a parent that has ended without success.
+    unchained
+        Claimed tasks whose last parent has succeeded since somebody looked.
     doomed
         Cancelled tasks whose end a worker has yet to report.
     counted
@@ -131,6 +134,7 @@ class InstanceTasks:
         self.limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
         self.barred: set[int] = set()
+        self.unchained: list[int] = []
         self.doomed: set[int] = set()
         self.counted: dict[int, tuple[int, ...]] = {}
         self.restored = 0
@@ -292,6 +296,10 @@ class InstanceTasks:
         found = False
         for child in self.dependencies.children(task):
             is_last = self.dependencies.satisfy(child)
+            if self.states[child] == CLAIMED:  # chained: its worker has all that it needs
+                if is_last:
+                    self.unchained.append(child)
+                continue
             due = now if delay is None else now + delay(child)
             if due > now:
                 # The latest of all parents' data counts, whichever parent ends last.
@@ -305,7 +313,7 @@ class InstanceTasks:
                     self.make_ready(child)
         return found
 
-    def skip_children(self, task: int) -> list[int]:
+    def _skip_children(self, task: int) -> list[int]:
         """Skip all tasks that cannot start any more as a task ended without success."""
         skipped: list[int] = []
         # A stack of our own: a chain of tasks may be longer than Python recurses.
@@ -317,14 +325,14 @@ class InstanceTasks:
                 self.move(child, SKIPPED)
                 skipped.append(child)
                 stack.extend(self.dependencies.children(child))
-            elif self.states[child] == HELD:
+            elif self.states[child] in (HELD, CLAIMED):
                 self.barred.add(child)
         return skipped
 
     def end(self, task: int, state: int) -> None:
         """End a task without success, and skip the tasks that follow from it."""
         self.move(task, state)
-        self.skip_children(task)
+        self._skip_children(task)
 
     def judge(self, task: int, status: Status, now: float, *, counts: bool = True) -> RetryVerdict:
         """
@@ -359,11 +367,11 @@ class InstanceTasks:
             tries, wait = self._rule_of(task, failures)
             if failures >= tries:
                 return RetryVerdict(STATE_OF[status])
-        if wait <= 0:
-            self._run_again(task)
-            return RetryVerdict()
         self._send_back(task)
-        self.make_ready_at(task, now + wait)
+        if wait <= 0:
+            self.requeue(task)
+            return RetryVerdict()
+        self.requeue(task, now + wait)
         return RetryVerdict(retry_at=now + wait)
 
     def may_repeat(self, task: int) -> bool:
@@ -375,10 +383,19 @@ class InstanceTasks:
         """Return how often a task may be tried, and the seconds to wait after some failures."""
         return self._tries_of(task), self._retry.wait_before(failures + 1)
 
-    def _run_again(self, task: int) -> None:
-        """Queue a task once more whose attempt ended without a fault of the task."""
-        self._send_back(task)
-        self.make_ready(task)
+    def requeue(self, task: int, moment: float | None = None) -> None:
+        """Let a claimed task start again, now or at a time, and after its parents if chained."""
+        if task in self.barred:
+            self.barred.discard(task)
+            self.end(task, SKIPPED)
+        elif self.dependencies.waits(task):
+            self.move(task, WAITING)
+            if moment is not None:
+                self._due[task] = max(moment, self._due.get(task, moment))
+        elif moment is None:
+            self.make_ready(task)
+        else:
+            self.make_ready_at(task, moment)
 
     def _send_back(self, task: int) -> None:
         """Bind a task that will run again to the place for such tasks, if there is one."""

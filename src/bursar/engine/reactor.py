@@ -137,7 +137,7 @@ def worker_disconnected(
     worker.link, worker.open = NO_LINK, False
     core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
     is_over = core.closed or worker.lease in core.vacated
-    if not may_return and (is_over or not core.settings.absence or not worker.claims):
+    if not may_return and (is_over or not core.settings.absence or worker.is_idle):
         worker_lost(core, worker)
         return
     # Not at once: a connection that broke is made again within seconds, and giving the tasks to
@@ -157,10 +157,10 @@ def worker_lost(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
         core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
     # Nothing more is journalled once the engine has ended: the tasks are not lost but were stopped.
     if core.closed:
-        for claim in list(worker.claims.values()):
+        for claim in worker.held():
             core.queue.scheduler.release(claim)
     else:
-        _lose(core, worker, list(worker.claims.values()))
+        _lose(core, worker, worker.held())
     # Last: the queue takes the outcomes above under this worker's name only.
     core.queue.leave(worker.name)
     if worker.lease in core.vacated:
@@ -315,7 +315,7 @@ def job_too_large(core: EngineCore, worker: WorkerSlot[RunTasks], job: WireJob, 
 
 def _rested(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Note that a worker has given up tasks, and since when that worker is idle."""
-    if not worker.claims:
+    if worker.is_idle:
         worker.idle_since = core.clock.now()
         if worker.leaving:
             _let_go(core, worker)
@@ -323,7 +323,7 @@ def _rested(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
 
 def _let_go(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Dismiss a worker that asked to leave, if it has no tasks and nothing to be acknowledged."""
-    if not worker.claims and not worker.unrecorded:
+    if worker.is_idle and not worker.unrecorded:
         worker.leaving = True
         dismiss_worker(core, worker)
 
@@ -415,8 +415,8 @@ def cancel_at(
 ) -> None:
     """Have a worker stop tasks (none: all of its own), with seconds to end by themselves."""
     # Marked even if the worker is away: it is told when it comes back.
-    for number in tasks or worker.claims:
-        worker.claims[number].recalled = True
+    for number in tasks or [claim.number for claim in worker.held()]:
+        core.queue.scheduler.claims[number].recalled = True
     send(core, worker, partial(worker.link.cancel, tasks, grace, reason))
 
 
@@ -425,7 +425,7 @@ def drain(core: EngineCore) -> None:
     core.queue.drain()
     for worker in core.workers.values():
         # Jobs that wait at workers have not started either.
-        send(core, worker, partial(worker.link.recall, len(worker.claims)))
+        send(core, worker, partial(worker.link.recall, len(worker.held())))
     core.changed.set()
 
 
@@ -441,7 +441,7 @@ def vacate(core: EngineCore, lease: str, reason: str) -> None:
     # First, so that tasks which are cancelled here are not given to the same lease again.
     core.vacated.add(lease)
     for worker in core.workers_of(lease):
-        if worker.claims:
+        if not worker.is_idle:
             cancel_at(core, worker, [], 0.0, reason)
 
 
@@ -487,7 +487,7 @@ def turn_out(core: EngineCore, lease: str) -> list[WorkerSlot[RunTasks]]:
 def cut_off(core: EngineCore, lease: str | None = None) -> None:
     """Abort the links of pilots' workers that still have tasks, of one lease or of all."""
     for worker in list(core.workers.values()):
-        if not worker.claims or lease not in (None, worker.lease):
+        if worker.is_idle or lease not in (None, worker.lease):
             continue
         if not worker.connected:  # waited for in vain
             worker_lost(core, worker)

@@ -38,6 +38,10 @@ class TaskDependencies:
         """Whether a task waits for some parent."""
         return task < len(self._missing) and self._missing[task] > 0
 
+    def missing(self, task: int) -> int:
+        """Return the number of parents that a task waits for."""
+        return self._missing[task] if task < len(self._missing) else 0
+
     def children(self, task: int) -> Iterator[int]:
         """Yield the tasks that follow a task, the last added first."""
         edge = self._last[task] if task < len(self._last) else 0

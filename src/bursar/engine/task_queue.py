@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from bursar.engine.instance_tasks import InstanceTasks, RetryVerdict
 from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits, to_take_back
+from bursar.engine.task_chains import TaskChains
 from bursar.engine.task_scheduler import AdmitTask, Assignments, TaskScheduler
 from bursar.engine.task_states import (
     CANCELLED,
@@ -86,6 +87,7 @@ class TaskQueue:
         self._run = RunTasks(self.tasks)
         self.instances = {self._run.number: self._run}
         self.scheduler: TaskScheduler[RunTasks] = TaskScheduler()
+        self._chains = TaskChains(self.scheduler)
         self.draining = False
 
     # Tasks.
@@ -215,6 +217,7 @@ class TaskQueue:
 
     def leave(self, worker: str) -> None:
         """Remove a worker that has no claimed tasks."""
+        self._chains.leave(worker)
         self.scheduler.leave(self.workers[worker])
 
     @property
@@ -230,10 +233,15 @@ class TaskQueue:
 
     def fill(self, now: float, admit: AdmitTask) -> Assignments[RunTasks]:
         """Claim ready tasks for all workers that are open, as far as there is room."""
+        if self.tasks.unchained:
+            self._chains.begin(self.tasks.unchained, now)
+            self.tasks.unchained.clear()
         if self.draining or not self.tasks.ready:
             return []
         self.scheduler.enlist(self._run)
-        return self.scheduler.fill("", now, per_task=admit)
+        given = self.scheduler.fill("", now, per_task=admit)
+        self._chains.extend(given, now, admit)
+        return given
 
     def claim(
         self, worker: str, room: int, now: float, admit: AdmitTask
@@ -266,7 +274,7 @@ class TaskQueue:
             self.tasks.doomed.discard(task)
             self.tasks.end(task, CANCELLED)
         else:
-            self.tasks.make_ready(task)
+            self.tasks.requeue(task)
         return True
 
     def finish(
@@ -323,8 +331,8 @@ class TaskQueue:
         n = self.tasks.counts
         return TaskCounts(
             total=len(self.tasks),
-            waiting=n[HELD] + n[WAITING] + n[READY] + n[DELAYED],
-            running=n[CLAIMED],
+            waiting=n[HELD] + n[WAITING] + n[READY] + n[DELAYED] + self._chains.count,
+            running=n[CLAIMED] - self._chains.count,
             succeeded=n[SUCCEEDED],
             failed=n[FAILED] + n[TIMED_OUT],
             skipped=n[SKIPPED],
@@ -339,7 +347,7 @@ class TaskQueue:
         if self.draining:
             return ProcessorDemand(running=found.running)
         n = self.tasks.counts
-        return replace(found, later=n[HELD] + n[WAITING] + n[DELAYED])
+        return replace(found, later=n[HELD] + n[WAITING] + n[DELAYED] + self._chains.count)
 
     def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
         """Count the ready tasks that none of the given workers could take if all were idle."""
@@ -372,4 +380,5 @@ class TaskQueue:
         if claim is None or claim.worker.name != worker or claim.attempt != attempt:
             return None
         self.scheduler.release(claim)
+        self._chains.forget(claim)
         return claim

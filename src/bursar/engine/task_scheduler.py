@@ -104,7 +104,7 @@ class TaskScheduler(Generic[Of]):
         ValueError
             When the worker still has tasks.
         """
-        if worker.claims:
+        if not worker.is_idle:
             raise ValueError(f"worker {worker.name} still has tasks")
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]
@@ -378,7 +378,7 @@ class TaskScheduler(Generic[Of]):
                 instance.tasks.move(task, REFUSED)
                 return StartAnswer.REFUSED
             seconds = min(seconds, answer)
-        claim = self._claim(instance, task, worker, grant.now, seconds)
+        claim = self.make_claim(instance, task, worker, grant.now, seconds)
         grant.given.setdefault(worker.name, []).append(claim)
         self._charge(instance, claim.cost)
         return StartAnswer.STARTED
@@ -441,16 +441,23 @@ class TaskScheduler(Generic[Of]):
                     walk.unkeep()
                     if answer < seconds:
                         seconds = answer
-                claims.append(self._claim(instance, task, worker, now, seconds))
+                claims.append(self.make_claim(instance, task, worker, now, seconds))
                 if len(claims) == count:
                     break
         finally:
             walk.close()
         return claims
 
-    def _claim(
-        self, instance: Of, task: int, worker: WorkerSlot[Of], now: float, seconds: float
+    def make_claim(
+        self,
+        instance: Of,
+        task: int,
+        worker: WorkerSlot[Of],
+        now: float,
+        seconds: float,
+        after: tuple[int, ...] = (),
     ) -> WorkerClaim[Of]:
+        """Claim a task for a worker, after tasks that the worker has; ``seconds``: it may run."""
         tasks = instance.tasks
         estimate = tasks.estimates[task]
         # A call for each of a million tasks without a limit would be a tenth of what a claim takes.
@@ -485,6 +492,7 @@ class TaskScheduler(Generic[Of]):
             ends,
             width * (cost if cost > LEAST else LEAST),
             limit,
+            after=after,
         )
         tasks.move(task, CLAIMED)
         worker.hold(claim)

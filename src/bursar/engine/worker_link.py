@@ -75,6 +75,14 @@ NO_LINK = ClosedLink()
 class EngineLink(Protocol):
     """Delivers one worker's reports to the engine, in the order of the calls."""
 
+    def take_followers(self) -> None:
+        """
+        Let the worker have tasks whose parents it has, before these have ended.
+
+        The worker starts each after the tasks in :attr:`bursar.dispatch.wire.WireJob.after`, and
+        reports or returns it after their outcomes.
+        """
+
     def report(self, outcomes: Sequence[Outcome]) -> None:
         """Report attempts that have ended."""
 

@@ -65,6 +65,9 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
         When the task was claimed and when it should end; the end is infinite when unknown.
     recalled
         Whether the worker was told to stop the task.
+    after
+        Tasks that the worker had when the task was claimed, and after which it is to start it; see
+        :mod:`bursar.engine.task_chains`.
     """
 
     instance: Of
@@ -79,6 +82,7 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     cost: float
     seconds: float
     recalled: bool = False
+    after: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -125,11 +129,15 @@ class WorkerSlot(Generic[Of]):
         Processors that running and waiting tasks of the worker hold; more than ``processors``
         when tasks wait.
     claims
-        Claims by number, in the order in which they were given.
+        Claims by number, in the order in which they were given; without the chained ones.
+    takes_followers
+        Whether the worker takes tasks that follow others of its tasks, and keeps their order.
+    chained
+        Claims by number that wait for other tasks of the worker.
     work
-        Processor-seconds that the claimed tasks should take by their estimates.
+        Processor-seconds that all claimed tasks should take by their estimates.
     unknown
-        Processors of the claimed tasks without an estimate.
+        Processors of all claimed tasks without an estimate.
     idle_since
         When the last task ended; has no meaning while the worker has tasks.
     until, speed
@@ -156,6 +164,8 @@ class WorkerSlot(Generic[Of]):
     joined_at: float = 0.0
     used: int = 0
     claims: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
+    takes_followers: bool = False
+    chained: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
     work: float = 0.0
     unknown: int = 0
     idle_since: float = 0.0
@@ -184,30 +194,50 @@ class WorkerSlot(Generic[Of]):
                 return begun
         return len(self.claims)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the worker has no tasks, chained ones included."""
+        return not self.claims and not self.chained
+
+    def held(self) -> "list[WorkerClaim[Of]]":
+        """Return all claims, the chained ones last."""
+        return [*self.claims.values(), *self.chained.values()]
+
     def time_left(self, now: float) -> float:
         """Return the seconds of work at speed 1 that a processor can do until the end."""
         return math.inf if self.until == math.inf else (self.until - now) * self.speed
 
     def hold(self, claim: WorkerClaim[Of]) -> None:
         """Add a claim."""
-        self.claims[claim.number] = claim
-        self.used += claim.processors
+        if claim.after:
+            self.chained[claim.number] = claim
+        else:
+            self.claims[claim.number] = claim
+            self.used += claim.processors
         # Sums by worker, so that what waits there is known without looking at each claim.
         if claim.estimate == math.inf:
             self.unknown += claim.processors
         else:
             self.work += claim.estimate * claim.processors
 
+    def unchain(self, claim: WorkerClaim[Of], now: float) -> None:
+        """Count a chained task on the processors, if it is one: it may have begun."""
+        if self.chained.pop(claim.number, None) is not None:
+            self.claims[claim.number] = claim
+            self.used += claim.processors
+            claim.ends += now - claim.given
+
     def let_go(self, claim: WorkerClaim[Of]) -> None:
         """Remove a claim."""
-        del self.claims[claim.number]
-        self.used -= claim.processors
+        if self.chained.pop(claim.number, None) is None:
+            del self.claims[claim.number]
+            self.used -= claim.processors
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
-        elif self.claims:
-            self.work -= claim.estimate * claim.processors
-        else:
+        elif self.is_idle:
             self.work = 0.0  # nothing is left of what rounding made
+        else:
+            self.work -= claim.estimate * claim.processors
 
     def has_time_for(self, tasks: InstanceTasks, task: int, time_left: float) -> bool:
         """

@@ -209,7 +209,11 @@ def tasks(handle: str, after: int, limit: int) -> ApiCall[api.TaskPage]:
 
 
 def cancel(
-    handle: str, numbers: Sequence[int] | None = None, *, grace: float | None = None
+    handle: str,
+    numbers: Sequence[int] | None = None,
+    *,
+    grace: float | None = None,
+    unstarted: bool = False,
 ) -> ApiCall[int]:
     """
     Cancel tasks; the answer is how many that stops.
@@ -220,11 +224,13 @@ def cancel(
         Numbers of the tasks in the instance; None: all.
     grace
         Seconds that running tasks have to end; None: the service's default.
+    unstarted
+        Whether only tasks are cancelled that no worker has.
     """
     chosen = None if numbers is None else list(numbers)
     if grace is not None:
         grace = min(max(0.0, grace), api.MOST_GRACE)
-    body = api.CancelRequest(tasks=chosen, grace=grace)
+    body = api.CancelRequest(tasks=chosen, grace=grace, unstarted=unstarted)
     return _field_of(request(routes.CANCEL, handle, body=body), "count")
 
 

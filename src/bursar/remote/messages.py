@@ -184,12 +184,14 @@ class CancelRequest(RequestStruct, frozen=True, omit_defaults=True):
     tasks
         Their numbers; None: all of the instance.
     grace
-        Seconds that those which run have between being asked to end (SIGTERM) and being killed
-        (SIGKILL); None: the service's own.
+        Seconds from SIGTERM to SIGKILL for those that run; None: the service's own.
+    unstarted
+        Whether tasks that a worker has go on.
     """
 
     tasks: Annotated[list[Count], Meta(max_length=1_000_000)] | None = None
     grace: Annotated[float, Meta(ge=0, le=MOST_GRACE)] | None = None
+    unstarted: bool = False
 
 
 class Cancelled(ResponseStruct, frozen=True):

@@ -285,8 +285,10 @@ class ExecutionEngine(Protocol):
         handle: str,
         tasks: Sequence[int] | None,
         grace: float | None = None,
+        *,
+        unstarted: bool = False,
     ) -> api.Cancelled:
-        """Cancel tasks; a cancelled task gets a result, too."""
+        """Cancel tasks, or only those that no worker has; a cancelled task gets a result, too."""
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float

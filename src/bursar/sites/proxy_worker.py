@@ -55,6 +55,8 @@ class ProxyWorker:
         See :class:`bursar.dispatch.wire.Hello`.
     on_end
         Called when the engine dismisses the worker, or is gone.
+    takes_followers
+        Whether the executor takes jobs that come after others of its jobs.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class ProxyWorker:
         lease: str,
         processors: int,
         on_end: Callable[[], None],
+        takes_followers: bool = False,
     ) -> None:
+        self._takes_followers = takes_followers
         self._entrance = endpoint.entrance
         self._executor = executor
         self._hello = Hello(
@@ -88,6 +92,8 @@ class ProxyWorker:
         if self._entrance is None:
             raise SiteError("its processors can only be used by a run of this process")
         self._engine = self._entrance.connect(self._hello, self)
+        if self._takes_followers:
+            self._engine.take_followers()
 
     # Reports of the executor.
 

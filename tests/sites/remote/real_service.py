@@ -67,6 +67,9 @@ class Dispatcher:
     def connect(self, hello: Hello, link: WorkerLink) -> "Dispatcher":
         return self
 
+    def take_followers(self) -> None:
+        pass
+
     def report(self, outcomes: Sequence[Outcome]) -> None:
         pass
 

@@ -3,9 +3,10 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.forked import ForkedCommand
@@ -18,7 +19,7 @@ from bursar.model.money import to_micros
 from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.task import Copy
 from bursar.remote.async_client import AsyncSession
-from bursar.remote.messages import FileInfo
+from bursar.remote.messages import FileInfo, TaskSpec
 from bursar.sites.local import this_machine
 
 
@@ -172,6 +173,75 @@ def test_shared_processors_that_cost_something_are_billed(tmp_path: Path) -> Non
     assert abs(to_micros(result.bill().total / 1e6) - paid) <= len(result.bill().leases)
 
 
+def test_a_workflow_goes_to_a_service_as_a_whole(
+    tmp_path: Path, seller: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a task fails at first, and where what follows a failure is skipped."""
+    sizes: list[int] = []
+    real = AsyncSession.submit
+
+    async def counted(
+        self: AsyncSession, tasks: Iterable[TaskSpec], key: str = ""
+    ) -> Sequence[int]:
+        specs = list(tasks)
+        sizes.append(len(specs))
+        return await real(self, specs, key)
+
+    monkeypatch.setattr(AsyncSession, "submit", counted)
+
+    def made(name: str, line: str, *after: str, **more: Any) -> bursar.Task:
+        return bursar.Task(id=name, steps=(bursar.Shell(line),), after=after, runtime=1.0, **more)
+
+    chain = [
+        bursar.Task(
+            id=f"c{i}",
+            steps=(bursar.Shell(f"cat c{i - 1} > c{i}; echo {i} >> c{i}" if i else "echo 0 > c0"),),
+            inputs=(bursar.File(f"c{i - 1}"),) if i else (),
+            outputs=(bursar.File(f"c{i}"),),
+            runtime=1.0,
+        )
+        for i in range(12)
+    ]
+    campaign = bursar.Campaign(
+        name="whole",
+        workflow=bursar.Workflow(
+            (
+                *chain,
+                made("joined", "true", "c3", "c11"),
+                made("again", "[ -e $FLAG ] || { touch $FLAG; exit 1; }", retries=1),
+                made("then", "echo then", "again"),
+                made("fails", "exit 7"),
+                made("never", "true", "fails"),
+                made("never either", "true", "never", "joined"),
+            )
+        ),
+        goal=bursar.Goal(budget=500.0, deadline=300.0),
+        retry=bursar.Retry(attempts=1, backoff=0.1),
+        root=tmp_path,
+    )
+
+    def ran(sites: Any, name: str) -> bursar.RunResult:
+        flag = str(tmp_path / f"flag-{name}")
+        tasks = tuple(replace(t, environment={"FLAG": flag}) for t in campaign.workflow.tasks)
+        own = replace(campaign, workflow=bursar.Workflow(tasks))
+        return bursar.run(own, sites=sites, runs=tmp_path / "runs", name=name)
+
+    there = ran(facts_of(seller), "there")
+    submitted = list(sizes)
+    here = ran(this_machine(), "here")
+
+    def seen(run: bursar.RunResult) -> list[tuple[object, ...]]:
+        return sorted((o.task, o.attempt, o.status, o.exit_code, o.stdout) for o in run.outcomes())
+
+    assert seen(there) == seen(here)
+    assert contents(there.files) == contents(here.files)
+    names = [task.id for task in campaign.workflow.tasks]
+    have_run = {names[o.task] for o in there.outcomes()}
+    assert set(names) - have_run == {"never", "never either"}
+    assert max(submitted) >= 13  # the chain, and what joins it: not one by one
+    assert len(submitted) <= 6
+
+
 def test_an_input_goes_to_a_service_once(
     tmp_path: Path, seller: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,16 +257,16 @@ def test_an_input_goes_to_a_service_once(
 
     monkeypatch.setattr(AsyncSession, "upload", counted)
     (tmp_path / "in").write_bytes(b"x" * 100_000)
-    steps = (bursar.Shell("cat in | wc -c"),)
-    tasks = [
-        bursar.Task(id=f"t{i}", steps=steps, inputs=(bursar.File("in"),), runtime=1.0)
-        for i in range(3)
-    ]
-    after = [replace(tasks[i], after=(f"t{i - 1}",)) for i in (1, 2)]
+    # The second try comes when the first agreement has been given back.
+    line = f"cat in | wc -c; [ -e {tmp_path}/tried ] || {{ touch {tmp_path}/tried; exit 1; }}"
+    task = bursar.Task(
+        id="t", steps=(bursar.Shell(line),), inputs=(bursar.File("in"),), runtime=1.0
+    )
     campaign = bursar.Campaign(
         name="few",
-        workflow=bursar.Workflow((tasks[0], *after)),
+        workflow=bursar.Workflow((task,)),
         goal=bursar.Goal(budget=400.0, deadline=100.0),
+        retry=bursar.Retry(attempts=2, backoff=3.0),
         root=tmp_path,
     )
     with seller.client() as client:
@@ -223,6 +293,10 @@ deadline = "5 min"
 command = "touch {folder}/begun-{{n}}; while [ ! -e {folder}/go ]; do sleep 0.1; done; echo {{n}}"
 parameters = {{ n = {{ from = 1, to = 3, step = 1 }} }}
 runtime = "2 s"
+[tasks.last]
+command = "echo last >> {folder}/last"
+after = ["wait"]
+runtime = "1 s"
 """
 
 SITES = """
@@ -286,6 +360,10 @@ def test_a_killed_run_leaves_nothing_behind_once_it_is_resumed(
         assert {agreement.state for agreement in client.agreements()} == {"over"}
         assert client.instances() == []
         assert client.account().held == 0
+    assert (tmp_path / "last").read_text() == "last\n"
+    results = bursar.resume("slow", runs=tmp_path / "runs").outcomes()
+    ends = [outcome.task for outcome in results if outcome.status == "succeeded"]
+    assert sorted(ends) == [0, 1, 2, 3]
 
 
 def test_a_service_that_comes_back_in_time_goes_on(tmp_path: Path) -> None:
@@ -298,7 +376,7 @@ def test_a_service_that_comes_back_in_time_goes_on(tmp_path: Path) -> None:
         run.go()
         assert run.ended() == 0, (tmp_path / "said").read_text()
         bill = bursar.resume("slow", runs=tmp_path / "runs").bill()
-    assert [task.attempts for task in bill.tasks] == [1, 1, 1]
+    assert [task.attempts for task in bill.tasks] == [1, 1, 1, 1]
 
 
 def test_a_service_that_is_gone_is_replaced(tmp_path: Path) -> None:

@@ -32,10 +32,12 @@ class Session:
         self.submitted = asyncio.Event()
         self.cancelled: asyncio.Queue[tuple[Sequence[int], float | None]] = asyncio.Queue()
         self._knows_grace = knows_grace
+        self._count = 0
 
     async def submit(self, tasks: Sequence[TaskSpec]) -> Sequence[int]:
         self.submitted.set()
-        return range(len(tasks))
+        first, self._count = self._count, self._count + len(tasks)
+        return range(first, self._count)
 
     async def cancel(self, numbers: Sequence[int], *, grace: float | None = None) -> int:
         if grace is not None and not self._knows_grace:
@@ -61,6 +63,7 @@ def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> N
             cast(AsyncSession, session),
             InstanceFileIndex(),
             report=told.extend,
+            hand_back=pytest.fail,
             on_lost=lost.append,
         )
         executor.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
@@ -94,6 +97,7 @@ def test_a_file_that_goes_meanwhile_fails_its_job_alone(monkeypatch: pytest.Monk
             cast(AsyncSession, session),
             InstanceFileIndex(),
             report=told.extend,
+            hand_back=pytest.fail,
             on_lost=pytest.fail,
         )
         executor.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))

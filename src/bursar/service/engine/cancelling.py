@@ -81,6 +81,33 @@ class TaskCanceller:
             self._dispatching.stop(instance, before, "cancelled", grace)
         return len(chosen)
 
+    async def cancel_unstarted(self, instance: Instance, tasks: Sequence[int] | None) -> int:
+        """
+        Cancel those of some tasks that no worker has, and return how many that were.
+
+        Nothing is noted before: a task whose cancellation is lost in a crash runs, as one does
+        that a worker was given just before.
+
+        Raises
+        ------
+        ServiceError
+            422, when there is no such task.
+        """
+        chosen = _chosen(instance, tasks)
+        count = 0
+        for at in range(0, len(chosen), _CHUNK):
+            if instance.destroyed:
+                break
+            states = instance.tasks.states
+            waiting = [task for task in chosen[at : at + _CHUNK] if HELD < states[task] < CLAIMED]
+            endings = self._end_waiting(instance, waiting)
+            # By portions, as in wind_up.
+            recorded = asyncio.Event()
+            self._recorder.record(endings, recorded.set)
+            count += len(endings)
+            await recorded.wait()
+        return count
+
     async def _cancel(self, instance: Instance, chosen: Sequence[int], grace: float | None) -> None:
         try:
             # First: else a crash would leave tasks killed that nobody had cancelled.

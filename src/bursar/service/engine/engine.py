@@ -415,9 +415,15 @@ class ServiceEngine:
         handle: str,
         tasks: Sequence[int] | None,
         grace: float | None = None,
+        *,
+        unstarted: bool = False,
     ) -> api.Cancelled:
-        """Cancel tasks; a cancelled task gets a result, too."""
-        count = await self._cancelling.cancel(self._index.mine(user, handle), tasks, grace)
+        """Cancel tasks, or only those that no worker has; a cancelled task gets a result, too."""
+        instance = self._index.mine(user, handle)
+        if unstarted:
+            count = await self._cancelling.cancel_unstarted(instance, tasks)
+        else:
+            count = await self._cancelling.cancel(instance, tasks, grace)
         return api.Cancelled(count=count)
 
     # Results.

@@ -352,7 +352,9 @@ async def show_tasks(call: AuthorizedRequest, query: TasksQuery) -> api.TaskPage
 
 async def cancel_tasks(call: AuthorizedRequest, body: api.CancelRequest) -> api.Cancelled:
     """Cancel tasks."""
-    return await call.service.engine.cancel(call.user, call.handle, body.tasks, body.grace)
+    return await call.service.engine.cancel(
+        call.user, call.handle, body.tasks, body.grace, unstarted=body.unstarted
+    )
 
 
 def read_submission(data: bytes) -> list[api.TaskSpec]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from bursar.dispatch.wire import WireJob
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
 from bursar.model.site import Trust
@@ -76,6 +77,7 @@ class HeldInstance:
             session,
             siblings,
             report=self._report,
+            hand_back=self._hand_back,
             on_lost=lambda why: self._lose("lost", why),
             trust=trust,
         )
@@ -102,6 +104,7 @@ class HeldInstance:
             lease=self.pilot.name,
             processors=self.pilot.processors,
             on_end=lambda: None,
+            takes_followers=True,
         )
         self._bridge.open()
         self._watching.start(self._watch())
@@ -127,6 +130,10 @@ class HeldInstance:
     def _report(self, outcomes: Sequence[Outcome]) -> None:
         if self._bridge is not None:
             self._bridge.report(outcomes)
+
+    def _hand_back(self, jobs: Sequence[WireJob]) -> None:
+        if self._bridge is not None:
+            self._bridge.hand_back(jobs)
 
     async def _watch(self) -> None:
         """Check now and then, so that a silent service is noticed even when nothing runs."""
