@@ -36,8 +36,9 @@ def blamed_claims(
     Return which of the claims that were lost with a worker use up a try of their tasks.
 
     They are the first that fill the worker's processors: those behind them, and chained ones,
-    waited and cannot have brought the worker down. A task that may run only once uses up its only try wherever it stood,
-    and never begins again: the report that made room for it may have been lost with the worker.
+    waited and cannot have brought the worker down. A task that may run only once uses up its only
+    try wherever it stood, and never begins again: the report that made room for it may have been
+    lost with the worker.
 
     Parameters
     ----------
