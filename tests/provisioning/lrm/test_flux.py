@@ -13,6 +13,7 @@ from tests.provisioning.lrm.recorded import Recorded, text_of
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm import flux as flux_output
+from bursar.provisioning.lrm.command_adapter import expand_hostlist
 from bursar.provisioning.lrm.command_runner import CommandResult
 from bursar.provisioning.lrm.flux import Flux
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest
@@ -145,11 +146,11 @@ def test_the_queue() -> None:
 
 def test_hosts_are_told_one_by_one() -> None:
     """Flux RFC 29."""
-    assert flux_output.expand("n[1-3,7],m,x[08-10]y") == (
+    assert expand_hostlist("n[1-3,7],m,x[08-10]y") == (
         *("n1", "n2", "n3", "n7", "m"),
         *("x08y", "x09y", "x10y"),
     )
-    assert flux_output.expand("") == ()
+    assert expand_hostlist("") == ()
 
 
 def test_the_script_says_what_is_asked_for() -> None:

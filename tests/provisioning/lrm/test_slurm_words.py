@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm import slurm_output, slurm_states
+from bursar.provisioning.lrm.command_adapter import expand_hostlist
 from bursar.provisioning.lrm.resource_manager import ClusterNode, JobRequest
 from bursar.provisioning.lrm.slurm import Slurm
 from bursar.provisioning.lrm.slurm_states import minutes, script
@@ -303,7 +304,7 @@ def test_limits_are_read(word: str, seconds: float | None) -> None:
 )
 def test_names_of_nodes_are_spread(expression: str, names: list[str]) -> None:
     """As scontrol show hostnames does."""
-    assert list(slurm_output.expand_hostlist(expression)) == names
+    assert list(expand_hostlist(expression)) == names
 
 
 # Errors.

@@ -7,11 +7,13 @@ one listing, and refusals of what a scheduler cannot do.
 """
 
 import calendar
+import contextlib
+import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
@@ -29,13 +31,24 @@ from bursar.provisioning.lrm.resource_manager import (
     JobState,
     JobUsage,
     QueuedJob,
+    QueueReservation,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import JobIds, JobSubmitter, check, plain_name
+from bursar.provisioning.lrm.submission import (
+    JobIds,
+    JobSubmitter,
+    check,
+    job_script,
+    plain_name,
+)
 
-# A scheduler's listing of one job, and times and durations as schedulers print them.
+# Parse times, durations, ranges and listings as schedulers print them.
 
-# Parse times and durations as schedulers print them.
+Entry = Mapping[str, Any]
+"""What a scheduler lists of one job, node or queue, by attribute."""
+
+MOST_NAMES = 100_000
+"""Nodes that one expression may stand for."""
 
 UTC = {"TZ": "UTC0", "LC_ALL": "C"}
 """Variables that make commands print times in UTC and speak English: many leave out the zone."""
@@ -85,6 +98,105 @@ def format_walltime(duration: float) -> str:
     """``HH:MM:SS`` of at least so many seconds."""
     whole = int(duration) + (duration > int(duration))
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def expand_numbers(text: object) -> list[int]:
+    """Expand a set of numbers, for example ``0-3,7`` or ``[0-3,7]``."""
+    numbers: list[int] = []
+    for piece in str(text).strip("[],").split(","):
+        if piece.strip():
+            first, dash, last = piece.partition("-")
+            numbers += range(int(first), int(last if dash else first) + 1)
+    return numbers
+
+
+def expand_hostlist(expression: str) -> tuple[str, ...]:
+    """
+    Expand a list of nodes like ``n[1-3,07],login`` to names.
+
+    Raises
+    ------
+    ValueError
+        When it is none, or stands for more than :data:`MOST_NAMES`.
+    """
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", expression.strip()):
+        if part in ("(null)", "None assigned", "N/A"):
+            continue
+        spread = [""]
+        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            ends = [text] if text else list(padded_numbers(ranges))
+            if len(spread) * len(ends) + len(found) > MOST_NAMES:
+                raise ValueError(f"too many nodes: {expression[:80]!r}")
+            spread = [head + end for head in spread for end in ends]
+        found.extend(spread)
+    if re.search(r"[^\w.,\[\]\-]", expression) and found:
+        raise ValueError(f"no names of nodes: {expression[:80]!r}")
+    return tuple(found)
+
+
+def padded_numbers(ranges: str) -> Iterator[str]:
+    """Expand ranges, for example ``08-10,3``, to numbers with their leading zeros."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()):
+            raise ValueError(f"no numbers of nodes: {ranges[:80]!r}")
+        if int(last) - int(first) >= MOST_NAMES:
+            raise ValueError(f"too many nodes: {ranges[:80]!r}")
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))
+
+
+def table_in(entry: Entry, name: str) -> Entry:
+    """Return an attribute that is a table itself; an empty one where it is none or absent."""
+    found = entry.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def parse_json_list(text: str, key: str) -> tuple[list[Entry], list[str]] | None:
+    """
+    Parse a list of records, and return the unreadable ones as they were printed.
+
+    Where the whole is no valid JSON, each record is read alone, so that one does not hide the
+    others.
+
+    Parameters
+    ----------
+    text
+        JSON that warnings may precede, such as "Cannot connect to LSF. Please wait".
+    key
+        Key of the list.
+
+    Returns
+    -------
+    tuple or None
+        None when the text holds no such list.
+    """
+    start = text.find("{")
+    if start < 0 or f'"{key}"' not in text:
+        return None
+    with contextlib.suppress(ValueError):
+        records = json.loads(text[start:], strict=False).get(key)
+        if not isinstance(records, list):
+            return None
+        odd = [str(record) for record in records if not isinstance(record, dict)]
+        return [record for record in records if isinstance(record, dict)], odd
+    decoder = json.JSONDecoder(strict=False)
+    found: list[Entry] = []
+    odd = []
+    body = text.partition(f'"{key}"')[2]
+    at = 0
+    while (start := body.find("{", at)) >= 0:
+        try:
+            record, at = decoder.raw_decode(body, start)
+            found.append(record)
+        except ValueError:
+            # On to what looks like the next record.
+            ahead = re.compile(r"\}\s*,\s*(?=\{)").search(body, start + 1)
+            odd.append(body[start : ahead.start() if ahead else len(body)])
+            at = ahead.end() if ahead else len(body)
+    return found, odd
 
 
 # A scheduler's listing of one job, not yet turned into a report or a queue entry.
@@ -183,6 +295,14 @@ def unknown_report(id: str, reason: str) -> ListedJob:
     return ListedJob(id=id, state="unknown", reason=reason)
 
 
+def read_or_unknown(id: str, command: str, read: Callable[[], ListedJob]) -> ListedJob:
+    """Return what is read of a job; a job that cannot be read is unknown, and no other is."""
+    try:
+        return read()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return unknown_report(id, f"{command} said of it what cannot be read: {error!r}")
+
+
 # A base of adapters to schedulers without a programming interface: run a command, parse its output.
 
 
@@ -211,6 +331,10 @@ class CommandAdapter:
         Messages of the scheduler that are known, with hints.
     cancelling
         Command that ends jobs, without their ids.
+    mark
+        Prefix of a directive in a job script.
+    options
+        Directives for the site's ``queue``, ``account`` and ``qos``, with ``{}`` for the name.
     gone
         Pattern of a line that says that a job is gone, whatever its case.
     quality
@@ -228,12 +352,15 @@ class CommandAdapter:
     complaints: ClassVar[tuple[KnownComplaint, ...]]
     cancelling: ClassVar[tuple[str, ...]]
     gone: ClassVar[str]
+    mark: ClassVar[str]
+    options: ClassVar[Mapping[str, str]]
     quality: ClassVar[str | None] = None
 
     def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
         if batch.qos is not None and self.quality is not None:
             raise InputError(f"{self.title} has no such thing", where="qos", hint=self.quality)
         self._batch = batch
+        self._directives = batch.directives
         self._shell = shell or CommandRunner(
             environment=batch.environment, ssh=batch.ssh, scheduler=self.title
         )
@@ -329,6 +456,7 @@ class CommandAdapter:
         nodes: Iterable[ClusterNode],
         odd: Iterable[str],
         *,
+        windows: Iterable[QueueReservation] = (),
         longest: float | None = None,
         up: bool = True,
     ) -> QueueState:
@@ -341,6 +469,7 @@ class CommandAdapter:
             at=time.time(),
             nodes=tuple(nodes),
             jobs=tuple(sorted(lines, key=lambda line: not line.running)),
+            windows=tuple(windows),
             longest=longest,
             up=up,
             odd=(*odd, *unknown),
@@ -352,11 +481,24 @@ class CommandAdapter:
             self._user = (await self._shell.run(["id", "-un"])).stdout.strip()
         return self._user
 
-    async def _output_of(self, command: Sequence[str]) -> str:
+    def _site_options(self, queue: str | None = None) -> list[str]:
+        """Return directives for a queue, by default the site's, the account and the quality."""
+        batch = self._batch
+        names = {"queue": queue or batch.queue, "account": batch.account, "qos": batch.qos}
+        return [self.options[key].format(name) for key, name in names.items() if name is not None]
+
+    def _job_script(self, request: JobRequest, directives: Iterable[str], *setup: str) -> str:
+        """Return the script of a request, with the site's own directives and setup last."""
+        lines = [*directives, *self._directives]
+        return job_script(self.mark, lines, [*setup, *self._batch.setup], request)
+
+    async def _output_of(
+        self, command: Sequence[str], *, stdin: str = "", doing: str | None = None
+    ) -> str:
         """Return what a command prints; raise the scheduler's complaint if there is one."""
-        answer = await self._run(command)
+        answer = await self._run(command, stdin)
         if answer.status != 0:
-            raise self._error(self._words(command), answer)
+            raise self._error(doing or self._words(command), answer)
         return answer.stdout
 
     async def _run(self, command: Sequence[str], stdin: str = "") -> CommandResult:

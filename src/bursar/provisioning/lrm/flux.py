@@ -11,10 +11,20 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.command_adapter import CommandAdapter, ListedJob, unknown_report
+from bursar.provisioning.lrm.command_adapter import (
+    CommandAdapter,
+    Entry,
+    ListedJob,
+    expand_hostlist,
+    expand_numbers,
+    parse_json_list,
+    read_or_unknown,
+    table_in,
+    unknown_report,
+)
 from bursar.provisioning.lrm.command_runner import (
     KnownComplaint,
     unreadable_output_error,
@@ -27,11 +37,9 @@ from bursar.provisioning.lrm.resource_manager import (
     ManagerCapabilities,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import JobIds, check, job_script, plain_folder
+from bursar.provisioning.lrm.submission import JobIds, check, plain_folder
 
 # Parse the output of ``flux jobs --json`` and ``flux resource R``.
-
-Entry = Mapping[str, Any]
 
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _STATES: Mapping[str, JobState] = {
@@ -89,41 +97,10 @@ def parse_jobs(text: str) -> tuple[list[Entry], list[str]] | None:
     Asked for one job it prints that alone, without a list around it.
     """
     with contextlib.suppress(ValueError):
-        whole = json.loads(text, strict=False)
-        if not isinstance(whole, dict):
-            return None
-        if "id" in whole:
-            return [whole], []
-        jobs = whole.get("jobs")
-        if not isinstance(jobs, list):
-            return None
-        odd = [str(job) for job in jobs if not isinstance(job, dict)]
-        return [job for job in jobs if isinstance(job, dict)], odd
-    if '"id"' not in text:
-        return None
-    return _each(text)
-
-
-def _each(text: str) -> tuple[list[Entry], list[str]]:
-    """Jobs of a listing that is no valid JSON: each from where its braces begin."""
-    jobs: list[Entry] = []
-    odd = []
-    _, bracket, rest = text.partition("[")
-    decoder = json.JSONDecoder(strict=False)
-    at = 0
-    body = rest if bracket else text
-    while (start := body.find("{", at)) >= 0:
-        try:
-            job, at = decoder.raw_decode(body, start)
-        except ValueError:
-            # On to what looks like the next job.
-            ahead = re.compile(r"\}\s*,\s*(?=\{)").search(body, start + 1)
-            odd.append(body[start : ahead.start() if ahead else len(body)])
-            at = ahead.end() if ahead else len(body)
-            continue
-        if isinstance(job, dict) and "id" in job:
-            jobs.append(job)
-    return jobs, odd
+        one = json.loads(text, strict=False)
+        if isinstance(one, dict) and "id" in one:
+            return [one], []
+    return parse_json_list(text, "jobs")
 
 
 def id_in(block: str) -> str | None:
@@ -135,16 +112,13 @@ def id_in(block: str) -> str | None:
 def read_job(entry: Entry) -> ListedJob:
     """Parse one job; one that cannot be read has the state ``"unknown"`` and a reason."""
     id = str(entry.get("id", ""))
-    try:
-        return _read_job(id, entry)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return unknown_report(id, f"flux jobs said of it what cannot be read: {error!r}")
+    return read_or_unknown(id, "flux jobs", lambda: _read_job(id, entry))
 
 
 def _read_job(id: str, entry: Entry) -> ListedJob:
     word = str(entry["state"])
     state = _STATES.get(word, "unknown")
-    sched = _table(_table(entry, "annotations"), "sched")
+    sched = table_in(table_in(entry, "annotations"), "sched")
     how: JobEnding | None = None
     reason = str(sched.get("reason_pending", ""))
     if state == "ended":
@@ -172,13 +146,13 @@ def _read_job(id: str, entry: Entry) -> ListedJob:
         expected=_number(sched.get("t_estimate")),
         limit=_limit(entry, began),
         processors=int(entry.get("ncores") or entry.get("ntasks") or 1),
-        nodes=expand(str(entry.get("nodelist", "") or "")),
+        nodes=expand_hostlist(str(entry.get("nodelist", "") or "")),
         spent=_number(entry.get("runtime")) if began is not None else None,
     )
 
 
 def _end_of(entry: Entry) -> tuple[JobEnding, str]:
-    problem = _table(entry, "exception")
+    problem = table_in(entry, "exception")
     kind = str(problem.get("type", "") or "")
     code = entry.get("returncode", "")
     errors = [f"{kind}: {problem.get('note', '')}".strip(": ")] if problem.get("occurred") else []
@@ -201,11 +175,11 @@ def parse_resources(text: str) -> dict[str, int]:
     """
     try:
         execution = json.loads(text)["execution"]
-        names = [name for part in execution["nodelist"] for name in expand(part)]
+        names = [name for part in execution["nodelist"] for name in expand_hostlist(part)]
         cores: dict[int, int] = {}
         for part in execution["R_lite"]:
-            for rank in _numbers(part["rank"]):
-                cores[rank] = len(_numbers(part["children"].get("core", "")))
+            for rank in expand_numbers(part["rank"]):
+                cores[rank] = len(expand_numbers(part["children"].get("core", "")))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no object R: {error!r}") from None
     # Names stand in the order of the ranks.
@@ -235,32 +209,6 @@ def nodes_of(everything: str, allocated: str, down: str) -> list[ClusterNode]:
     ]
 
 
-def expand(hosts: str) -> tuple[str, ...]:
-    """Expand a host list, for example ``n[1-3,7],m`` (Flux RFC 29), to names."""
-    names = []
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", hosts):
-        found = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part.strip())
-        if found is None:
-            names.append(part.strip())
-            continue
-        for piece in found[2].split(","):
-            first, dash, last = piece.partition("-")
-            width = len(first)
-            for number in range(int(first), int(last if dash else first) + 1):
-                names.append(f"{found[1]}{number:0{width}d}{found[3]}")
-    return tuple(name for name in names if name)
-
-
-def _numbers(text: object) -> list[int]:
-    """Expand an id set, for example ``0-3,7`` or ``[0-3,7]`` (Flux RFC 22), to numbers."""
-    numbers: list[int] = []
-    for piece in str(text).strip("[]").split(","):
-        if piece.strip():
-            first, dash, last = piece.partition("-")
-            numbers += range(int(first), int(last if dash else first) + 1)
-    return numbers
-
-
 def _limit(entry: Entry, began: float | None) -> float | None:
     duration = _number(entry.get("duration"))
     if duration:
@@ -276,11 +224,6 @@ def _number(value: object) -> float | None:
     if value in ("", None, 0):
         return None
     return float(str(value))
-
-
-def _table(entry: Entry, name: str) -> Entry:
-    found = entry.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 # Run Flux's commands and parse the output.
@@ -336,6 +279,8 @@ class Flux(CommandAdapter):
     environment: ClassVar = {"LC_ALL": "C.UTF-8"}
     complaints = COMPLAINTS
     cancelling = ("cancel",)
+    mark = "# flux:"
+    options: ClassVar = {"queue": "--queue={}", "account": "--bank={}"}
     gone = r"unknown|invalid or|inactive|no such job|not found|job is not active"
     quality = ""
 
@@ -363,13 +308,10 @@ class Flux(CommandAdapter):
         return await self._submit_once(request.name, request, self._numbered(request, number))
 
     async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
-        answer = await self._run(["batch"], stdin=script)
-        if answer.status != 0:
-            raise self._error("flux batch", answer)
-        words = answer.stdout.split()
-        id = job_number(words[-1]) if words else None
+        text = await self._output_of(["batch"], stdin=script)
+        id = job_number(text.split()[-1]) if text.split() else None
         if id is None:
-            raise unreadable_output_error("flux batch", answer.stdout)
+            raise unreadable_output_error("flux batch", text)
         return [id]
 
     async def _named(self, name: str, copies: int) -> JobIds:
@@ -410,19 +352,15 @@ class Flux(CommandAdapter):
             f"--output={folder}/{request.name}.{{{{id}}}}.out",
             f"--time-limit={math.ceil(request.seconds)}s",
             *_size(request),
+            *self._site_options(),
         ]
-        if self._batch.queue is not None:
-            directives.append(f"--queue={self._batch.queue}")
-        if self._batch.account is not None:
-            directives.append(f"--bank={self._batch.account}")
         if request.begin is not None:
             wait = max(0, math.ceil(request.begin - time.time()))
             directives.append(f"--begin-time=+{wait}s")
         if request.reservation is not None:
             raise SiteError("Flux has no reservations")
-        directives += self._batch.directives
-        setup = (f"BURSAR_ELEMENT={number}; export BURSAR_ELEMENT", *self._batch.setup)
-        return job_script("# flux:", directives, setup, request)
+        element = f"BURSAR_ELEMENT={number}; export BURSAR_ELEMENT"
+        return self._job_script(request, directives, element)
 
     async def _jobs(self, command: Sequence[str]) -> tuple[list[Entry], list[str]]:
         answer = await self._run(command)

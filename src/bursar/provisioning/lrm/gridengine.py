@@ -4,6 +4,9 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import ClassVar
 
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
@@ -28,7 +31,6 @@ from bursar.provisioning.lrm.submission import (
     JobIds,
     check,
     element,
-    job_script,
     plain_folder,
     plain_name,
 )
@@ -69,6 +71,8 @@ class GridEngine(CommandAdapter):
     title = "Grid Engine"
     complaints = COMPLAINTS
     quality = ""
+    mark = "#$"
+    options: ClassVar = {"queue": "-q {}", "account": "-P {}"}
 
     def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
         super().__init__(batch, shell)
@@ -135,17 +139,14 @@ class GridEngine(CommandAdapter):
             if line is None or line.state == "z":
                 gone.append(id)
             else:
-                reports[id] = _report(id, line)
+                reports[id] = gridengine_output.listed_job(id, line).report
         if gone:
             records, missing = await self._records(gone)
             for id in gone:
                 reports[id] = self._ended(id, found[id], records.get(id), missing)
         if errors := [id for id, line in found.items() if line is not None and "E" in line.state]:
             for id, why in (await self._errors(errors)).items():
-                before = reports[id]
-                reports[id] = JobReport(
-                    id=id, state=before.state, reason=why, processors=before.processors
-                )
+                reports[id] = replace(reports[id], reason=why)
         return {id: reports[id] for id in ids}
 
     async def queue(self) -> QueueState:
@@ -167,19 +168,19 @@ class GridEngine(CommandAdapter):
             *gridengine_output.waiting_jobs(text, queue),
         ]
         odd += [f"job {line.number or '?'}: {line.odd}" for line in lines if line.odd]
-        return QueueState(
-            at=time.time(),
-            nodes=tuple(gridengine_output.nodes_of(instances, queue)),
-            jobs=tuple(
-                job
-                for line in lines
-                if not line.odd
-                for job in gridengine_output.queued(line, user, _MOST_TASKS)
-            ),
-            windows=tuple((await self._reservations(user)).values()),
+        jobs = [
+            gridengine_output.listed_job(id, line)
+            for line in lines
+            if not line.odd
+            for id in islice(line.ids, _MOST_TASKS)
+        ]
+        return await self._queue_of(
+            jobs,
+            gridengine_output.nodes_of(instances, queue),
+            odd,
+            windows=(await self._reservations(user)).values(),
             longest=gridengine_output.longest_of(ours),
             up=any(not instance.state for instance in ours),
-            odd=tuple(odd),
         )
 
     async def expected_start(self, request: JobRequest) -> float | None:
@@ -226,18 +227,12 @@ class GridEngine(CommandAdapter):
         """Return usage of running jobs by ``qstat`` and of ended jobs by the accounting."""
         if not ids:
             return {}
-        now = time.time()
+        now, listed = time.time(), await self._listed()
         used = {}
-        listed = await self._listed()
         for id in ids:
             line = _line_of(id, listed)
-            if (
-                line is not None
-                and gridengine_output.state_of(line) == "running"
-                and line.began is not None
-            ):
-                spent = max(0.0, now - line.began)
-                used[id] = JobUsage(id=id, processors=line.slots, seconds=spent, how=None)
+            if line is not None and (spent := gridengine_output.listed_job(id, line).usage(now)):
+                used[id] = spent
         if rest := [id for id in ids if id not in used]:
             records, _ = await self._records(rest)
             for id, record in records.items():
@@ -255,11 +250,8 @@ class GridEngine(CommandAdapter):
             "-j y",
             "-r n",  # a pilot that is started twice would come with the same credential
             f"-l h_rt={math.ceil(request.seconds)}",
+            *self._site_options(),
         ]
-        if self._batch.queue is not None:
-            directives.append(f"-q {self._batch.queue}")
-        if self._batch.account is not None:
-            directives.append(f"-P {self._batch.account}")
         if gridengine_settings.needs_environment(request):
             environment = await self._environment(request)
             directives.append(f"-pe {environment} {gridengine_settings.slots(request)}")
@@ -269,9 +261,7 @@ class GridEngine(CommandAdapter):
             directives.append(f"-a {_date(request.begin)}")
         if request.reservation is not None:
             directives.append(f"-ar {await self._reservation(request.reservation)}")
-        directives += self._directives
-        setup = (element("SGE_TASK_ID", 1), *self._batch.setup)
-        return job_script("#$", directives, setup, request)
+        return self._job_script(request, directives, element("SGE_TASK_ID", 1))
 
     async def _environment(self, request: JobRequest) -> str:
         """Return the name of a parallel environment that fits a request."""
@@ -422,20 +412,6 @@ def _line_of(id: str, listed: Iterable[QstatJob]) -> QstatJob | None:
                 return line
             ended = line
     return ended
-
-
-def _report(id: str, line: QstatJob) -> JobReport:
-    state = gridengine_output.state_of(line)
-    began = line.began if state == "running" else None
-    return JobReport(
-        id=id,
-        state=state,
-        reason=gridengine_output.reason_of(line),
-        began=began,
-        until=None if began is None or line.limit is None else began + line.limit,
-        processors=None if line.odd else line.slots,
-        nodes=line.nodes if state == "running" else (),
-    )
 
 
 def _plain(name: str) -> str:

@@ -13,12 +13,11 @@ from typing import Any
 
 import defusedxml.ElementTree as ElementTree
 
-from bursar.provisioning.lrm.command_adapter import parse_moment, seconds
+from bursar.provisioning.lrm.command_adapter import ListedJob, parse_moment, seconds
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
     JobEnding,
     JobState,
-    QueuedJob,
     QueueReservation,
 )
 
@@ -355,34 +354,19 @@ def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJ
     return list(whole.values())
 
 
-def queued(job: QstatJob, user: str, most: int) -> Iterator[QueuedJob]:
-    """
-    Yield a job's entries in the queue, one for each task.
-
-    Parameters
-    ----------
-    job
-        A line.
-    user
-        Name of the user whose jobs are our own.
-    most
-        Most tasks of a waiting array that are listed one by one.
-    """
-    state = state_of(job)
-    for number, id in enumerate(job.ids):
-        if number >= most:
-            return
-        yield QueuedJob(
-            id=id,
-            running=state == "running",
-            processors=job.slots,
-            submitted=job.submitted,
-            began=job.began,
-            seconds=job.limit,
-            own=job.owner == user,
-            held=state == "held",
-            nodes=job.nodes if state == "running" else (),
-        )
+def listed_job(id: str, line: QstatJob) -> ListedJob:
+    """Return one of the jobs that a line stands for."""
+    return ListedJob(
+        id=id,
+        state=state_of(line),
+        reason=reason_of(line),
+        owner=line.owner,
+        submitted=line.submitted,
+        began=line.began,
+        limit=line.limit,
+        processors=None if line.odd else line.slots,
+        nodes=line.nodes,
+    )
 
 
 def longest_of(instances: list[QueueInstance]) -> float | None:

@@ -6,18 +6,20 @@ itself. Times come without a zone, and without a year unless LSB_DISPLAY_YEAR as
 """
 
 import contextlib
-import json
 import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import ClassVar
 
 from bursar.provisioning.lrm.command_adapter import (
     UTC,
     CommandAdapter,
+    Entry,
     ListedJob,
+    parse_json_list,
     parse_moment,
+    read_or_unknown,
     seconds,
     unknown_report,
 )
@@ -37,14 +39,11 @@ from bursar.provisioning.lrm.resource_manager import (
 from bursar.provisioning.lrm.submission import (
     JobIds,
     element,
-    job_script,
     plain_folder,
     plain_name,
 )
 
 # Parse the output of ``bjobs``, ``bhosts``, ``bqueues`` and ``bacct``.
-
-Entry = Mapping[str, Any]
 
 JOB_FIELDS = (
     "jobid jobindex stat user queue job_name submit_time start_time finish_time run_time"
@@ -90,32 +89,8 @@ _TERMS: Mapping[str, JobEnding] = {
 """After ``TERM_`` (termination reasons of bacct, bhist and bjobs); others have failed."""
 
 _UP = re.compile(r"ok|closed_(Full|Excl|EGO|RC|cu_excl)", re.IGNORECASE)
-_RECORD = re.compile(r"\{[^{}]*\}", re.DOTALL)
 _JOBID = re.compile(r'"JOBID"\s*:\s*"(\d+)(?:\[(\d+)\])?"')
 _INDEX = re.compile(r'"JOBINDEX"\s*:\s*"(\d+)"')
-
-
-def parse_records(text: str) -> tuple[list[Entry], list[str]] | None:
-    """Parse records and unreadable blocks; None when the text is no list of records."""
-    start = text.find("{")  # warnings such as "Cannot connect to LSF. Please wait" may come first
-    if start < 0 or '"RECORDS"' not in text:
-        return None
-    with contextlib.suppress(ValueError):
-        whole = json.loads(text[start:], strict=False)
-        records = whole.get("RECORDS", [])
-        if isinstance(records, list):
-            odd = [str(record) for record in records if not isinstance(record, dict)]
-            return [record for record in records if isinstance(record, dict)], odd
-    # The text as a whole is not valid JSON: each record is read alone, so that one bad record does
-    # not hide the others.
-    found: list[Entry] = []
-    odd = []
-    for block in _RECORD.findall(text.partition('"RECORDS"')[2]):
-        try:
-            found.append(json.loads(block, strict=False))
-        except ValueError:
-            odd.append(block)
-    return found, odd
 
 
 def id_of(entry: Entry) -> str:
@@ -145,13 +120,10 @@ def read_job(entry: Entry, now: float) -> ListedJob:
     now
         Seconds since the epoch; by it a time without a year is understood.
     """
-    try:
-        return _read_job(entry, now)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        id = str(entry.get("JOBID", ""))
-        with contextlib.suppress(KeyError):
-            id = id_of(entry)
-        return unknown_report(id, f"bjobs said of it what cannot be read: {error!r}")
+    id = str(entry.get("JOBID", ""))
+    with contextlib.suppress(KeyError):
+        id = id_of(entry)
+    return read_or_unknown(id, "bjobs", lambda: _read_job(entry, now))
 
 
 def _read_job(entry: Entry, now: float) -> ListedJob:
@@ -342,6 +314,8 @@ class LSF(CommandAdapter):
     environment = _ASK
     complaints = COMPLAINTS
     cancelling = ("bkill",)
+    mark = "#BSUB"
+    options: ClassVar = {"queue": "-q {}", "account": "-P {}"}
     gone = r"no matching job found|job has already finished|is not found|no unfinished job"
     quality = 'name a service class by "directives"'
 
@@ -412,18 +386,14 @@ class LSF(CommandAdapter):
             "-rn",
             f"-W {max(1, math.ceil(request.seconds / 60))}",
             *_size(request),
+            *self._site_options(),
         ]
-        if self._batch.queue is not None:
-            directives.append(f"-q {self._batch.queue}")
-        if self._batch.account is not None:
-            directives.append(f"-P {self._batch.account}")
         if request.reservation is not None:
             directives.append(f"-U {request.reservation}")
         if request.begin is not None:
             directives.append(f"-b {await self._date(request.begin)}")
-        directives += self._batch.directives
-        setup = (f"cd {folder} || exit 1", element("LSB_JOBINDEX", 1), *self._batch.setup)
-        return job_script("#BSUB", directives, setup, request)
+        number = element("LSB_JOBINDEX", 1)
+        return self._job_script(request, directives, f"cd {folder} || exit 1", number)
 
     async def _date(self, moment: float) -> str:
         """
@@ -444,7 +414,7 @@ class LSF(CommandAdapter):
 
     async def _records(self, command: Sequence[str]) -> tuple[list[Entry], list[str]]:
         answer = await self._run(command)
-        found = parse_records(answer.stdout)
+        found = parse_json_list(answer.stdout, "RECORDS")
         if found is not None:
             return found
         output = f"{answer.stderr}\n{answer.stdout}"

@@ -10,16 +10,20 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm.command_adapter import (
     CommandAdapter,
+    Entry,
     ListedJob,
+    expand_numbers,
     format_walltime,
     parse_moment,
+    read_or_unknown,
     seconds,
+    table_in,
     unknown_report,
 )
 from bursar.provisioning.lrm.command_runner import (
@@ -35,11 +39,9 @@ from bursar.provisioning.lrm.resource_manager import (
     ManagerCapabilities,
     QueueState,
 )
-from bursar.provisioning.lrm.submission import JobIds, element, job_script, plain_folder, plain_name
+from bursar.provisioning.lrm.submission import JobIds, element, plain_folder, plain_name
 
 # Parse ``qstat -f`` and ``pbsnodes``, in OpenPBS's JSON or in the text that Torque also prints.
-
-Entry = Mapping[str, Any]
 
 _CTIME = "%a %b %d %H:%M:%S %Y"
 _STATES: Mapping[str, JobState] = {
@@ -168,15 +170,8 @@ def _parse_text(text: str, kind: str) -> dict[str, Entry]:
 
 
 def read_job(id: str, entry: Entry) -> ListedJob:
-    """
-    Parse one job.
-
-    A state or value that cannot be read makes this job unknown, and no other.
-    """
-    try:
-        return _read_job(id, entry)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return unknown_report(id, f"qstat said of it what cannot be read: {error}")
+    """Parse one job; one that cannot be read has the state ``"unknown"`` and a reason."""
+    return read_or_unknown(id, "qstat", lambda: _read_job(id, entry))
 
 
 def _read_job(id: str, entry: Entry) -> ListedJob:
@@ -213,7 +208,7 @@ def _read_job(id: str, entry: Entry) -> ListedJob:
         submitted=_time(entry.get("ctime")),
         began=began,
         ended=ended,
-        expected=_time(_table(entry, "estimated").get("start_time")),
+        expected=_time(table_in(entry, "estimated").get("start_time")),
         limit=limit,
         processors=_processors(entry, asked),
         nodes=_nodes(str(entry.get("exec_host", ""))),
@@ -257,10 +252,10 @@ def read_node(name: str, entry: Entry) -> ClusterNode:
     """
     state = str(entry.get("state", ""))
     words = {word.strip() for word in state.split(",")}
-    there, taken = _table(entry, "resources_available"), _table(entry, "resources_assigned")
+    there, taken = table_in(entry, "resources_available"), table_in(entry, "resources_assigned")
     processors = int(there.get("ncpus", entry.get("np", entry.get("pcpus", 0))))
     if "np" in entry:  # Torque: a list of slots, 0-3/1.server or 0/1.server, 1/1.server
-        allocated = sum(_slots(part) for part in _taken(str(entry.get("jobs", ""))))
+        allocated = sum(len(expand_numbers(part)) for part in _taken(str(entry.get("jobs", ""))))
     else:
         allocated = int(taken.get("ncpus", 0))
     # A reserved or exclusive node lists free processors that no job of ours can have.
@@ -281,22 +276,17 @@ def read_node(name: str, entry: Entry) -> ClusterNode:
 
 def serves(entry: Entry, queue: str | None) -> bool:
     """Whether a node takes jobs of a queue; one that names none takes all."""
-    only = str(entry.get("queue", _table(entry, "resources_available").get("Qlist", "")))
+    only = str(entry.get("queue", table_in(entry, "resources_available").get("Qlist", "")))
     return queue is None or not only or queue in (word.strip() for word in only.split(","))
 
 
 def read_queue(entry: Entry) -> tuple[float | None, bool]:
     """Longest time of a job, seconds, and whether jobs are started."""
-    longest = _table(entry, "resources_max").get("walltime")
+    longest = table_in(entry, "resources_max").get("walltime")
     limit = None
     with contextlib.suppress(ValueError):
         limit = seconds(str(longest)) if longest is not None else None
     return limit, str(entry.get("started", "True")) == "True"
-
-
-def _table(entry: Entry, name: str) -> Entry:
-    found = entry.get(name, {})
-    return found if isinstance(found, Mapping) else {}
 
 
 def _time(value: object) -> float | None:
@@ -331,14 +321,6 @@ def _nodes(exec_host: str) -> tuple[str, ...]:
 def _taken(jobs: str) -> list[str]:
     """Slots of Torque's ``jobs``, without the jobs."""
     return re.findall(r"(\d[\d,-]*)/\d", jobs)
-
-
-def _slots(part: str) -> int:
-    total = 0
-    for piece in part.strip(",").split(","):
-        first, dash, last = piece.partition("-")
-        total += int(last) - int(first) + 1 if dash else 1
-    return total
 
 
 def _bytes(text: str) -> int | None:
@@ -396,6 +378,8 @@ class PBS(CommandAdapter):
     title = "PBS"
     complaints = COMPLAINTS
     cancelling = ("qdel",)
+    mark = "#PBS"
+    options: ClassVar = {"queue": "-q {}", "account": "-A {}", "qos": "-l qos={}"}
     gone = r"unknown job id|job has finished|invalid state for job|request invalid for state"
 
     def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
@@ -409,16 +393,12 @@ class PBS(CommandAdapter):
         return ManagerCapabilities(arrays=True, begin=True, accounting=self._torque is not True)
 
     async def _hand_in(self, request: JobRequest, script: str) -> JobIds:
-        answer = await self._run(["qsub"], stdin=script)
-        if answer.status != 0:
-            raise self._error("qsub", answer)
-        return _elements(answer.stdout, request.copies)
+        return _elements(await self._output_of(["qsub"], stdin=script), request.copies)
 
     async def _named(self, name: str, copies: int) -> JobIds:
-        answer = await self._run(["qselect", "-N", name, "-u", await self._who()])
-        if answer.status != 0:
-            raise self._error("qselect", answer)
-        return _elements(answer.stdout, copies) if answer.stdout.strip() else []
+        command = ["qselect", "-N", name, "-u", await self._who()]
+        text = await self._output_of(command, doing="qselect")
+        return _elements(text, copies) if text.strip() else []
 
     async def queue(self) -> QueueState:
         """
@@ -484,23 +464,15 @@ class PBS(CommandAdapter):
             "-r n",
             f"-l walltime={format_walltime(request.seconds)}",
             *self._size(request, torque),
+            *self._site_options(request.reservation),  # a reservation is a queue
         ]
-        queue = request.reservation or self._batch.queue  # a reservation is a queue
-        if queue is not None:
-            directives.append(f"-q {queue}")
-        if self._batch.account is not None:
-            directives.append(f"-A {self._batch.account}")
-        if self._batch.qos is not None:
-            directives.append(f"-l qos={self._batch.qos}")
         if request.copies > 1:
             directives.append(f"{'-t' if torque else '-J'} 0-{request.copies - 1}")
         if request.begin is not None:
             begin = time.gmtime(-(-request.begin // 1))
             directives.append(f"-a {time.strftime('%Y%m%d%H%M.%S', begin)}")
-        directives += self._batch.directives
         number = element("PBS_ARRAYID" if torque else "PBS_ARRAY_INDEX", 0)
-        setup = (f"cd {folder} || exit 1", number, *self._batch.setup)
-        return job_script("#PBS", directives, setup, request)
+        return self._job_script(request, directives, f"cd {folder} || exit 1", number)
 
     def _size(self, request: JobRequest, torque: bool) -> list[str]:
         """Options for nodes and processors; of a range of nodes PBS is asked for the least."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bursar.provisioning.lrm import slurm_states
+from bursar.provisioning.lrm.command_adapter import expand_hostlist, padded_numbers
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import (
     ClusterNode,
@@ -23,9 +24,6 @@ from bursar.provisioning.lrm.resource_manager import (
 )
 
 # Parse the text that Slurm's commands print.
-
-MOST_NAMES = 100_000
-"""Nodes that one expression may stand for."""
 
 _MARK = "job"
 """Mark at the beginning of each line, so that the rest of a broken line passes for no line."""
@@ -78,43 +76,6 @@ def parse_time_limit(word: str) -> float | None:
         parts = [0, *parts]
     hours, minutes, seconds = parts
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def expand_hostlist(expression: str) -> tuple[str, ...]:
-    """
-    Expand a list of nodes like ``n[1-3,07],login`` to names.
-
-    Raises
-    ------
-    ValueError
-        When it is none, or stands for more than :data:`MOST_NAMES`.
-    """
-    found: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", expression.strip()):
-        if part in ("(null)", "None assigned", "N/A"):
-            continue
-        spread = [""]
-        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            ends = [text] if text else list(_numbers(ranges))
-            if len(spread) * len(ends) + len(found) > MOST_NAMES:
-                raise ValueError(f"too many nodes: {expression[:80]!r}")
-            spread = [head + end for head in spread for end in ends]
-        found.extend(spread)
-    if re.search(r"[^\w.,\[\]\-]", expression) and found:
-        raise ValueError(f"no names of nodes: {expression[:80]!r}")
-    return tuple(found)
-
-
-def _numbers(ranges: str) -> Iterator[str]:
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        last = last or first
-        if not (first.isdecimal() and last.isdecimal()):
-            raise ValueError(f"no numbers of nodes: {ranges[:80]!r}")
-        if int(last) - int(first) >= MOST_NAMES:
-            raise ValueError(f"too many nodes: {ranges[:80]!r}")
-        for number in range(int(first), int(last) + 1):
-            yield str(number).zfill(len(first))
 
 
 def _fields(line: str, count: int) -> list[str]:
@@ -186,7 +147,7 @@ def _elements(id: str) -> Iterator[str]:
     """``7``, ``7_2``, or each of ``7_[0-3,5%2]``."""
     array = re.fullmatch(r"(\d+)_\[([\d,\-]+)(?:%\d+)?\]", id)
     if array:
-        for number in _numbers(array[2]):
+        for number in padded_numbers(array[2]):
             yield f"{array[1]}_{number}"
     elif re.fullmatch(r"\d+(_\d+)?(\+\d+)?", id):
         yield id
