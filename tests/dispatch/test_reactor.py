@@ -35,6 +35,9 @@ class RecordedLink:
     def give(self, jobs: Iterable[WireJob]) -> None:
         self.orders.append(("give", [(job.task, job.attempt) for job in jobs]))
 
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
+        raise AssertionError("a run gives jobs as they are")
+
     def recall(self, count: int) -> None:
         self.orders.append(("recall", count))
 

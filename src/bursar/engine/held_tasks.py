@@ -26,7 +26,7 @@ def missing_claims(worker: WorkerSlot[Of], holds: HeldTasks) -> list[WorkerClaim
     process if the worker holds nothing at all.
     """
     held = set(holds)
-    return [c for c in worker.claims.values() if (c.number, c.attempt) not in held]
+    return [c for c in worker.held() if (c.number, c.attempt) not in held]
 
 
 def blamed_claims(

@@ -27,6 +27,28 @@ class EngineClock(Protocol):
         """Call back at a time, seconds since the epoch."""
 
 
+class FunctionClock:
+    """
+    Time that a function tells, with callbacks of the running loop.
+
+    Parameters
+    ----------
+    now
+        Returns the present time, seconds since the epoch.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Have a function called in the next turn of the loop."""
+        asyncio.get_running_loop().call_soon(callback)
+
+    def at(self, moment: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have a function called at a time, seconds since the epoch; return the timer."""
+        return asyncio.get_running_loop().call_later(max(0.0, moment - self.now()), callback)
+
+
 class LoopClock:
     """An asyncio loop's time as a journal's; see :mod:`bursar.dispatch.journal_records`."""
 

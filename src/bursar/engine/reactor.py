@@ -12,14 +12,16 @@ from functools import partial
 
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart, placed
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
+from bursar.engine import attendance
+from bursar.engine.attendance import WorkerAttendance
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import schedule_fill, send, set_waker
-from bursar.engine.held_tasks import blamed_claims, missing_claims, resume_held
+from bursar.engine.held_tasks import blamed_claims
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.task_queue import RunTasks
 from bursar.engine.task_states import CANCELLED, HELD
 from bursar.engine.transactions import EngineTransaction
-from bursar.engine.worker_link import NO_LINK, WorkerLink
+from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
@@ -35,20 +37,6 @@ def worker_joined(
 
     A worker that comes back goes on with what it holds, as far as that is wanted.
     """
-    worker = core.workers.get(hello.worker)
-    # The name with another lease or size is another worker: what the old one had is lost.
-    if worker is not None and (worker.lease, worker.processors) != (hello.lease, hello.processors):
-        worker_lost(core, worker)
-        worker = None
-    if worker is None:
-        worker = core.queue.join(hello.worker, hello.lease, hello.processors)
-        worker.ahead = core.settings.prefetch
-        worker.joined_at = core.clock.now()
-    else:
-        _return(core, worker, hello)
-    worker.site, worker.link, worker.is_pilot = hello.site, link, is_pilot
-    worker.idle_since = core.clock.now()
-    worker.prefetch.reconnected()
     folders = core.settings.folders
     link.welcome(
         Welcome(
@@ -61,15 +49,8 @@ def worker_joined(
             core.settings.outlives,
         )
     )
-    unwanted = resume_held(
-        core.queue.scheduler,
-        worker,
-        hello.holds,
-        core.queue.instances.get,
-        partial(_admit_held, core),
-    )
-    if unwanted:
-        link.cancel(unwanted, 0.0, "it is not wanted any more")
+    worker = attendance.take_in(_room(core), hello, link, is_pilot=is_pilot)
+    worker.ahead = core.settings.prefetch
     core.attendance.setdefault(hello.lease, LeaseAttendance()).come(hello.processors)
     if hello.lease in core.vacated:  # it came too late
         dismiss_worker(core, worker)
@@ -82,104 +63,90 @@ def worker_joined(
     return worker
 
 
-def _return(core: EngineCore, worker: WorkerSlot[RunTasks], hello: Hello) -> None:
-    """Take back what a worker that comes back does not hold any more."""
-    if worker.connected:  # by a connection whose end nobody has noticed
-        before = worker.link
-        worker_disconnected(core, worker, may_return=True)
-        before.abort()
-    _await_no_longer(worker)
-    missing = missing_claims(worker, hello.holds)
-    # A worker that holds something is the same process and never got what it does not hold. One
-    # that holds nothing may be a process that was started anew.
-    if hello.holds:
-        _take_back(core, worker, [(claim.number, claim.attempt) for claim in missing])
-    else:
-        _lose(core, worker, missing)
-
-
-def _admit_held(
-    core: EngineCore, instance: RunTasks, task: int, attempt: int, worker: WorkerSlot[RunTasks]
-) -> float | None:
-    """Let a worker go on with an attempt of an earlier life, if that is known and paid for."""
-    start = core.restored.starts.get(task)
-    if start is None or start.attempt != attempt:
-        return None
-    now = core.clock.now()
-    if isinstance(core.guard.admit(task, worker.lease, now), Refusal):
-        return None
-    core.store.pending.transfers.extend(core.guard.transfers())
-    # Noted anew: the next life is told of attempts that this one has handed out.
-    core.store.pending.starts.append(start._replace(lease=worker.lease, time=now))
-    core.store.commit_soon()
-    worker.joined_at = min(worker.joined_at, start.time)
-    return start.time
-
-
-def worker_disconnected(
-    core: EngineCore, worker: WorkerSlot[RunTasks], *, may_return: bool = False
-) -> None:
+def worker_disconnected(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """
     Wait for a worker whose connection has ended, or count the worker as lost.
 
-    Workers are waited for that go on without the engine and have tasks, for the ``absence`` of
+    A worker with tasks is waited for during the ``absence`` of
     :class:`bursar.engine.core.EngineSettings`.
-
-    Parameters
-    ----------
-    may_return
-        Whether the worker is waited for in any case.
     """
-    # Replaced by a newer connection of the same worker, or lost before.
-    if core.workers.get(worker.name) is not worker or not worker.connected:
-        return
-    now = core.clock.now()
-    worker.link, worker.open = NO_LINK, False
-    core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
     is_over = core.closed or worker.lease in core.vacated
-    if not may_return and (is_over or not core.settings.absence or worker.is_idle):
-        worker_lost(core, worker)
-        return
-    # Not at once: a connection that broke is made again within seconds, and giving the tasks to
-    # others would run them twice.
-    worker.given_up = core.clock.at(now + core.settings.absence, partial(_give_up, core, worker))
+    attendance.disconnect(_room(core), worker, for_good=is_over)
     core.changed.set()
 
 
 def worker_lost(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Have the tasks of a worker that is gone for good run again."""
-    if core.workers.get(worker.name) is not worker:
-        return
-    _await_no_longer(worker)
-    if worker.connected:
-        worker.link = NO_LINK
+    attendance.lose(_room(core), worker)
+
+
+def _room(core: EngineCore) -> WorkerAttendance[RunTasks]:
+    return WorkerAttendance(
+        scheduler=core.queue.scheduler,
+        owner=_RunTaskOwner(core),
+        clock=core.clock,
+        absence=core.settings.absence,
+    )
+
+
+class _RunTaskOwner:
+    """Decides what becomes of a run's tasks; a :class:`bursar.engine.attendance.TaskOwner`."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+
+    def find(self, number: int) -> RunTasks | None:
+        return self._core.queue.instances.get(number)
+
+    def admit_held(
+        self, instance: RunTasks, task: int, attempt: int, worker: WorkerSlot[RunTasks]
+    ) -> float | None:
+        """Let a worker go on with an attempt of an earlier life that is known and paid for."""
+        core = self._core
+        start = core.restored.starts.get(task)
+        if start is None or start.attempt != attempt:
+            return None
         now = core.clock.now()
-        core.attendance[worker.lease].go(worker.processors, now, took_leave=worker.took_leave)
-    # Nothing more is journalled once the engine has ended: the tasks are not lost but were stopped.
-    if core.closed:
-        for claim in worker.held():
-            core.queue.scheduler.release(claim)
-    else:
-        _lose(core, worker, worker.held())
-    # Last: the queue takes the outcomes above under this worker's name only.
-    core.queue.leave(worker.name)
-    if worker.lease in core.vacated:
-        _forget_absent(core, worker.lease)
-    core.changed.set()
+        if isinstance(core.guard.admit(task, worker.lease, now), Refusal):
+            return None
+        core.store.pending.transfers.extend(core.guard.transfers())
+        # Noted anew: the next life is told of attempts that this one has handed out.
+        core.store.pending.starts.append(start._replace(lease=worker.lease, time=now))
+        core.store.commit_soon()
+        worker.joined_at = min(worker.joined_at, start.time)
+        return start.time
 
+    def lose(
+        self,
+        worker: WorkerSlot[RunTasks],
+        claims: Sequence[WorkerClaim[RunTasks]],
+        *,
+        counts: bool,
+    ) -> None:
+        core = self._core
+        # Nothing more is journalled once the engine has ended: the tasks are not lost but stopped.
+        if core.closed:
+            for claim in claims:
+                core.queue.scheduler.release(claim)
+        elif counts:
+            _lose(core, worker, claims)
+        else:
+            _take_back(core, worker, [(claim.number, claim.attempt) for claim in claims])
 
-def _give_up(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
-    """Count a worker as lost that was disconnected for too long."""
-    try:
-        worker_lost(core, worker)
-    except Exception as error:  # in a callback of the loop nobody else would hear of it
-        core.store.fail(error)
+    def went(self, worker: WorkerSlot[RunTasks]) -> None:
+        core = self._core
+        seen, now = core.attendance[worker.lease], core.clock.now()
+        seen.go(worker.processors, now, took_leave=worker.took_leave)
 
+    def gone(self, worker: WorkerSlot[RunTasks]) -> None:
+        core = self._core
+        core.queue.chains.leave(worker.name)
+        if worker.lease in core.vacated:
+            _forget_absent(core, worker.lease)
+        core.changed.set()
 
-def _await_no_longer(worker: WorkerSlot[RunTasks]) -> None:
-    if worker.given_up is not None:
-        worker.given_up.cancel()
-        worker.given_up = None
+    def failed(self, error: BaseException) -> None:
+        self._core.store.fail(error)
 
 
 def _lose(
@@ -256,18 +223,10 @@ def outcomes_reported(
     """
     worker.prefetch.learn(outcomes)
     if core.settings.outlives:
-        count = len(outcomes)
-        worker.unrecorded += count
-        core.store.pending.withheld.append(partial(_recorded, core, worker, worker.link, count))
+        told = attendance.recording(worker, len(outcomes))
+        core.store.pending.withheld.append(told)
         core.store.commit_soon()
     _take_outcomes(core, worker, outcomes)
-
-
-def _recorded(core: EngineCore, worker: WorkerSlot[RunTasks], link: WorkerLink, count: int) -> None:
-    """Acknowledge outcomes that are durable, to the connection over which they came."""
-    worker.unrecorded -= count
-    link.acknowledge(count)
-    _rested(core, worker)
 
 
 def tasks_returned(
@@ -292,8 +251,8 @@ def _take_back(
 
 def leave_requested(core: EngineCore, worker: WorkerSlot[RunTasks], *, must: bool) -> None:
     """Dismiss a worker that asks for it if it has no tasks; one that must go gets no more."""
-    worker.leaving |= must
-    _let_go(core, worker)
+    worker.leaving |= must or attendance.is_done(worker)
+    attendance.let_go(worker)
     # One that must go is being killed; its pilot may stay, as on a node that dies.
     worker.took_leave = worker.leaving and not must
     core.changed.set()
@@ -317,15 +276,7 @@ def _rested(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Note that a worker has given up tasks, and since when that worker is idle."""
     if worker.is_idle:
         worker.idle_since = core.clock.now()
-        if worker.leaving:
-            _let_go(core, worker)
-
-
-def _let_go(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
-    """Dismiss a worker that asked to leave, if it has no tasks and nothing to be acknowledged."""
-    if worker.is_idle and not worker.unrecorded:
-        worker.leaving = True
-        dismiss_worker(core, worker)
+        attendance.let_go(worker)
 
 
 # The journal.

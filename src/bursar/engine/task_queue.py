@@ -74,6 +74,8 @@ class TaskQueue:
     ----------
     tasks
         States, dependencies, retries and delays of the tasks.
+    chains
+        Tasks that were given ahead of those that they follow.
     instances
         The only instance, by number.
     scheduler
@@ -87,7 +89,7 @@ class TaskQueue:
         self._run = RunTasks(self.tasks)
         self.instances = {self._run.number: self._run}
         self.scheduler: TaskScheduler[RunTasks] = TaskScheduler()
-        self._chains = TaskChains(self.scheduler)
+        self.chains = TaskChains(self.scheduler)
         self.draining = False
 
     # Tasks.
@@ -217,7 +219,7 @@ class TaskQueue:
 
     def leave(self, worker: str) -> None:
         """Remove a worker that has no claimed tasks."""
-        self._chains.leave(worker)
+        self.chains.leave(worker)
         self.scheduler.leave(self.workers[worker])
 
     @property
@@ -234,13 +236,13 @@ class TaskQueue:
     def fill(self, now: float, admit: AdmitTask) -> Assignments[RunTasks]:
         """Claim ready tasks for all workers that are open, as far as there is room."""
         if self.tasks.unchained:
-            self._chains.begin(self.tasks.unchained, now)
+            self.chains.begin(self.tasks.unchained, now)
             self.tasks.unchained.clear()
         if self.draining or not self.tasks.ready:
             return []
         self.scheduler.enlist(self._run)
         given = self.scheduler.fill("", now, per_task=admit)
-        self._chains.extend(given, now, admit)
+        self.chains.extend(given, now, admit)
         return given
 
     def claim(
@@ -331,8 +333,8 @@ class TaskQueue:
         n = self.tasks.counts
         return TaskCounts(
             total=len(self.tasks),
-            waiting=n[HELD] + n[WAITING] + n[READY] + n[DELAYED] + self._chains.count,
-            running=n[CLAIMED] - self._chains.count,
+            waiting=n[HELD] + n[WAITING] + n[READY] + n[DELAYED] + self.chains.count,
+            running=n[CLAIMED] - self.chains.count,
             succeeded=n[SUCCEEDED],
             failed=n[FAILED] + n[TIMED_OUT],
             skipped=n[SKIPPED],
@@ -347,7 +349,7 @@ class TaskQueue:
         if self.draining:
             return ProcessorDemand(running=found.running)
         n = self.tasks.counts
-        return replace(found, later=n[HELD] + n[WAITING] + n[DELAYED] + self._chains.count)
+        return replace(found, later=n[HELD] + n[WAITING] + n[DELAYED] + self.chains.count)
 
     def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
         """Count the ready tasks that none of the given workers could take if all were idle."""
@@ -380,5 +382,5 @@ class TaskQueue:
         if claim is None or claim.worker.name != worker or claim.attempt != attempt:
             return None
         self.scheduler.release(claim)
-        self._chains.forget(claim)
+        self.chains.forget(claim)
         return claim

@@ -21,6 +21,9 @@ class WorkerLink(Protocol):
     def give(self, jobs: Iterable[WireJob]) -> None:
         """Give jobs, to be begun in this order as processors come free."""
 
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
+        """Give jobs, each an encoded :class:`bursar.dispatch.wire.WireJob`."""
+
     def recall(self, count: int) -> None:
         """Ask for up to ``count`` jobs back that have not started, the last first."""
 
@@ -47,6 +50,9 @@ class ClosedLink:
         """Drop it."""
 
     def give(self, jobs: Iterable[WireJob]) -> None:
+        """Drop them."""
+
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
         """Drop them."""
 
     def recall(self, count: int) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from bursar.dispatch.wire import Hello, Welcome, WireJob
 from bursar.engine.worker_link import EngineLink
 from bursar.model.errors import SiteError
@@ -37,6 +39,9 @@ class JobExecutor(Protocol):
 
     def give_back(self, count: int) -> Sequence[WireJob]:
         """Give up to ``count`` jobs back that have not started, the last first."""
+
+
+_decoder = msgspec.msgpack.Decoder(WireJob)
 
 
 class ProxyWorker:
@@ -124,6 +129,10 @@ class ProxyWorker:
         """See :class:`bursar.engine.worker_link.WorkerLink`."""
         given = list(jobs)
         self._deliver(partial(self._executor.execute, given))
+
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
+        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        self.give(_decoder.decode(job) for job in jobs)
 
     def recall(self, count: int) -> None:
         """See :class:`bursar.engine.worker_link.WorkerLink`."""

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bursar.dispatch.wire import WireJob
+from bursar.dispatch.wire import Hello, WireJob
+from bursar.engine import attendance
+from bursar.engine.worker_link import ClosedLink
 from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
-from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance_homes import InstanceHomes
@@ -127,8 +128,26 @@ class Bench:
     def take_back(self, worker: str, count: int) -> None:
         self.asked_back[worker] = self.asked_back.get(worker, 0) + count
 
-    def workers(self) -> list[WorkerInfo]:
-        return []
+
+class BenchLink(ClosedLink):
+    """The link to a fake worker."""
+
+    def __init__(self, bench: Bench, worker: str) -> None:
+        self.bench = bench
+        self.worker = worker
+        self.unwanted: list[int] = []
+
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
+        self.bench.give(self.worker, list(jobs))
+
+    def recall(self, count: int) -> None:
+        self.bench.take_back(self.worker, count)
+
+    def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
+        if reason == "it is not wanted any more":  # what it brought
+            self.unwanted.extend(tasks)
+        else:
+            self.bench.stop(self.worker, tasks, grace, reason)
 
 
 class NoHomes(InstanceHomes):
@@ -189,7 +208,6 @@ class World:
             )
             self.journal.restore(self.chance)
             await self.engine.open()
-            self.engine.attach(self.sidecar)
 
         self.run(start())
 
@@ -255,21 +273,30 @@ class World:
         repeated = self.repeated.pop(name, [])
         holds = sorted((held.task, held.attempt) for held in (*jobs.values(), *repeated))
 
-        async def join() -> list[int]:
-            return self.engine.dispatching.join(
-                name, pool=pool, lease=name, processors=processors, host=f"host-{name}", holds=holds
-            )
-
-        unwanted = self.run(join())
+        unwanted = self.connect(name, holds, processors, pool)
         if repeated:
             self.say(name, repeated)
         return unwanted
+
+    def connect(
+        self, name: str, holds: Sequence[tuple[int, int]], processors: int, pool: str = "shared"
+    ) -> list[int]:
+        """A worker connects; returns what it is to end of what it has."""
+        link = BenchLink(self.sidecar, name)
+        hello = Hello("", name, "here", processors, name, f"host-{name}", tuple(holds))
+        self.do(lambda: self.engine.dispatching.join(hello, link, pool=pool))
+        return link.unwanted
 
     def lose(self, name: str) -> None:
         """A worker is gone for good."""
         self.sidecar.jobs.pop(name)
         self.repeated.pop(name, None)
-        self.do(lambda: self.engine.dispatching.leave(name))
+        self.forsake(name)
+
+    def forsake(self, name: str) -> None:
+        """A worker is not waited for any longer."""
+        dispatching = self.engine.dispatching
+        self.do(lambda: attendance.lose(dispatching.room, dispatching.registered[name]))
 
     def settle(self) -> None:
         """No worker of an earlier life is waited for any more."""
@@ -278,6 +305,7 @@ class World:
     def tick(self) -> None:
         """Some time has passed."""
         self.do(self.engine.tick)
+        self.do(self.engine.dispatching.wake)  # its timer follows the real clock
 
     def do(self, what: Callable[[], None]) -> None:
         """Does something that takes no time, and all that follows from it at once."""

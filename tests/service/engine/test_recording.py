@@ -4,8 +4,16 @@ import asyncio
 import contextlib
 from itertools import pairwise
 
-from tests.service.engine.engine_rig import Bench, FakeDesk, FakeJournal, NoHomes, outcome_of
+from tests.service.engine.engine_rig import (
+    Bench,
+    BenchLink,
+    FakeDesk,
+    FakeJournal,
+    NoHomes,
+    outcome_of,
+)
 
+from bursar.dispatch.wire import Hello
 from bursar.model.task import Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
@@ -45,9 +53,9 @@ def run_one_after_the_other(tasks: int) -> tuple[list[float], list[float], float
             homes=NoHomes(),
         )
         await engine.open()
-        engine.attach(bench)
         bench.jobs["w"] = {}
-        engine.dispatching.join("w", pool="shared", lease="l", processors=1, host="far", holds=())
+        hello = Hello("", "w", "here", 1, "l", "far")
+        engine.dispatching.join(hello, BenchLink(bench, "w"), pool="shared")
         info = await engine.create("ann", api.NewInstance(), "")
         await engine.submit("ann", info.id, [api.TaskSpec(command=("true",))] * tasks, "")
         for _ in range(tasks):

@@ -139,22 +139,7 @@ class Machine(RuleBasedStateMachine):
         self._say(name, again)
 
     def _join(self, name: str, holds: list[tuple[int, int]]) -> list[int]:
-        found: list[int] = []
-
-        def join() -> None:
-            found.extend(
-                self.world.engine.dispatching.join(
-                    name,
-                    pool="shared",
-                    lease=name,
-                    processors=WORKERS[name],
-                    host=name,
-                    holds=holds,
-                )
-            )
-
-        self.world.do(join)
-        return found
+        return self.world.connect(name, holds, WORKERS[name])
 
     @precondition(lambda self: self.present)
     @rule(
@@ -194,7 +179,7 @@ class Machine(RuleBasedStateMachine):
         self.present.discard(name)
         self.world.sidecar.jobs[name].clear()
         self.unrecorded[name].clear()
-        self.world.do(lambda: self.world.engine.dispatching.leave(name))
+        self.world.forsake(name)
 
     @precondition(lambda self: self.present)
     @rule(data=st.data())

@@ -70,7 +70,7 @@ def test_a_worker_is_given_tasks_and_told_what_is_durable(journal: FakeJournal) 
             assert OutcomeAck(1) in heard
             assert any(isinstance(message, JobAssignment) for message in heard)
             assert [r["host"] for r in await floor.results()] == ["node"]
-            (seen,) = floor.worker_server.workers()
+            (seen,) = floor.engine.dispatching.workers()
             assert (seen.busy, seen.connected, seen.pool) == (2, True, "shared")
             (load,) = floor.worker_server.leases().values()
             assert (load.ready, load.busy, load.idle_since) == (2, 2, None)
@@ -102,7 +102,7 @@ def test_nobody_is_let_in_who_should_not_be(journal: FakeJournal, hello: dict[st
             floor.expect("other", 2)
             worker = await floor.worker(**({"token": token} | hello))
             assert await worker.hear() is None
-            assert floor.worker_server.workers() == []
+            assert floor.engine.dispatching.workers() == []
             await worker.close()
 
     asyncio.run(knock())

@@ -19,11 +19,6 @@ import pytest
 
 from bursar.dispatch.wire import (
     FromWorker,
-    Hello,
-    LeaveRequest,
-    OutcomeReport,
-    ProtocolError,
-    ReturnedJobs,
 )
 from bursar.market.negotiation.side import NegotiationSide, OwnerSide
 from bursar.market.trade_messages import Accept, TradeMessage
@@ -53,7 +48,7 @@ from bursar.service.http import handlers
 from bursar.service.http.app import RequestAdmission
 from bursar.service.identity.authentication import Bearer, JournalTokenStore
 from bursar.service.interfaces import ResultBatch, WorkerDemand
-from bursar.service.workers.connection import ServiceWorkerConnection, bound_outcomes
+from bursar.service.workers.connection import ServiceWorkerConnection
 from bursar.service.workers.worker_server import WorkerServer
 from bursar.sites.batch import BatchSite
 from bursar.sites.job_endings import JobEndings
@@ -326,25 +321,17 @@ def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
 
 
 def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
+    real = WorkerServer.on_message
+
     def heard(self: WorkerServer, connection: ServiceWorkerConnection, message: FromWorker) -> None:
-        match message:
-            case OutcomeReport(outcomes):
-                taken = bound_outcomes(outcomes)
-                told = connection.recording(len(taken), self._let_go)
-                self._dispatching.outcomes(connection.worker, taken, told)
-            case ReturnedJobs(jobs):
-                self._dispatching.returned(connection.worker, jobs)
-                self._let_go(connection)
-            case LeaveRequest(must):
-                if must:
-                    self._see_off(connection)
-                elif self._is_done(connection):
-                    connection.leaving = True
-                    self._let_go(connection)
-            case Hello():
-                raise ProtocolError("a second hello")
-        if self._is_done(connection):
-            self.on_change()
+        worker = self._dispatching.registered.get(connection.worker)
+        if worker is None:
+            return
+        link, worker.link = worker.link, connection  # as if it were the newest
+        try:
+            real(self, connection, message)
+        finally:
+            worker.link = link
 
     patch.setattr(WorkerServer, "on_message", heard)
 
@@ -354,7 +341,7 @@ def _any_attempt_may_come_back(patch: pytest.MonkeyPatch) -> None:
 
     def returned(self: TaskDispatcher, name: str, jobs: Sequence[tuple[int, int]]) -> None:
         claims = self._scheduler.claims
-        present = [(task, claims[task].serial) for task, _ in jobs if task in claims]
+        present = [(task, claims[task].attempt) for task, _ in jobs if task in claims]
         real(self, name, present)
 
     patch.setattr(TaskDispatcher, "returned", returned)

@@ -5,9 +5,11 @@ Dispatching: which workers are connected, which tasks each has, and how these ta
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-from bursar.engine.held_tasks import blamed_claims, missing_claims, resume_held
+from bursar.dispatch.wire import Hello
+from bursar.engine.attendance import OnDurable, WorkerAttendance, take_in
+from bursar.engine.held_tasks import blamed_claims
+from bursar.engine.loop_clock import EngineTimer, FunctionClock
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, to_take_back, widest_worker
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
 from bursar.engine.task_states import (
@@ -19,6 +21,7 @@ from bursar.engine.task_states import (
     SUCCEEDED,
     TIMED_OUT,
 )
+from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
@@ -29,7 +32,7 @@ from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.outcome_times import clamp_times, outcome_without_worker, sanitise
-from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
+from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.skipping import TaskSkipper
 from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
@@ -41,22 +44,6 @@ _ALMOST = 0.99
 
 Less than 1, as clocks differ. A task that was killed earlier had reached the end of the time for
 which its user might run tasks there, and runs again."""
-
-
-class WorkerChannel(Protocol):
-    """Sends to workers by name; a message to a worker that is not connected is dropped."""
-
-    def give(self, worker: str, jobs: Sequence[bytes]) -> None:
-        """Send jobs to a worker, each a :class:`bursar.dispatch.wire.WireJob`."""
-
-    def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """Tell a worker to end tasks."""
-
-    def take_back(self, worker: str, count: int) -> None:
-        """Ask a worker to return a number of jobs that have not started."""
-
-    def workers(self) -> list[WorkerInfo]:
-        """Return all workers."""
 
 
 class TaskDispatcher:
@@ -76,6 +63,10 @@ class TaskDispatcher:
         Called when no worker has a task of a destroyed instance any more.
     on_waiting
         Called when tasks of a pool begin to wait for workers.
+    on_gone
+        Called when a worker is gone for good.
+    room
+        The workers, and how long each is waited for.
     """
 
     def __init__(
@@ -97,19 +88,19 @@ class TaskDispatcher:
         self._clock = clock
         self._counters = counters
         self._on_fault = on_fault
-        self._port: WorkerChannel | None = None
+        self.room = WorkerAttendance(
+            scheduler=scheduler, owner=_InstanceOwner(self), clock=FunctionClock(clock)
+        )
+        self._waker: EngineTimer | None = None
         self._dirty: dict[str, None] = {}
         self._fill_scheduled = False
         self._is_open = True
         self.settled = False
         self.on_freed: Callable[[Instance], None] = lambda instance: None
         self.on_waiting: Callable[[], None] = lambda: None
+        self.on_gone: Callable[[], None] = lambda: None
         self._waiting: set[str] = set()  # pools of which that was told
         self._sleeping: dict[int, Instance] = {}  # with tasks whose next try is to come
-
-    def attach(self, port: WorkerChannel) -> None:
-        """Start giving out tasks through a channel."""
-        self._port = port
 
     def close(self) -> None:
         """Stop giving out tasks."""
@@ -127,74 +118,11 @@ class TaskDispatcher:
 
     # Workers come and go.
 
-    def join(
-        self,
-        name: str,
-        *,
-        pool: str,
-        lease: str,
-        processors: int,
-        host: str,
-        holds: Sequence[tuple[int, int]],
-    ) -> list[int]:
-        """
-        Register a worker that connected, for the first time or again.
-
-        Parameters
-        ----------
-        holds
-            Number and attempt of each task that the worker has.
-
-        Returns
-        -------
-        list of int
-            Numbers of the tasks that the worker is to end.
-        """
-        worker = self._scheduler.workers.get(name)
-        if worker is not None and (worker.pool, worker.lease, worker.processors) == (
-            pool,
-            lease,
-            processors,
-        ):
-            # The same worker over a new connection. One that holds something is the same process
-            # and never got what it does not hold: no try is used up. One that holds nothing may be
-            # a process that was started anew.
-            self._lose(worker, missing_claims(worker, holds), counts=not holds)
-        else:
-            # The name with another pool or size is another worker: what the old one had is lost.
-            if worker is not None:
-                self.leave(name)
-            worker = WorkerSlot[Instance](name, pool, lease, processors)
-            self._scheduler.join(worker)
-        worker.host, worker.open, worker.idle_since = host, True, self._clock()
-        worker.prefetch.reconnected()
-        # When a task from before a restart was given is not journalled. The creation of its
-        # instance is a safe lower bound for the times that the worker will claim.
-        unwanted = resume_held(
-            self._scheduler,
-            worker,
-            holds,
-            self._index.by_number.get,
-            lambda instance, task, attempt, worker: instance.created,
-        )
+    def join(self, hello: Hello, link: WorkerLink, *, pool: str) -> WorkerSlot[Instance]:
+        """Take in a worker that connected, for the first time or again; see :func:`take_in`."""
+        worker = take_in(self.room, hello, link, pool=pool)
         self.schedule_fill(pool)
-        return unwanted
-
-    def pause(self, name: str) -> None:
-        """Give no more tasks to a worker that is disconnected or leaving."""
-        worker = self._scheduler.workers.get(name)
-        if worker is not None:
-            worker.open = False
-
-    def leave(self, name: str) -> None:
-        """Remove a worker that is gone for good, and have the worker's tasks run again."""
-        worker = self._scheduler.workers.get(name)
-        if worker is None:
-            return
-        # Before the scheduler's leave, which expects a worker without tasks.
-        self._lose(worker, list(worker.claims.values()), counts=True)
-        self._scheduler.leave(worker)
-        self.schedule_fill(worker.pool)
+        return worker
 
     def _lose(
         self, worker: WorkerSlot[Instance], claims: Sequence[WorkerClaim[Instance]], *, counts: bool
@@ -313,6 +241,7 @@ class TaskDispatcher:
             self.enlist(instance)
         else:
             self._sleeping[instance.number] = instance
+            self._set_waker()
         if taken:  # and nobody cancelled the task
             return None
         self._counters.retried += 1
@@ -404,25 +333,25 @@ class TaskDispatcher:
         self._fill_scheduled = False
         dirty, self._dirty = self._dirty, {}
         # tick() has every pool filled again; a closed dispatcher gives out no more tasks.
-        if self._port is None or not self._is_open:
+        if not self._is_open:
             return
         now = self._clock()
         try:
             for pool in dirty:
-                self._fill_pool(self._port, pool, now)
+                self._fill_pool(pool, now)
         # In a callback of the loop nobody would hear of it; the engine must stop instead.
         except Exception as error:
             self._on_fault(error)
 
-    def _fill_pool(self, port: WorkerChannel, pool: str, now: float) -> None:
+    def _fill_pool(self, pool: str, now: float) -> None:
         may_run = self._billing.may_run
         given = self._scheduler.fill(pool, now, lambda user: may_run(pool, user, now))
         for worker, claims in given:
             self._counters.started += len(claims)
-            port.give(worker.name, [_job_of_assignment(claim) for claim in claims])
+            worker.link.give_encoded([_job_of_assignment(claim) for claim in claims])
         for worker, count in to_take_back(self._scheduler.pools.get(pool), now):
             worker.prefetch.asked(count)
-            port.take_back(worker.name, count)
+            worker.link.recall(count)
         # Told once when tasks begin to wait, not at each fill, since every telling makes the
         # provisioner decide.
         if not self._scheduler.wants_tasks(pool):
@@ -437,17 +366,16 @@ class TaskDispatcher:
         """Tell workers to end tasks of an instance within ``grace`` seconds."""
         claims = self._scheduler.claims
         base = instance.base
-        by_worker: dict[str, list[int]] = {}
+        by_worker: dict[WorkerSlot[Instance], list[int]] = {}
         for task in chosen:
             claim = claims.get(base | task)
             if claim is not None:
                 # Marked even if the worker is away: its next connection is told then, by join().
                 claim.recalled = True
-                by_worker.setdefault(claim.worker.name, []).append(claim.number)
+                by_worker.setdefault(claim.worker, []).append(claim.number)
         # One frame for each worker, however many tasks are stopped.
-        for name, numbers in by_worker.items():
-            if self._port is not None:
-                self._port.stop(name, numbers, grace, reason)
+        for worker, numbers in by_worker.items():
+            worker.link.cancel(numbers, grace, reason)
 
     def stop_all(self, instance: Instance, reason: str) -> None:
         """Tell workers to end all tasks of an instance."""
@@ -474,19 +402,43 @@ class TaskDispatcher:
 
     def tick(self) -> None:
         """Check again who may run, as time has passed, and fill all pools."""
+        self._recall_unpaid()
+        for pool in self._scheduler.pools:
+            self.schedule_fill(pool)
+
+    def wake(self) -> None:
+        """Let tasks start whose next try is due; called by a timer."""
         now = self._clock()
         for number, instance in list(self._sleeping.items()):
             if instance.tasks.wake(now):
                 self.enlist(instance)
             if instance.destroyed or instance.tasks.next_wake() is None:
                 del self._sleeping[number]
-        self._recall_unpaid()
-        for pool in self._scheduler.pools:
-            self.schedule_fill(pool)
+        self._set_waker()
+
+    def _set_waker(self) -> None:
+        """Set the timer of the next try, in place of an earlier one."""
+        if self._waker is not None:
+            self._waker.cancel()
+            self._waker = None
+        due = [instance.tasks.next_wake() for instance in self._sleeping.values()]
+        moment = min((moment for moment in due if moment is not None), default=None)
+        if moment is not None:
+            self._waker = self.room.clock.at(moment, self.wake)
 
     def workers(self) -> list[WorkerInfo]:
-        """Return all workers."""
-        return [] if self._port is None else self._port.workers()
+        """Return all workers, also disconnected ones that may come back."""
+        return [
+            WorkerInfo(
+                name=worker.name,
+                host=worker.host,
+                pool=worker.pool,
+                processors=worker.processors,
+                busy=max(0, min(worker.used, worker.processors)),
+                connected=worker.connected,
+            )
+            for worker in self.registered.values()
+        ]
 
     def demand(self) -> dict[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""
@@ -504,6 +456,46 @@ class TaskDispatcher:
         if least <= widest:
             return ""
         return f"its tasks need {least} processors of one worker, and the widest has {widest}"
+
+
+class _InstanceOwner:
+    """
+    Decides what becomes of the tasks of instances.
+
+    See :class:`bursar.engine.attendance.TaskOwner`.
+    """
+
+    def __init__(self, dispatching: TaskDispatcher) -> None:
+        self._dispatching = dispatching
+
+    def find(self, number: int) -> Instance | None:
+        return self._dispatching._index.by_number.get(number)
+
+    def admit_held(
+        self, instance: Instance, task: int, attempt: int, worker: WorkerSlot[Instance]
+    ) -> float:
+        # When a task from before a restart was given is not journalled. The creation of its
+        # instance is a safe lower bound for the times that the worker will claim.
+        return instance.created
+
+    def lose(
+        self,
+        worker: WorkerSlot[Instance],
+        claims: Sequence[WorkerClaim[Instance]],
+        *,
+        counts: bool,
+    ) -> None:
+        self._dispatching._lose(worker, claims, counts=counts)
+
+    def went(self, worker: WorkerSlot[Instance]) -> None:
+        pass
+
+    def gone(self, worker: WorkerSlot[Instance]) -> None:
+        self._dispatching.schedule_fill(worker.pool)
+        self._dispatching.on_gone()
+
+    def failed(self, error: BaseException) -> None:
+        self._dispatching._on_fault(error)
 
 
 def _job_of_assignment(claim: WorkerClaim[Instance]) -> bytes:

@@ -36,7 +36,7 @@ from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.delivery import ResultDelivery
-from bursar.service.engine.dispatching import TaskDispatcher, WorkerChannel
+from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.instance_compaction import InstanceCompaction
@@ -79,7 +79,7 @@ class ServiceEngine:
     Implements :class:`bursar.service.interfaces.ExecutionEngine`.
 
     Order of its life: constructed before the journal is opened, :meth:`open` after the journal
-    was, then :meth:`attach`; :meth:`drain`, :meth:`close` before the journal is closed.
+    was; :meth:`drain`, :meth:`close` before the journal is closed.
 
     Parameters
     ----------
@@ -217,10 +217,6 @@ class ServiceEngine:
                 self._upkeep.shrink(instance, submission)
         # The only await comes last: until here no other task can see half of what is restored.
         await self._lifecycle.restore_homes(restoring)
-
-    def attach(self, port: WorkerChannel) -> None:
-        """Start giving out tasks through a worker channel."""
-        self.dispatching.attach(port)
 
     def settle(self) -> None:
         """Let restored tasks be given out again that no worker has claimed to hold."""

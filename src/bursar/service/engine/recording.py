@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from bursar.engine.attendance import OnDurable
 from bursar.model.task import Outcome, Status
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.records import (
@@ -101,9 +102,6 @@ def end_without_worker(
 
 
 WrittenResults = tuple[Instance, RecordedResults, list[TaskEnd], dict[int, int]]
-
-OnDurable = Callable[[], None]
-"""Called when the recorded endings are durable."""
 
 
 class ResultRecorder:

@@ -6,7 +6,7 @@ or its disk.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -130,27 +130,31 @@ _LIMITS = FrameLimits(unauthenticated=UNAUTHENTICATED_FRAME, authenticated=WORKE
 
 class ServiceWorkerConnection(WorkerConnection):
     """
-    A worker's connection with a service, which acknowledges outcomes and may send a seal key.
+    A worker's connection with a service, which may send a seal key.
+
+    Parameters
+    ----------
+    before_jobs
+        Called with the connection before jobs are sent.
 
     Attributes
     ----------
     host, has_seal_key
         Fields of the worker's :class:`~bursar.dispatch.wire.Hello`.
-    leaving
-        Whether the worker gets no more tasks, and is to leave once it has none.
     seal_key
         Version of the key that the worker was sent; None: none was.
-    unrecorded
-        Number of outcomes received over the connection that are not yet durable.
     """
 
-    def __init__(self, handler: ConnectionHandler) -> None:
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        before_jobs: "Callable[[ServiceWorkerConnection], None]",
+    ) -> None:
         super().__init__(handler, _LIMITS)
+        self._before_jobs = before_jobs
         self.host = ""
-        self.leaving = False
         self.has_seal_key = False
         self.seal_key: Version | None = None
-        self.unrecorded = 0
 
     def introduce(self, hello: Hello) -> None:
         """Mark the connection as authenticated, and take the worker's data from the hello."""
@@ -159,29 +163,7 @@ class ServiceWorkerConnection(WorkerConnection):
         self.host = hello.host[:_LONGEST]
         self.has_seal_key = hello.has_seal_key
 
-    def recording(
-        self, count: int, then: Callable[["ServiceWorkerConnection"], None]
-    ) -> Callable[[], None]:
-        """
-        Count received outcomes as not yet durable; return the callback for when they are.
-
-        The callback acknowledges the outcomes to the worker, which keeps them until then.
-
-        Parameters
-        ----------
-        count
-            Number of outcomes; 0: nothing is acknowledged.
-        then
-            Called with this connection after the acknowledgement.
-        """
-        self.unrecorded += count
-
-        # The worker forgets as many outcomes as are acknowledged, from the first on: outcomes must
-        # be acknowledged in the order in which they came, which the recorder's queue keeps.
-        def recorded() -> None:
-            self.unrecorded -= count
-            if count:
-                self.acknowledge(count)
-            then(self)
-
-        return recorded
+    def give_encoded(self, jobs: Iterable[bytes]) -> None:
+        """Give jobs, after the key to which they may be sealed."""
+        self._before_jobs(self)
+        super().give_encoded(jobs)

@@ -8,8 +8,10 @@ until the outcome is durable, and reports it again on the next connection.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+
+import msgspec
 
 from bursar.dispatch.credential import SILENCE, PilotTerms, server_context
 from bursar.dispatch.wire import (
@@ -23,6 +25,7 @@ from bursar.dispatch.wire import (
     Welcome,
 )
 from bursar.dispatch.worker_listener import WorkerListener
+from bursar.engine import attendance
 from bursar.engine.core import SPILL
 from bursar.engine.lease_admission import (
     AdmittedLease,
@@ -32,10 +35,11 @@ from bursar.engine.lease_admission import (
 )
 from bursar.engine.lease_loads import add_loads
 from bursar.engine.worker_connection import ConnectionHandler
+from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.allocation import AllocationLoad
 from bursar.model.errors import SiteError
-from bursar.remote.admin_messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
+from bursar.service.engine.instance import Instance
 from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER, RateLimitedLog
 from bursar.service.workers.connection import (
@@ -64,8 +68,9 @@ _ALL = 2**31  # jobs; more than any worker has
 
 class WorkerServer(ConnectionHandler):
     """
-    Implements :class:`bursar.service.engine.dispatching.WorkerChannel` and
-    :class:`bursar.worker.launch.PilotAdmission`.
+    Lets workers in and passes on what they say.
+
+    Implements :class:`bursar.worker.launch.PilotAdmission`.
 
     Parameters
     ----------
@@ -110,25 +115,24 @@ class WorkerServer(ConnectionHandler):
         super().__init__(lambda error: engine.on_fault(error), MOST_UNAUTHENTICATED)
         self._engine = engine
         self._dispatching = engine.dispatching
+        self._room = engine.dispatching.room
         self._clock = clock
         self._run = run
         self._outlives = outlives
-        self._absence = absence
         self._silence = silence
         self._seal_key = seal_key
         self.on_change: Callable[[], None] = on_change or (lambda: None)
         self.admission = LeaseAdmission(partial(derived_token, secret))
-        self._connections: dict[str, ServiceWorkerConnection] = {}
-        self._absent: dict[str, asyncio.TimerHandle] = {}
         self._complaints = RateLimitedLog(_log)
         self._listener: WorkerListener | None = None
         self._port = 0
         self._certificate = ""
-        engine.attach(self)
+        self._room.absence = absence
+        self._dispatching.on_gone = lambda: self.on_change()
 
     def protocol(self) -> ServiceWorkerConnection:
         """Return the protocol object for a new connection."""
-        return ServiceWorkerConnection(self)
+        return ServiceWorkerConnection(self, self._send_seal_key)
 
     def open_listener(self, host: str, port: int, certificate: str, key: bytes) -> int:
         """
@@ -173,19 +177,20 @@ class WorkerServer(ConnectionHandler):
 
     def tick(self) -> None:
         """Send changed seal keys; to be called every second or so."""
-        for connection in self._connections.values():
-            self._send_seal_key(connection)
+        for worker in self._dispatching.registered.values():
+            if isinstance(worker.link, ServiceWorkerConnection):
+                self._send_seal_key(worker.link)
 
     async def close(self) -> None:
         """End all connections; the workers go on, and look for the service's next start."""
         self.is_closed = True
         self._complaints.close()
-        for timer in self._absent.values():
-            timer.cancel()
-        self._absent.clear()
+        attendance.give_none_up(self._room)
         if self._listener is not None:
             await self._listener.close()
-        for connection in [*self._connections.values(), *self.unauthenticated]:
+        for worker in self._dispatching.registered.values():
+            worker.link.abort()
+        for connection in list(self.unauthenticated):
             connection.abort()
 
     # Leases.
@@ -218,20 +223,19 @@ class WorkerServer(ConnectionHandler):
         if entry is None or entry.dismissed:
             return
         entry.dismissed = True
-        for connection in self._of(lease):
-            self._see_off(connection)
+        for worker in self._of(lease):
+            if worker.connected:
+                _see_off(worker)
 
     def revoke(self, lease: str) -> None:
         """Admit no more workers of a lease; connected ones stop their tasks and leave."""
         if self.admission.leases.pop(lease, None) is None:
             return
-        for connection in self._of(lease):
-            self._turn_out(connection)
-        for name in [n for n, s in self._dispatching.registered.items() if s.lease == lease]:
-            # Disconnected workers are not waited for any longer: nobody lets them in again.
-            if name in self._absent:
-                self._absent.pop(name).cancel()
-                self._dispatching.leave(name)
+        for worker in self._of(lease):
+            if worker.connected:
+                _turn_out(worker)
+            else:  # not waited for any longer: nobody lets it in again
+                attendance.lose(self._room, worker)
         self._check_missing_workers()
 
     async def credential(self, terms: PilotTerms) -> bytes:
@@ -267,53 +271,16 @@ class WorkerServer(ConnectionHandler):
 
         Leases without a connected worker are left out.
         """
-        registered = self._dispatching.registered
         return add_loads(
             (
-                connection.lease,
-                connection.processors,
-                registered[name].used,
-                None if registered[name].claims else registered[name].idle_since,
+                worker.lease,
+                worker.processors,
+                worker.used,
+                None if worker.claims else worker.idle_since,
             )
-            for name, connection in self._connections.items()
+            for worker in self._dispatching.registered.values()
+            if worker.connected
         )
-
-    # For the engine; see WorkerChannel.
-
-    def give(self, worker: str, jobs: Sequence[bytes]) -> None:
-        """Send jobs to a worker, each a :class:`bursar.dispatch.wire.WireJob`."""
-        connection = self._connections.get(worker)
-        if connection is None:
-            return
-        # Before the jobs: they may be sealed to a key that the worker does not have yet.
-        self._send_seal_key(connection)
-        connection.give_encoded(jobs)
-
-    def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """Tell a worker to end tasks."""
-        connection = self._connections.get(worker)
-        if connection is not None and tasks:
-            connection.cancel(tasks, grace, reason)
-
-    def take_back(self, worker: str, count: int) -> None:
-        """Ask a worker to return a number of jobs that have not started."""
-        connection = self._connections.get(worker)
-        if connection is not None:
-            connection.recall(count)
-
-    def workers(self) -> list[WorkerInfo]:
-        """Return all workers, also disconnected ones that may come back."""
-        return [
-            WorkerInfo(
-                name=name,
-                host=worker.host,
-                pool=worker.pool,
-                processors=worker.processors,
-                busy=max(0, min(worker.used, worker.processors)),
-                connected=name in self._connections,
-            )
-            for name, worker in self._dispatching.registered.items()
-        ]
 
     # For connections; see ConnectionHandler.
 
@@ -326,29 +293,30 @@ class WorkerServer(ConnectionHandler):
 
     def on_message(self, connection: ServiceWorkerConnection, message: FromWorker) -> None:
         """Handle a message of an authenticated worker."""
+        worker = self._worker_of(connection)
         # Late frames of a superseded connection could end attempts that the newer one has taken up
         # again.
-        if self._connections.get(connection.worker) is not connection:
+        if worker is None:
             return  # there is a newer one, on which it says so again
         match message:
             case OutcomeReport(outcomes):
                 taken = bound_outcomes(outcomes)
-                on_durable = connection.recording(len(taken), self._let_go)
-                self._dispatching.outcomes(connection.worker, taken, on_durable)
+                on_durable = attendance.recording(worker, len(taken))
+                self._dispatching.outcomes(worker.name, taken, on_durable)
             case ReturnedJobs(jobs):
-                self._dispatching.returned(connection.worker, jobs)
-                self._let_go(connection)
+                self._dispatching.returned(worker.name, jobs)
+                attendance.let_go(worker)
             case LeaveRequest(must):
                 if must:
-                    self._see_off(connection)
+                    _see_off(worker)
                 # Asked while a task was on its way: the worker gets that one, and asks again
                 # later.
-                elif self._is_done(connection):
-                    connection.leaving = True
-                    self._let_go(connection)
+                elif attendance.is_done(worker):
+                    worker.leaving = True
+                    attendance.let_go(worker)
             case Hello():
                 raise ProtocolError("a second hello")
-        if self._is_done(connection):
+        if attendance.is_done(worker):
             self.on_change()
 
     def misspoke(self, connection: ServiceWorkerConnection, error: Exception) -> None:
@@ -363,22 +331,14 @@ class WorkerServer(ConnectionHandler):
     def left(self, connection: ServiceWorkerConnection) -> None:
         """Forget a connection that ended; for some time the worker may come back to the tasks."""
         self.unauthenticated.pop(connection, None)
-        name = connection.worker
-        if self.is_closed or self._connections.get(name) is not connection:
+        worker = self._worker_of(connection)
+        if self.is_closed or worker is None:
             return
-        del self._connections[name]
-        entry = self.admission.leases.get(connection.lease)
+        entry = self.admission.leases.get(worker.lease)
         if entry is not None:
-            entry.go(name)
-        # Without tasks there is nothing to come back to; a revoked lease lets nobody come back.
-        if entry is None or not self._dispatching.registered[name].claims:
-            self._dispatching.leave(name)
-        else:
-            self._dispatching.pause(name)
-            loop = asyncio.get_running_loop()
-            # Not at once: a connection that broke is made again within seconds, and giving the
-            # tasks to others would run them twice.
-            self._absent[name] = loop.call_later(self._absence, self._give_up, name)
+            entry.go(worker.name)
+        # A revoked lease lets nobody come back.
+        attendance.disconnect(self._room, worker, for_good=entry is None)
         self.on_change()
 
     # Inside.
@@ -392,14 +352,6 @@ class WorkerServer(ConnectionHandler):
         The worker is welcomed, gets the seal key, and is told to cancel those of its tasks that
         run elsewhere by now.
         """
-        name = hello.worker
-        # Popped before its end is reported, so that left() does not take the worker for gone.
-        before = self._connections.pop(name, None)
-        if before is not None:  # whose end nobody has noticed
-            before.abort()
-        if name in self._absent:
-            self._absent.pop(name).cancel()
-        self._connections[name] = connection
         connection.welcome(
             Welcome(
                 run=self._run,
@@ -414,19 +366,11 @@ class WorkerServer(ConnectionHandler):
         )
         # After the welcome, which every worker expects first.
         self._send_seal_key(connection)
-        unwanted = self._dispatching.join(
-            name,
-            pool=entry.pool,
-            lease=hello.lease,
-            processors=hello.processors,
-            host=connection.host,
-            holds=hello.holds,
-        )
-        if unwanted:
-            connection.cancel(unwanted, 0.0, "it is not wanted any more")
+        named = msgspec.structs.replace(hello, host=connection.host)
+        worker = self._dispatching.join(named, connection, pool=entry.pool)
         # The lease was dismissed while the worker was away.
         if entry.dismissed:
-            self._see_off(connection)
+            _see_off(worker)
         entry.come(hello)
         self._check_missing_workers()
         self.on_change()
@@ -444,53 +388,13 @@ class WorkerServer(ConnectionHandler):
             connection.seal_key = version
             connection.send(SealKey(self._seal_key.pem))
 
-    def _of(self, lease: str) -> list[ServiceWorkerConnection]:
-        return [c for c in self._connections.values() if c.lease == lease]
+    def _of(self, lease: str) -> list[WorkerSlot[Instance]]:
+        return [w for w in self._dispatching.registered.values() if w.lease == lease]
 
-    def _see_off(self, connection: ServiceWorkerConnection) -> None:
-        """Give no more tasks to a worker, and let the worker leave when no task is left."""
-        self._dispatching.pause(connection.worker)
-        connection.leaving = True
-        # What waits there unstarted can run elsewhere sooner.
-        if not self._is_done(connection):
-            connection.recall(_ALL)
-        self._let_go(connection)
-
-    def _let_go(self, connection: ServiceWorkerConnection) -> None:
-        if (
-            connection.leaving
-            and self._connections.get(connection.worker) is connection
-            and self._is_done(connection)
-        ):
-            self._dispatching.pause(connection.worker)
-            connection.leave()
-
-    def _is_done(self, connection: ServiceWorkerConnection) -> bool:
-        """Return whether a worker has no tasks and no outcome that is not durable."""
-        return (
-            not connection.unrecorded and not self._dispatching.registered[connection.worker].claims
-        )
-
-    def _turn_out(self, connection: ServiceWorkerConnection) -> None:
-        """Stop a worker's tasks at once, and end the connection soon."""
-        self._dispatching.pause(connection.worker)
-        connection.leaving = True
-        has_tasks = bool(self._dispatching.registered[connection.worker].claims)
-        if has_tasks:
-            connection.cancel([], 0.0, "its processors go back")
-        self._let_go(connection)
-        loop = asyncio.get_running_loop()
-        # Killed tasks are still reported: what they used is to be charged.
-        loop.call_later(_CLEAR_OUT if has_tasks else _PARTING, connection.hang_up)
-
-    def _give_up(self, name: str) -> None:
-        """Count a worker as lost that was disconnected for too long."""
-        self._absent.pop(name, None)
-        try:
-            self._dispatching.leave(name)
-            self.on_change()
-        except Exception as error:  # in a callback of the loop nobody else would hear of it
-            self.failed(error)
+    def _worker_of(self, connection: ServiceWorkerConnection) -> WorkerSlot[Instance] | None:
+        """Return the worker that speaks over a connection; None: it has a newer one, or is gone."""
+        worker = self._dispatching.registered.get(connection.worker)
+        return worker if worker is not None and worker.link is connection else None
 
     def _check_missing_workers(self) -> None:
         """Let tasks from before a restart be given out once all workers are back."""
@@ -500,3 +404,24 @@ class WorkerServer(ConnectionHandler):
             entry.ready >= entry.processors for entry in self.admission.leases.values()
         ):
             self._engine.settle()
+
+
+def _see_off(worker: WorkerSlot[Instance]) -> None:
+    """Give no more tasks to a worker, and let the worker leave when no task is left."""
+    worker.open, worker.leaving = False, True
+    # What waits there unstarted can run elsewhere sooner.
+    if not attendance.is_done(worker):
+        worker.link.recall(_ALL)
+    attendance.let_go(worker)
+
+
+def _turn_out(worker: WorkerSlot[Instance]) -> None:
+    """Stop a worker's tasks at once, and end the connection soon."""
+    worker.open, worker.leaving = False, True
+    has_tasks = bool(worker.claims)
+    if has_tasks:
+        worker.link.cancel([], 0.0, "its processors go back")
+    attendance.let_go(worker)
+    # Killed tasks are still reported: what they used is to be charged.
+    seconds = _CLEAR_OUT if has_tasks else _PARTING
+    asyncio.get_running_loop().call_later(seconds, worker.link.hang_up)

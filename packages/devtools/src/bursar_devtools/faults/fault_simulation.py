@@ -417,7 +417,9 @@ class FaultSimulation:
         service = self.server.service
         if service is None:
             return ""
-        pools = [found.pool for found in service.worker_server.workers() if found.name == worker]
+        pools = [
+            found.pool for found in service.engine.dispatching.workers() if found.name == worker
+        ]
         return pools[0] if pools else ""
 
     def _holder_of(self, piece: str) -> str:
