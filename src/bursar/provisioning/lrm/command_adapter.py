@@ -165,7 +165,7 @@ def parse_json_list(text: str, key: str) -> tuple[list[Entry], list[str]] | None
     ----------
     text
         JSON that warnings may precede, such as "Cannot connect to LSF. Please wait".
-    key
+        Key under which the records stand, such as ``"jobs"``.
         Key of the list.
 
     Returns
