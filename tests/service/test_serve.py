@@ -128,7 +128,7 @@ backoff = 0.1
         service.kill()
         service.start()
         counts = client.instance(handle).counts
-        assert (counts.waiting + counts.running, counts.failed, counts.cancelled) == (3, 1, 1)
+        assert (counts.waiting + counts.running, counts.failed, counts.skipped) == (3, 1, 1)
         (tmp_path / "go").touch()
         until(lambda: client.instance(handle).results >= 3)
         service.kill()
@@ -141,7 +141,7 @@ backoff = 0.1
         "second": "succeeded",
         "third": "succeeded",
         "broken": "failed",
-        "never": "cancelled",
+        "never": "skipped",
     }
     assert results["third"].stdout == "1\n1\n"
     assert results["second"].attempt >= 2

@@ -41,8 +41,10 @@ MOST_GRACE = 3600.0
 PREFIX = "/v1"
 """Of every path."""
 
-TaskState = Literal["waiting", "running", "succeeded", "failed", "timed-out", "cancelled"]
-"""Where a task stands; the last four are final."""
+TaskState = Literal[
+    "waiting", "running", "succeeded", "failed", "timed-out", "cancelled", "skipped"
+]
+"""Where a task stands; the last five are final."""
 
 
 # What comes by the thousand is not followed by the garbage collector (``gc=False``): it holds
@@ -111,9 +113,8 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     retry_delay
         Seconds between such an end and the next try.
     after
-        Numbers of tasks of the instance that must have succeeded before it starts, all smaller
-        than its own number. It ends as cancelled, without having run, when one of them does not
-        succeed. Numbers are given in the order of submission, from 0.
+        Numbers of tasks of the instance, all smaller than its own, that must have succeeded before
+        it starts; otherwise it is skipped. Numbers are given in the order of submission, from 0.
     label
         The client's own word for it; comes back with the result.
     """
@@ -177,12 +178,10 @@ class TaskPage(ResponseStruct, frozen=True):
 
 class CancelRequest(RequestStruct, frozen=True, omit_defaults=True):
     """
-    Which tasks are not wanted any more.
+    Which tasks are not wanted any more; ``tasks``: their numbers, None: all of the instance.
 
     Parameters
     ----------
-    tasks
-        Their numbers; None: all of the instance.
     grace
         Seconds from SIGTERM to SIGKILL for those that run; None: the service's own.
     unstarted
@@ -306,7 +305,7 @@ class NewInstance(RequestStruct, frozen=True, omit_defaults=True):
 
 
 class Counts(ResponseStruct, frozen=True):
-    """Tasks of an instance by where they stand."""
+    """Tasks of an instance by where they stand; ``failed`` are those timed out, too."""
 
     total: Count = 0
     waiting: Count = 0
@@ -314,6 +313,7 @@ class Counts(ResponseStruct, frozen=True):
     succeeded: Count = 0
     failed: Count = 0
     cancelled: Count = 0
+    skipped: Count = 0
 
 
 class InstanceInfo(ResponseStruct, frozen=True, omit_defaults=True):

@@ -85,7 +85,7 @@ _WIDTHS = (9, 4, 8, 12)  # of state, exit status, time and host
 _MOST_NAME = 30
 """Characters of a task's number and label, for the width of their column."""
 
-_STYLES = {"succeeded": "green", "cancelled": "yellow"}
+_STYLES = {"succeeded": "green", "cancelled": "yellow", "skipped": "yellow"}
 
 
 class ResultTable:
@@ -250,13 +250,15 @@ class InstanceProgress:
             f"  {counts.running} running  {counts.waiting} waiting  ",
             (f"{counts.failed} failed", "red" if counts.failed else "dim"),
             (f"  {counts.cancelled} cancelled" if counts.cancelled else "", "yellow"),
+            (f"  {counts.skipped} skipped" if counts.skipped else "", "yellow"),
         )
         return Group(first, tasks, *([Text(plain(info.note), style="yellow")] if info.note else []))
 
 
 def ended(info: InstanceInfo) -> int:
     """Tasks at their end."""
-    return info.counts.succeeded + info.counts.failed + info.counts.cancelled
+    counts = info.counts
+    return counts.succeeded + counts.failed + counts.cancelled + counts.skipped
 
 
 def _instance_name(info: InstanceInfo) -> str:
@@ -271,6 +273,7 @@ def _state(info: InstanceInfo) -> str:
         f"{counts.waiting} waiting" if counts.waiting else "",
         f"{counts.failed} failed" if counts.failed else "",
         f"{counts.cancelled} cancelled" if counts.cancelled else "",
+        f"{counts.skipped} skipped" if counts.skipped else "",
     ]
     return ", ".join(part for part in parts if part)
 

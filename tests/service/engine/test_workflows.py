@@ -104,13 +104,15 @@ def test_what_follows_a_failure_ends_without_having_run(world: World, restarts: 
     found = states(world, handle)
     assert [found[task] for task in range(7)] == [
         "failed",
-        "cancelled",
-        "cancelled",
+        "skipped",
+        "skipped",
         "succeeded",
-        "cancelled",
+        "skipped",
         "succeeded",
-        "cancelled",
+        "skipped",
     ]
+    assert world.info(handle).counts.skipped == 4
+    assert world.info(handle).counts.cancelled == 0
     results = {result["task"]: result for result in world.results(handle)}
     assert len(world.results(handle)) == 7
     assert "comes after did not succeed" in results[4]["reason"]
@@ -171,7 +173,7 @@ def test_many_children_of_a_failure_are_skipped_in_portions(
         end(world, 0, Status.FAILED)
         assert sizes.pop(0) == 1
     world.rest()
-    assert states(world, handle) == {0: "failed"} | dict.fromkeys(range(1, 51), "cancelled")
+    assert states(world, handle) == {0: "failed"} | dict.fromkeys(range(1, 51), "skipped")
     assert max(sizes) <= 8
     assert world.info(handle).counts.waiting == 0
 
@@ -337,6 +339,22 @@ def test_a_failure_is_noted_with_its_charge(world: World) -> None:
     assert noted() == (True, True)
 
 
+def test_tasks_that_no_worker_has_are_cancelled_alone(world: World) -> None:
+    """Those that run go on; what follows a cancelled task is skipped."""
+    handle = world.create()
+    world.submit(handle, [spec(), spec(), spec(1), spec(0)])
+    world.join("w", 1)
+    (running,) = at(world)
+    assert running == 0
+    assert world.run(world.engine.cancel("ann", handle, [0, 1], unstarted=True)).count == 1
+    assert states(world, handle) == {1: "cancelled", 2: "skipped"}
+    end(world, 0)
+    assert at(world) == [3]
+    assert world.run(world.engine.cancel("ann", handle, None, unstarted=True)).count == 0
+    end(world, 3)
+    assert states(world, handle) == {0: "succeeded", 1: "cancelled", 2: "skipped", 3: "succeeded"}
+
+
 def test_a_retry_waits_as_long_as_it_was_told_to(world: World) -> None:
     """And is given up when the task is cancelled meanwhile."""
     handle = world.create()
@@ -387,6 +405,7 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
     handle = world.create()
     after: list[tuple[int, ...]] = []
     given: set[int] = set()
+    unwanted: set[int] = set()
     retries: list[int] = []
     failures: Counter[int] = Counter()
     ends = workers = 0
@@ -412,7 +431,8 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
         elif what < 0.28 and len(world.sidecar.jobs) > 1:
             world.lose(chance.choice(list(world.sidecar.jobs)))
         elif what < 0.30 and after:
-            world.run(world.engine.cancel("ann", handle, [chance.randrange(len(after))]))
+            unwanted.add(chance.randrange(len(after)))
+            world.run(world.engine.cancel("ann", handle, sorted(unwanted)))
             for name, numbers in world.sidecar.stopped.items():
                 for number in numbers & set(world.sidecar.jobs.get(name, ())):
                     world.end(name, number, Status.CANCELLED, end=world.now)
@@ -441,7 +461,9 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
             assert failures[result["task"]] == retries[result["task"]] + 1
         parents = [done[parent] for parent in after[result["task"]]]
         if any(state != "succeeded" for state in parents):
-            assert result["state"] == "cancelled"
+            assert result["state"] == "skipped" or (
+                result["state"] == "cancelled" and result["task"] in unwanted
+            )
             assert result["task"] not in given
         if "did not succeed" in result.get("reason", ""):
             assert any(state != "succeeded" for state in parents)

@@ -183,5 +183,6 @@ class Instance:
             running=counts[CLAIMED] + counts[ENDING],
             succeeded=counts[SUCCEEDED],
             failed=counts[FAILED] + counts[TIMED_OUT],
-            cancelled=counts[CANCELLED] + counts[SKIPPED],
+            cancelled=counts[CANCELLED],
+            skipped=counts[SKIPPED],
         )

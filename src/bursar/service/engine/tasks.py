@@ -31,7 +31,7 @@ NAMES: tuple[TaskState, ...] = (
     "failed",
     "timed-out",
     "cancelled",
-    "cancelled",
+    "skipped",
 )
 """Names of the states as clients see them, by number."""
 

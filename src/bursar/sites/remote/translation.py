@@ -19,6 +19,7 @@ _STATUS = {
     "succeeded": Status.SUCCEEDED,
     "timed-out": Status.TIMED_OUT,
     "cancelled": Status.CANCELLED,
+    "skipped": Status.CANCELLED,
 }
 
 
