@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Folder
 
+import bursar
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
 from bursar.formats.sites_toml import read_sites
@@ -20,6 +21,7 @@ SITES = """\
 processors = 2
 unit_price = "3600 SU/core-hour"
 """
+EXCLUSIVE = SITES + "shared = false\n"
 PRICED = (
     SITES
     + """
@@ -102,7 +104,8 @@ def journal(folder: Folder, name: str) -> JournalState:
 def test_two_runs_at_once_never_put_four_tasks_on_two_processors(
     shared: Folder, stamps: Path
 ) -> None:
-    """The second is told who has them, waits, and is paid for no moment of it."""
+    """Not shared: the second is told who has them, waits, and pays for no moment of it."""
+    shared.write("s.toml", EXCLUSIVE)
     shared.write("c.toml", campaign(4, 0.1, gated=True))
     first = shared.start(*words("first", "-p", "2", "-q"))
     shared.until(lambda: held(shared) == 2, first)
@@ -124,7 +127,8 @@ def test_two_runs_at_once_never_put_four_tasks_on_two_processors(
 
 
 def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path) -> None:
-    """The second plans for the processor that is free and does not wait for more."""
+    """Not shared: the second plans for the processor that is free and does not wait for more."""
+    shared.write("s.toml", EXCLUSIVE)
     shared.write("c.toml", campaign(1, 0.1, gated=True))
     first = shared.start(*words("first", "-p", "1", "-q"))
     shared.until(lambda: held(shared) == 1, first)
@@ -136,6 +140,93 @@ def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path) -> N
     go(shared)
     assert first.wait(60) == 0
     assert most_at_once(stamps) == 2
+
+
+def count_ends(stamps: Path, run: str) -> int:
+    """Tasks of a run that have ended."""
+    return sum(f.read_text().count("\n") == 2 for f in stamps.glob(f"{run}-*"))
+
+
+def spans(stamps: Path, run: str) -> list[tuple[float, float]]:
+    """Begin and end of each task of a run."""
+    texts = [file.read_text().split() for file in stamps.glob(f"{run}-*")]
+    return sorted((float(begin), float(end)) for begin, end in texts)
+
+
+def numbered(run: str, tasks: int, seconds: float, *, gated: bool = False, wide: int = 1) -> str:
+    """A campaign whose tasks leave their moments under the name of a run."""
+    text = campaign(tasks, seconds, gated=gated).replace("$HERE/{x}", f"$HERE/{run}-{{x}}")
+    return text + f"processors = {wide}\n"
+
+
+def test_two_runs_divide_the_machine(shared: Folder, stamps: Path) -> None:
+    """The second begins while the first goes on; together they never use more than there is."""
+    shared.write("a.toml", numbered("a", 16, 0.3))
+    shared.write("b.toml", numbered("b", 16, 0.3))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
+    shared.until(lambda: count_ends(stamps, "a") >= 2, first)
+    second = shared.start("run", "b.toml", "--sites", "s.toml", "--name", "b", "-q")
+    assert [process.wait(90) for process in (first, second)] == [0, 0]
+    assert most_at_once(stamps) == 2
+    one, two = spans(stamps, "a"), spans(stamps, "b")
+    assert (len(one), len(two)) == (16, 16)
+    assert two[0][0] < one[-1][0]  # it did not wait for the first to end
+    assert held(shared) == 0
+
+
+def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Path) -> None:
+    """A task as wide as the machine runs before the other run has ended."""
+    shared.write("a.toml", numbered("a", 60, 0.3))
+    shared.write("b.toml", numbered("b", 1, 0.1, wide=2))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
+    shared.until(lambda: count_ends(stamps, "a") >= 2, first)
+    shared.bursar("run", "b.toml", "--sites", "s.toml", "--name", "b", "-q")
+    assert first.wait(90) == 0
+    ((begin, end),) = spans(stamps, "b")
+    assert begin < max(start for start, _ in spans(stamps, "a"))
+    assert not [s for s in spans(stamps, "a") if s[0] < end and begin < s[1]]
+
+
+def test_a_killed_run_leaves_its_share_to_the_other(shared: Folder, stamps: Path) -> None:
+    """Not before the tasks of the killed one have ended, which go on for as long as they take."""
+    shared.write("a.toml", numbered("a", 2, 0.1, gated=True))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
+    shared.until(lambda: len(list(stamps.glob("a-*"))) == 2, first)
+    # Its tasks wait for each other: they need both processors at a time.
+    both = "sleep 0.1; while [ $(ls $HERE | grep -c ^b-) -lt 2 ]; do sleep 0.05; done"
+    text = numbered("b", 2, 0.1).replace("sleep 0.1", both)
+    shared.write("b.toml", text)
+    second = shared.start("run", "b.toml", "--sites", "s.toml", "--name", "b", "-q")
+    first.signal_group(signal.SIGKILL)
+    go(shared)
+    assert second.wait(60) == 0
+    assert begun(stamps) == 4
+    assert most_at_once(stamps) == 2
+
+
+def test_executors_share_with_each_other_and_with_runs(shared: Folder, stamps: Path) -> None:
+    """Two executors of one process and a run: three holders, two processors."""
+
+    def stamp(path: str) -> None:  # a local function travels by value
+        begin = time.time()
+        time.sleep(0.2)
+        with open(path, "w") as file:
+            file.write(f"{begin}\n{time.time()}\n")
+
+    facts = read_sites(shared.path / "s.toml")
+    shared.write("a.toml", numbered("a", 10, 0.2))
+    with bursar.Executor(sites=facts) as one, bursar.Executor(sites=facts) as two:
+        run = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
+        calls = [
+            executor.submit(stamp, str(stamps / f"{name}-{i}"))
+            for i in range(10)
+            for name, executor in (("one", one), ("two", two))
+        ]
+        for call in calls:
+            call.result(90)
+        assert run.wait(90) == 0
+    assert begun(stamps) == 30
+    assert most_at_once(stamps) <= 2
 
 
 def test_who_insists_shares_the_processors(shared: Folder, stamps: Path) -> None:

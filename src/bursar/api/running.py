@@ -431,7 +431,7 @@ def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts
     with known_owners() as owners:
         for site in facts:
             free = site.processors
-            if owners is not None and site.kind == "local":
+            if owners is not None and site.kind == "local" and not site.is_divided:
                 free -= owners.others(site)
             found.append(replace(site, processors=free) if free >= widest else site)
     return tuple(found)

@@ -209,7 +209,7 @@ class BackfillPass(Generic[Of]):
         tasks = instance.tasks
         place = tasks.ready_tasks.bucket_of(task).place
         return (
-            worker.processors >= tasks.processors[task]
+            worker.room >= tasks.processors[task]
             and place in (ANYWHERE, worker.lease)
             and worker.lease not in tasks.ready_tasks.sequences
             and (

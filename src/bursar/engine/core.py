@@ -135,6 +135,8 @@ class EngineCore:
         Attempts of an earlier life that workers may still have.
     vacated
         Leases that get no more tasks.
+    limits
+        Processors that tasks may use of a site for now, by site; the others are all used.
     attendance
         Attendance of leases that had workers.
     changed
@@ -159,6 +161,7 @@ class EngineCore:
     settings: EngineSettings
     restored: RestoredAttempts = field(default_factory=RestoredAttempts)
     vacated: set[str] = field(default_factory=set)
+    limits: dict[str, int] = field(default_factory=dict)
     attendance: dict[str, LeaseAttendance] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: str = ""

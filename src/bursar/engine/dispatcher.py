@@ -308,6 +308,10 @@ class Dispatcher:
         finally:
             late.cancel()
 
+    def limit(self, site: str, processors: int) -> None:
+        """See :func:`bursar.engine.reactor.limit`."""
+        reactor.limit(self._core, site, processors)
+
     def dismiss(self, lease: str) -> None:
         """Dismiss the workers of a lease, and give the lease no more tasks."""
         reactor.dismiss(self._core, lease)

@@ -1,10 +1,12 @@
 """What an owner reads of an engine: counts, loads and demand."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from bursar.engine.core import EngineCore
 from bursar.engine.lease_loads import add_loads
 from bursar.engine.pool_demand import UnplaceableTasks
+from bursar.engine.ready_tasks import ANYWHERE
 from bursar.engine.task_queue import TaskCounts
 from bursar.model.allocation import AllocationLoad
 from bursar.model.provisioning import ProcessorDemand
@@ -57,6 +59,14 @@ class EngineFigures:
     def demand(self) -> ProcessorDemand:
         """Return the demand for processors of all tasks that are bound to no lease."""
         return self._core.queue.demand()
+
+    def widths_ready(self, leases: Collection[str]) -> Mapping[int, int]:
+        """Return how many tasks are ready for any of some leases, by their processors."""
+        found: dict[int, int] = {}
+        for bucket in self._core.queue.tasks.ready_tasks.buckets:
+            if bucket.ready and (bucket.place == ANYWHERE or bucket.place in leases):
+                found[bucket.processors] = found.get(bucket.processors, 0) + bucket.ready
+        return found
 
     def left(self, lease: str) -> int:
         """Return how many tasks bound to a lease are not at an end."""

@@ -81,6 +81,8 @@ def set_waker(core: EngineCore, now: float) -> None:
 def _fill_workers(core: EngineCore, now: float) -> None:
     for worker in core.workers.values():
         worker.open = core.is_open(worker)
+    for site, limit in core.limits.items():
+        _apply_limit(core, site, limit)
     given = core.queue.fill(now, partial(_admit, core, now))
     transfers = core.guard.transfers()
     # Money is set aside durably before anything is spent of it.
@@ -165,3 +167,22 @@ def _take_back(core: EngineCore, now: float) -> None:
         worker = core.workers[name]
         worker.prefetch.asked(count)
         send(core, worker, partial(worker.link.recall, count))
+
+
+def _apply_limit(core: EngineCore, site: str, processors: int) -> None:
+    """Divide the processors that a run may use of a site among its workers there."""
+    workers = [worker for worker in core.workers.values() if worker.site == site]
+    left, held = processors, []
+    # Running tasks first, wherever they are: what they hold cannot be used elsewhere.
+    for worker in workers:
+        held.append(min(left, worker.used, worker.processors))
+        left -= held[-1]
+    for worker, part in zip(workers, held, strict=True):
+        more = min(left, worker.processors - part)
+        left -= more
+        worker.limit = None if part + more == worker.processors else part + more
+        waiting = worker.used - worker.processors
+        if worker.limit is not None and waiting > 0 and worker.prefetch.may_ask:
+            # Else the worker would begin these as soon as its running tasks have ended.
+            worker.prefetch.asked(waiting)
+            send(core, worker, partial(worker.link.recall, waiting))

@@ -146,9 +146,9 @@ def to_take_back(pool: WorkerPool[Of] | None, now: float) -> list[tuple[WorkerSl
     if not wanted:
         return []
     donors = [
-        (-worker.free, i, worker)
+        (worker.used - worker.processors, i, worker)
         for i, worker in enumerate(pool.workers.values())
-        if worker.free < 0
+        if worker.used > worker.processors
         and worker.open  # else it is out of reach, or returns all it can in order to leave
         and worker.prefetch.may_ask
     ]

@@ -396,6 +396,13 @@ def vacate(core: EngineCore, lease: str, reason: str) -> None:
             cancel_at(core, worker, [], 0.0, reason)
 
 
+def limit(core: EngineCore, site: str, processors: int) -> None:
+    """Start tasks only on so many processors of a site from now on; running tasks go on."""
+    if core.limits.get(site) != processors:
+        core.limits[site] = processors
+        schedule_fill(core)
+
+
 def dismiss(core: EngineCore, lease: str) -> None:
     """Dismiss the workers of a lease, and give the lease no more tasks."""
     # Also for workers that join after this: they are told to leave at once.

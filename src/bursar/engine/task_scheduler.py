@@ -261,7 +261,8 @@ class TaskScheduler(Generic[Of]):
                 if not pool.members:
                     break
                 room = worker.free
-                if fair and worker.ahead:
+                # What waits at a worker that has lost processors might begin on just these.
+                if fair and worker.ahead and worker.limit is None:
                     room += min(worker.prefetch.depth(worker.processors), fair)
                 self._fill_serial(pool, worker, min(room, BATCH), grant)
         return [(pool.workers[worker], claims) for worker, claims in grant.given.items()]

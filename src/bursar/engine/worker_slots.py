@@ -140,6 +140,8 @@ class WorkerSlot(Generic[Of]):
         Processors of all claimed tasks without an estimate.
     idle_since
         When the last task ended; has no meaning while the worker has tasks.
+    limit
+        Processors that tasks may use for now; None: all. The others are used by another run.
     until, speed
         When the worker's processors are taken away, infinite for never, and how many seconds of
         estimated work one of them does in a second.
@@ -169,6 +171,7 @@ class WorkerSlot(Generic[Of]):
     work: float = 0.0
     unknown: int = 0
     idle_since: float = 0.0
+    limit: int | None = None
     until: float = math.inf
     speed: float = 1.0
 
@@ -179,8 +182,13 @@ class WorkerSlot(Generic[Of]):
 
     @property
     def free(self) -> int:
-        """Processors that no task holds; negative: tasks wait at the worker."""
-        return self.processors - self.used
+        """Processors that no task holds; negative: tasks wait at the worker, or hold too many."""
+        return self.room - self.used
+
+    @property
+    def room(self) -> int:
+        """Processors that one task may hold for now."""
+        return self.processors if self.limit is None else self.limit
 
     @property
     def running(self) -> int:

@@ -288,9 +288,17 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
         Processors | None,
         Meta(description="Processors that Bursar may use; default: all of this machine."),
     ] = None
+    shared: Annotated[
+        bool,
+        Meta(
+            description="Whether runs at the same time share the processors fairly; otherwise a "
+            "later run waits for an earlier one."
+        ),
+    ] = True
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
-        return {"processors": self.processors or len(os.sched_getaffinity(0))}
+        processors = self.processors or len(os.sched_getaffinity(0))
+        return {"processors": processors, "shared": self.shared}
 
 
 class SimulatedSiteTable(LeasedSiteTable, frozen=True, tag="simulated", kw_only=True):

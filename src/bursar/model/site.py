@@ -169,6 +169,9 @@ class SiteFacts:
         The Dask cluster that it is, where it is one.
     remote
         The other Bursar that it is, where it is one.
+    shared
+        Whether runs at the same time divide its processors fairly, where it is local; else a run
+        that comes later waits until the processors are free.
     source
         File that describes it; empty for none. Sites of one name in one file are one site,
         whichever run uses it.
@@ -195,6 +198,7 @@ class SiteFacts:
     acquiring: AcquisitionPolicy = field(default_factory=AcquisitionPolicy)
     dask: DaskEndpoint | None = None
     remote: RemoteEndpoint | None = None
+    shared: bool = True
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -251,6 +255,13 @@ class SiteFacts:
         passed = sum(file.size or 0 for file in parent.outputs if file.name in wanted)
         link = self.links[target]
         return link.latency + passed / link.bandwidth
+
+    @property
+    def is_divided(self) -> bool:
+        """
+        Whether runs divide its processors; not where an owner's prices promise some to a buyer.
+        """
+        return self.shared and self.kind == "local" and self.pricing is None
 
     @property
     def offers(self) -> tuple[Slot, ...]:

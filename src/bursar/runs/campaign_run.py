@@ -374,7 +374,9 @@ def _real(
 ) -> RunEnvironment:
     """Return the environment of a run on real sites, by the policy of the run."""
     owners = open_owners_book(info, folder)
-    sites = {facts.name: _site(facts, folder, owners) for facts in info.sites}
+    # A strategy and the broker buy processors job by job: each job waits for its own.
+    by_task = info.policy.kind not in ("economy", "matched")
+    sites = {facts.name: _site(facts, folder, owners, by_task) for facts in info.sites}
     queues = [site for site in sites.values() if isinstance(site, OpenableSite)]
     match info.policy:
         case SupplyPolicy(kind="matched", brokering=Brokering() as settings):
@@ -443,8 +445,8 @@ def _sharing(
     return shared
 
 
-def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
-    """Return the object that runs tasks at a site; ``owners`` matters to local sites only."""
+def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_task: bool) -> Site:
+    """Return the object that runs tasks at a site; the last two matter to local sites only."""
     if facts.batch is not None:
         from bursar.sites.batch import BatchSite
 
@@ -461,7 +463,7 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Sit
         raise InputError(
             f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
         )
-    return LocalSite(facts, places=owners)
+    return LocalSite(facts, places=owners, by_task=by_task)
 
 
 def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:

@@ -37,6 +37,7 @@ from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms
 from bursar.runs.environment import RunEnvironment, RunWork
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import BEGIN, END, incarnations_of, split_bookings
+from bursar.runs.processor_sharing import ProcessorSharing
 from bursar.runs.settlement import LeaseSettlements
 from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
@@ -220,6 +221,7 @@ class RunExecution:
         now = self.dispatcher.now()
         for effect in self.guard.tick(now):
             self._apply(effect)
+        self._sharing.update()
         transfers = self.guard.transfers()
         if transfers:
             self.dispatcher.store.post(transfers)
@@ -436,6 +438,9 @@ class RunExecution:
             watch=self._supply,
             settlements=self.settlements,
         )
+        self._sharing = ProcessorSharing(self._environment.sites, self.dispatcher, self.provision)
+        # Before any worker is there: it would begin tasks on processors of other runs.
+        self._sharing.update()
         self._supply.attach(self._context(past, pilots))
         if not self._tasks or not self.dispatcher.figures.is_done:
             # Else a resumed run has nothing to do, and leases nothing.

@@ -28,6 +28,7 @@ from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
 from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
+from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
 
@@ -101,9 +102,11 @@ class ExecutorEngine:
             raise BursarError(f"{path}: cannot make the folder: {error.strerror}") from None
         self._folder = folder
         self._billed: list[Task] | None = [] if keep_bill else None
-        known = {facts.name: _site(facts, folder) for facts in sites}
+        owners = _open_owners(folder)
+        known = {facts.name: _site(facts, folder, owners) for facts in sites}
         self._to_open = [site for site in known.values() if isinstance(site, OpenableSite)]
         self._opened = AsyncExitStack()
+        self._owners = owners
         work = RunWork(
             tasks=(), parents=None, goal=Goal(budget=budget), retry=Retry(), root=folder.files
         )
@@ -121,6 +124,8 @@ class ExecutorEngine:
     async def __aenter__(self) -> "ExecutorEngine":
         self.failed: asyncio.Future[BursarError] = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as opening:
+            if self._owners is not None:
+                opening.callback(self._owners.close)
             for site in self._to_open:
                 await opening.enter_async_context(site.opened())
             await self._execution.__aenter__()
@@ -189,7 +194,17 @@ class ExecutorEngine:
                 return execution.dispatcher.store.fault
 
 
-def _site(facts: SiteFacts, folder: RunFolder) -> Site:
+def _open_owners(folder: RunFolder) -> OwnersBook | None:
+    """Open the owners' book; None where nothing is shared."""
+    path = owners_file()
+    if path is None:
+        return None
+    owners = OwnersBook(path, run=folder.name, identity=secrets.token_hex(8), customer=user_name())
+    # As for runs: where the user's own folder cannot be written, each goes on as if alone.
+    return owners if is_named() or owners.is_usable else None
+
+
+def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
     run = secrets.token_hex(16)
     if facts.remote is not None:
         from bursar.sites.remote.remote_site import RemoteSite
@@ -199,7 +214,8 @@ def _site(facts: SiteFacts, folder: RunFolder) -> Site:
         from bursar.sites.dask.dask_site import DaskSite
 
         return DaskSite(facts, run, folder.path)
-    return LocalSite(facts)
+    # An executor waits for no run to end: the caller may hold both.
+    return LocalSite(facts, places=owners if facts.is_divided else None)
 
 
 def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:

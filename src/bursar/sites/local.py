@@ -15,6 +15,7 @@ from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import ResourceProfile, Slot
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
+from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint, LocalWorkers
 
@@ -77,6 +78,9 @@ class ProcessorClaims(Protocol):
     def others(self, site: SiteFacts) -> int:
         """Return how many processors of a site other runs hold."""
 
+    def share(self, site: SiteFacts, demand: ShareDemand) -> int:
+        """Return how many processors of a site this run may use now."""
+
 
 class LocalSite:
     """
@@ -94,6 +98,9 @@ class LocalSite:
         Identity by which workers of an earlier process are recognised; empty: there are none.
     places
         Record of the processors that each run uses; None: no other run uses them.
+    by_task
+        Whether pilots begin at once and their tasks share the processors with other runs, where
+        the site is shared; otherwise each pilot waits for processors of its own.
     """
 
     def __init__(
@@ -103,8 +110,11 @@ class LocalSite:
         workers: WorkerFactory | None = None,
         run: str = "",
         places: ProcessorClaims | None = None,
+        by_task: bool = True,
     ) -> None:
-        self._places = places
+        # Of shared processors no pilot holds any: tasks do, see share().
+        self._shares = places if by_task and facts.is_divided else None
+        self._places = None if self._shares is not None else places
         self._facts = facts
         self._clock = clock
         self._workers = workers
@@ -128,8 +138,9 @@ class LocalSite:
         knows when.
         """
         held = sum(held.processors for held in self._held)
-        if self._places is not None:
-            held += self._places.others(self._facts)
+        claims = self._places or self._shares
+        if claims is not None:
+            held += claims.others(self._facts)
         free = max(0, self._facts.processors - held)
         memory = available_memory()
         if memory is not None and self._facts.memory is not None:
@@ -147,6 +158,10 @@ class LocalSite:
         """Return the site as a pool sees it: processors start at once and have no end."""
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
+
+    def share(self, demand: ShareDemand) -> int | None:
+        """Return the processors that tasks may use now; see :class:`TaskSharingSite`."""
+        return None if self._shares is None else self._shares.share(self._facts, demand)
 
     async def take(self, pilots: Sequence[Allocation], notify: Callable[[str], None]) -> None:
         """Hold the most that the pilots of a plan have at a time; see :class:`SharedSite`."""
@@ -174,6 +189,8 @@ class LocalSite:
 
         A plan's pilot uses processors held by :meth:`take`; any other pilot waits for its own.
         """
+        if self._shares is not None:
+            self._shares.mark(endpoint.run)
         places = self._places
         own = None if places is None or pilot.start is not None else places
         if places is not None:

@@ -25,12 +25,18 @@ from pathlib import Path
 import apsw
 
 from bursar.dispatch.folders import state_folder
-from bursar.dispatch.linux_processes import traces_of
 from bursar.market.pricing import Commitment
 from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
+from bursar.sites.holder_processes import (
+    HolderProcess,
+    boot_id,
+    living_holders,
+    started_at,
+)
+from bursar.sites.processor_shares import TABLE, ShareDemand, ShareHolder
 from bursar.sqlite_file import (
     LockWaitingConnection,
     SqliteSchema,
@@ -78,7 +84,10 @@ _LAYOUT = SqliteSchema(
             PRIMARY KEY (site, run, customer)) WITHOUT ROWID""",
     ),
 )
-_TABLES = ("held", "waiting", "agreements")
+_TABLES = ("held", "waiting", "agreements", "demands")
+
+_TRACE_INTERVAL = 1.0
+"""Seconds between two looks for the tasks of one dead process: each reads all of /proc."""
 
 
 def owners_file() -> Path | None:
@@ -104,33 +113,6 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container knows numbers only
         return f"user {os.getuid()}"
-
-
-@dataclass(frozen=True, slots=True)
-class _HolderProcess:
-    """A row of the book: a process that holds something."""
-
-    id: str
-    host: str
-    boot: str
-    pid: int
-    started: int
-    run: str
-    mark: str
-
-    def is_there(self) -> bool:
-        """
-        Whether the process or a child of its workers is alive; on other machines, presumed so.
-        """
-        # Only this machine's /proc can be read. To call a live run of another machine dead would
-        # sell its processors twice.
-        if self.host != socket.gethostname():
-            return True
-        if self.boot != _boot():
-            return False
-        # A pid alone may have been given to another process since. Tasks of a killed run go on for
-        # a moment and still use the processors: their mark in the environment finds them.
-        return _started(self.pid) == self.started or bool(self.mark and traces_of(self.mark))
 
 
 class OwnersBook:
@@ -171,6 +153,8 @@ class OwnersBook:
         self._mark = ""
         self._db: LockWaitingConnection | None = None
         self._is_registered = False
+        self._shares: dict[str, ShareHolder] = {}
+        self._traced: dict[str, float] = {}  # dead holders whose tasks were there, and when
 
     @property
     def is_usable(self) -> bool:
@@ -209,6 +193,7 @@ class OwnersBook:
             with self._writing() as db:
                 key = (_key(site), self._id, name)
                 db.execute("DELETE FROM waiting WHERE (site, holder, name) = (?,?,?)", key)
+                self._within_share(db, site)
             raise
 
     def give(self, site: SiteFacts, name: str) -> None:
@@ -217,6 +202,22 @@ class OwnersBook:
             with self._writing() as db:
                 key = (_key(site), self._id, name)
                 db.execute("DELETE FROM held WHERE (site, holder, name) = (?,?,?)", key)
+                self._within_share(db, site)
+
+    def share(self, site: SiteFacts, demand: ShareDemand) -> int:
+        """
+        Return how many processors of a local site this run may use now.
+
+        To be called a few times a second: others' demands change, and processes end.
+        """
+        if self._insist:
+            return site.processors
+        mine = self._share_of(site)
+        # Nothing is read or written but one number while the run is alone.
+        if self._db is not None and mine.is_settled(self._db):
+            return mine.share
+        with self._writing(_TRACE_INTERVAL) as db:
+            return mine.update(db, demand, living_holders(db), time.monotonic())
 
     def mark(self, run: str) -> None:
         """Set the mark by which the processes of this run's workers are found."""
@@ -286,6 +287,33 @@ class OwnersBook:
 
     # Inside.
 
+    def _share_of(self, site: SiteFacts) -> ShareHolder:
+        key = _key(site)
+        if key not in self._shares:
+            machine = len(os.sched_getaffinity(0))
+            self._shares[key] = ShareHolder(
+                holder=self._id, site=key, most=site.processors, machine=machine
+            )
+        return self._shares[key]
+
+    def _within_share(
+        self, db: LockWaitingConnection, site: SiteFacts, processors: int = 0
+    ) -> bool:
+        """Tell other runs what this one wants; return whether it may hold so many more."""
+        if not site.is_divided:
+            return True
+        key = (_key(site), self._id)
+        query = "SELECT coalesce(sum(processors), 0) FROM held WHERE (site, holder) = (?,?)"
+        held = int(db.execute(query, key).fetchone()[0])
+        query = "SELECT count(*) FROM waiting WHERE (site, holder) = (?,?)"
+        waiting = max(1, db.execute(query, key).fetchone()[0])
+        width = held + processors if processors else 0
+        demand = ShareDemand(
+            wanted=held + waiting * processors, narrowest=width, widest=width, used=held
+        )
+        share = self._share_of(site)
+        return width <= share.update(db, demand, living_holders(db), time.monotonic(), holds=False)
+
     def _took(self, site: SiteFacts, name: str, processors: int) -> bool:
         key = _key(site)
         # Sums since the run's first start, not differences: a repeated note replaces the one
@@ -294,7 +322,8 @@ class OwnersBook:
             used = self._used(db, key)
             # An empty site always fits: a pilot wider than the facts say would otherwise wait for
             # ever.
-            fits = used == 0 or used + processors <= site.processors
+            fits = self._within_share(db, site, processors) or used == 0
+            fits = fits and (used == 0 or used + processors <= site.processors)
             if self._insist or (fits and not self._is_behind(db, key, name)):
                 db.execute(
                     "INSERT OR REPLACE INTO held VALUES (?,?,?,?,?)",
@@ -340,12 +369,12 @@ class OwnersBook:
 
     def _held_by_others(
         self, db: LockWaitingConnection, site: SiteFacts
-    ) -> list[tuple[_HolderProcess, int, float]]:
+    ) -> list[tuple[HolderProcess, int, float]]:
         """List other living processes, each with the processors held and the time held since."""
         query = """SELECT holders.*, sum(processors), min(since) FROM held
             JOIN holders ON id = holder WHERE site = ? AND id != ? GROUP BY id"""
         rows = db.execute(query, (_key(site), self._id)).fetchall()
-        found = [(_HolderProcess(*row[:-2]), row[-2], row[-1]) for row in rows]
+        found = [(HolderProcess(*row[:-2]), row[-2], row[-1]) for row in rows]
         # Readers write nothing, so dead holders are only filtered here; the next writer drops them.
         return [entry for entry in found if entry[0].is_there()]
 
@@ -362,7 +391,7 @@ class OwnersBook:
         agreed: dict[str, int] = {}
         there: dict[str, bool] = {self._id: True}
         for *process, agreement, processors, start, end in db.execute(query, (key,)):
-            holder = _HolderProcess(*process)
+            holder = HolderProcess(*process)
             # Whether a process lives costs a walk through /proc when it is gone: once per holder.
             if holder.id not in there:
                 there[holder.id] = holder.is_there()
@@ -409,20 +438,27 @@ class OwnersBook:
 
     def _register(self, db: LockWaitingConnection) -> None:
         pid = os.getpid()
+        process = (socket.gethostname(), boot_id(), pid, started_at(pid))
         db.execute(
             "INSERT OR REPLACE INTO holders VALUES (?,?,?,?,?,?,?)",
-            (self._id, socket.gethostname(), _boot(), pid, _started(pid), self._run, self._mark),
+            (self._id, *process, self._run, self._mark),
         )
 
-    def _drop_dead(self, db: LockWaitingConnection) -> None:
+    def _drop_dead(self, db: LockWaitingConnection, interval: float) -> None:
         for row in db.execute("SELECT * FROM holders WHERE id != ?", (self._id,)).fetchall():
-            process = _HolderProcess(*row)
-            if not process.is_there():
+            process = HolderProcess(*row)
+            now = time.monotonic()
+            if process.is_living or now - self._traced.get(process.id, -math.inf) < interval:
+                continue
+            if process.is_there():
+                self._traced[process.id] = now
+            else:
                 _forget(db, process.id)
+                self._traced.pop(process.id, None)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[LockWaitingConnection]:
-        """Open a transaction that excludes other writers."""
+    def _writing(self, trace_interval: float = 0.0) -> Iterator[LockWaitingConnection]:
+        """Open a transaction that excludes other writers, after dead holders were dropped."""
         with _speaking_of(self._path):
             if self._db is None:
                 self._db = _open(self._path)
@@ -431,7 +467,7 @@ class OwnersBook:
                 # never be dropped.
                 if not self._is_registered:
                     self._register(self._db)
-                self._drop_dead(self._db)
+                self._drop_dead(self._db, trace_interval)
                 yield self._db
             self._is_registered = True
 
@@ -499,6 +535,9 @@ def _open(path: Path) -> LockWaitingConnection:
         with transaction(db):
             if is_empty(db):
                 _LAYOUT.make(db)
+            # Apart from the format: a file of an earlier version has no such table, and that
+            # version needs none.
+            db.execute(TABLE)
         _LAYOUT.check(db, path)
     except BaseException:
         db.close()
@@ -531,22 +570,3 @@ def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
 def _speaking_of(path: Path) -> Iterator[None]:
     with translate_sqlite_errors(path, "owners' book"):
         yield
-
-
-def _boot() -> str:
-    """Return the id of this boot of the machine."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> int:
-    """Return a process's start, in clock ticks since boot; -1 for a zombie or no process."""
-    try:
-        # The command's name in parentheses may hold spaces and parentheses itself: fields follow
-        # the last.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return -1
-    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])

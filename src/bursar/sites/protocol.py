@@ -11,6 +11,7 @@ from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.sites.processor_shares import ShareDemand
 from bursar.worker.launch import Endpoint
 
 
@@ -120,6 +121,22 @@ class SharedSite(Protocol):
         ----------
         notify
             Called with a line for people on who has the processors meanwhile.
+        """
+
+
+@runtime_checkable
+class TaskSharingSite(Protocol):
+    """A site of whose processors each run uses a share, which changes as runs come and go."""
+
+    def share(self, demand: ShareDemand) -> int | None:
+        """
+        Tell other runs what this one could use, and return what this one may use now.
+
+        Returns
+        -------
+        int or None
+            Processors on which tasks may be started, those of running tasks included. None: all
+            that the run holds.
         """
 
 
