@@ -29,8 +29,7 @@ from bursar.service.config import HttpLimits
 from bursar.service.http.app import RequestAdmission, ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.handlers import read_submission
-from bursar.service.http.request import HttpRequest
-from bursar.service.http.responses import problem_response
+from bursar.service.http.http_messages import HttpRequest, problem_response
 from bursar.service.interfaces import SCOPES, Principal, ServiceError
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

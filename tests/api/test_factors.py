@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bursar
-from bursar.api.factors import with_factors
+from bursar.api.planning import with_factors
+from bursar.api.quoting import quote_strategy
 from bursar.api.simulating import simulate
-from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.model.campaign import Campaign, Goal, Workflow

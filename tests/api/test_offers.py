@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan
+from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
+from bursar.api.quoting import quote_strategy
 from bursar.api.simulating import simulate
 from bursar.api.simulator import Simulator
-from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.formats.units import parse_amount, parse_duration
@@ -21,7 +21,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.plan_choice import GoalCounterOffer
-from bursar.report.formatting import amount, amount_above, span, span_above
+from bursar.report.tables import amount, amount_above, span, span_above
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.simulated_grid import SimulatedGrid
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.api.strategy_forecast import NOTHING_YET
+from bursar.api.quoting import NOTHING_YET
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
 from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult

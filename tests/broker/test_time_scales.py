@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from bursar.api.loops import run_outside_loop
+from bursar.api.queues import run_outside_loop
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Strategy

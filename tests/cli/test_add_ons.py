@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.cli.add_ons import ADD_ON_COMMANDS, AddOnCommand
+from bursar.cli.main import ADD_ON_COMMANDS, AddOnCommand
 
 NAMES = [command.name for command in ADD_ON_COMMANDS]
 

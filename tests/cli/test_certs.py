@@ -9,10 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bursar.cli.certs import register
+from bursar.cli.administration import register_certs
 from bursar.model.errors import BursarError, InputError
-from bursar.sealing.opener import make_opener
-from bursar.sealing.sealer import read_sealer
+from bursar.sealing.task_sealing import make_opener, read_sealer
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "certs.md"
 
@@ -23,7 +22,7 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._app = typer.Typer()
-        register(self._app)
+        register_certs(self._app)
         self._app.command("other")(lambda: None)
 
     def says(self, *words: str) -> tuple[str, str]:

@@ -10,8 +10,8 @@ from tests.remote.small_service import SmallService
 
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.client import ServiceClient, Session
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import TaskSpec
-from bursar.remote.problems import RemoteProblem
 
 
 @pytest.fixture(scope="module")

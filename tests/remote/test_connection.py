@@ -18,9 +18,11 @@ from bursar.remote.http_transport import (
     ClientRequest,
     ClientResponse,
     ConnectionFailed,
+    InvalidServiceResponse,
+    RemoteProblem,
+    ServiceUnreachable,
     TransportError,
 )
-from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
 
 SITE = api.SiteInfo(name="physics", processors=4, free=2)
 TASK = api.TaskSpec(command=("true",))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.remote.result_streams import EventStreamDecoder, LineDecoder
+from bursar.remote.transfers import EventStreamDecoder, LineDecoder
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

@@ -11,9 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.remote.conftest import BodyWithoutConnection, Line, client_of, params_of, simulated
 
-from bursar.remote.http_transport import ClientRequest, ClientResponse, TransportError
+from bursar.remote.http_transport import (
+    ClientRequest,
+    ClientResponse,
+    InvalidServiceResponse,
+    RemoteProblem,
+    TransportError,
+)
 from bursar.remote.messages import InstanceInfo, Result
-from bursar.remote.problems import InvalidServiceResponse, RemoteProblem
 
 ENCODE = msgspec.json.Encoder()
 

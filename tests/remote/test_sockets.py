@@ -15,17 +15,18 @@ import pytest
 from tests.remote.conftest import Line
 
 from bursar.dispatch.credential import make_certificate, server_context
-from bursar.remote import connection, result_streams
+from bursar.remote import connection, transfers
 from bursar.remote.access import ENVIRONMENT, Access
 from bursar.remote.aiohttp_transport import AiohttpTransport
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import (
     ClientRequest,
     ClientResponse,
+    InvalidServiceResponse,
+    ServiceUnreachable,
     TransportError,
     UnsendableRequest,
 )
-from bursar.remote.problems import InvalidServiceResponse, ServiceUnreachable
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Serve = Callable[[Reader, Writer], Awaitable[None]]
@@ -636,7 +637,7 @@ def test_an_answer_without_an_end_is_refused(
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results and changes come as streams of lines, each of which is in memory as a whole."""
-    monkeypatch.setattr(result_streams, "LONGEST", 1 << 20)
+    monkeypatch.setattr(transfers, "LONGEST", 1 << 20)
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await head_of(reader)

@@ -11,9 +11,14 @@ import pytest
 from tests.remote.conftest import BodyWithoutConnection, Line, client_of, params_of, simulated
 
 from bursar.model.errors import InputError, SiteError
-from bursar.remote.http_transport import ClientRequest, ClientResponse, TransportError
+from bursar.remote.http_transport import (
+    ClientRequest,
+    ClientResponse,
+    RemoteProblem,
+    ServiceUnreachable,
+    TransportError,
+)
 from bursar.remote.messages import FileInfo, FileList
-from bursar.remote.problems import RemoteProblem, ServiceUnreachable
 from bursar.remote.transfers import local_path
 
 CONTENT = bytes(range(256)) * 40

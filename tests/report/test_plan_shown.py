@@ -16,8 +16,8 @@ import bursar
 from bursar.model.plan import Purchase
 from bursar.model.slot import Slot
 from bursar.planning.plan_choice import GoalCounterOffer
-from bursar.report.formatting import amount, span
-from bursar.report.plan_table import ROWS, describe, plan_to_dict, print_plan
+from bursar.report.charts import ROWS, describe, plan_to_dict, print_plan
+from bursar.report.tables import amount, span
 
 
 def proposal(**how: object) -> bursar.Quote:
@@ -76,7 +76,7 @@ def test_a_goal_out_of_reach_is_answered() -> None:
 
 def test_long_curves_are_thinned_but_never_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many rows, and the one that is picked."""
-    monkeypatch.setattr("bursar.report.plan_table.ROWS", 8)
+    monkeypatch.setattr("bursar.report.charts.ROWS", 8)
     tasks = tuple(bursar.Task(id=str(i), runtime=1.0 + i % 7) for i in range(700))
     sites = [
         bursar.SiteFacts(name=f"s{i}", processors=90, unit_price=1.0 + i, fixed_price=0.5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bursar.report import formatting
+from bursar.report import tables
 from bursar.report.tables import print_runs, print_summary
 
 SUMMARY: dict[str, Any] = {
@@ -103,7 +103,7 @@ def test_runs_are_listed_with_what_was_done() -> None:
 
 def test_the_examples_of_words_are_true() -> None:
     """Its documentation prints what it says."""
-    failed, tried = doctest.testmod(formatting)
+    failed, tried = doctest.testmod(tables)
 
     assert tried > 0
     assert failed == 0

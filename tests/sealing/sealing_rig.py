@@ -6,8 +6,7 @@ from cryptography import x509
 
 from bursar.model.site import SealLevel
 from bursar.sealing.certificates import Identity, TrustStore
-from bursar.sealing.opener import TaskOpener
-from bursar.sealing.sealer import LIFETIME, TaskSealer
+from bursar.sealing.task_sealing import LIFETIME, TaskOpener, TaskSealer
 from bursar.service.identity.issuing import issue, make_authority, make_revocation_list
 
 NOW = 1.8e9

@@ -13,8 +13,7 @@ from bursar.model.site import SealLevel
 from bursar.sealing import levels
 from bursar.sealing.certificates import Identity
 from bursar.sealing.envelope import MOST_BYTES, SealError
-from bursar.sealing.opener import TaskOpenerFile
-from bursar.sealing.sealer import TaskSealer, read_sealer
+from bursar.sealing.task_sealing import TaskOpenerFile, TaskSealer, read_sealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, issue, make_authority
 
 ABOUT = "instance/label"

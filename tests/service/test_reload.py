@@ -10,7 +10,7 @@ from tests.service.service_process import Served, served
 from tests.service.test_serve import until
 
 from bursar.remote.client import ServiceClient
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 
 QUOTAS = """
 [limits.requests]

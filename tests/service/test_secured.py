@@ -12,15 +12,14 @@ from tests.live_files import files_below
 from tests.service.service_process import PATIENCE, Served, served
 from typer.testing import CliRunner
 
-from bursar.cli import tokens
+from bursar.cli import administration
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.site import SealLevel
 from bursar.remote.access import ENVIRONMENT, Access, read_token
 from bursar.remote.client import ServiceClient
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import TaskSpec
-from bursar.remote.problems import RemoteProblem
-from bursar.sealing.opener import TaskOpenerFile
-from bursar.sealing.sealer import read_sealer
+from bursar.sealing.task_sealing import TaskOpenerFile, read_sealer
 from bursar.service.identity.authority import AuthorityFolder
 
 
@@ -75,7 +74,7 @@ class Secured:
             f"certificate = '{access.certificate}'\n"
         )
         app = typer.Typer()
-        tokens.register(app)
+        administration.register_tokens(app)
         app.command("other")(lambda: None)
         runner = CliRunner(env={"BURSAR_SERVICES": str(services), "COLUMNS": "200"})
         result = runner.invoke(app, ["tokens", *words, "--site", "it"])

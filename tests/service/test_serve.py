@@ -21,8 +21,8 @@ from bursar.market.trade_messages import Accept, Confirm, RequestQuote
 from bursar.model.errors import InputError, SiteError
 from bursar.model.money import Pricing
 from bursar.remote.client import ServiceClient
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import TaskSpec
-from bursar.remote.problems import RemoteProblem
 from bursar.remote.submission import specs_of
 from bursar.service.billing.service_ledger import read_service_accounts
 

@@ -21,10 +21,10 @@ from bursar.model.errors import SiteError
 from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken
 from bursar.remote.client import ServiceClient
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import TaskSpec
-from bursar.remote.problems import RemoteProblem
 from bursar.sealing.certificates import TrustStore, read_certificates, read_identities
-from bursar.sealing.sealer import TaskSealer
+from bursar.sealing.task_sealing import TaskSealer
 from bursar.service.identity.authority import AuthorityFolder
 
 

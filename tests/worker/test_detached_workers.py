@@ -22,7 +22,7 @@ from bursar.model.errors import SiteError
 from bursar.model.task import Call, Outcome, Shell, Status
 from bursar.sealing.certificates import Identity
 from bursar.sealing.envelope import SealedTask, decode_result, encode_contents
-from bursar.sealing.sealer import TaskSealer
+from bursar.sealing.task_sealing import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 from bursar.worker.accounts import LEAST_MEMORY, ResourceLimits, UnixAccount, find_account
 from bursar.worker.detached_workers import DetachedStarter, WorkerSpec

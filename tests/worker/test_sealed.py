@@ -12,7 +12,7 @@ from tests.worker.minimal_dispatcher import Server, job, working
 from bursar.model.site import SealLevel
 from bursar.model.task import Outcome, Shell, Status
 from bursar.sealing.envelope import SealedResult, SealedTask, decode_result, encode_contents
-from bursar.sealing.sealer import TaskSealer
+from bursar.sealing.task_sealing import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 from bursar.worker.attempt import MOST_PRINTED
 from bursar.worker.workspace import prepare_workspace

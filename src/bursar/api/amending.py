@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bursar.api.quote import Quote
+from bursar.api.quoting import quote_strategy
 from bursar.api.running import RUNS
-from bursar.api.strategy_forecast import quote_strategy
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import Forecast
 from bursar.market.lease import Lease
@@ -92,7 +92,7 @@ class AmendmentForecast:
 
     def print(self) -> None:
         """Print the reason and the counter-offers."""
-        from bursar.report.plan_table import print_choice
+        from bursar.report.charts import print_choice
 
         offers = () if self.quote is None else self.quote.counter_offers
         note = "" if self.quote is None else self.quote.note

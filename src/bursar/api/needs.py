@@ -22,7 +22,7 @@ from bursar.model.task import Outcome, Status, Task
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer
 from bursar.planning.trade_off_solver import plan_option
-from bursar.report.formatting import amount_above, span_above
+from bursar.report.tables import amount_above, span_above
 
 # Counter-offers, each tried with all margins before the offer is made.
 

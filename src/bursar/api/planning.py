@@ -1,19 +1,31 @@
-"""Planning of a campaign on given sites, which ends in a quote."""
+"""
+Planning of a campaign on given sites, of the rest of a run, and of goals relative to what is
+possible.
+"""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import Sites, on_offer, resolve_sites
+from bursar.broker.estimates import sizes_of
+from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
 from bursar.broker.trading import advance_start_options, price_sites
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
+from bursar.model.plan import Placement, Plan
 from bursar.model.site import SiteFacts
+from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
+from bursar.runs.supply import Replan, RunSnapshot
 from bursar.sites.owners import known_owners
+
+# Planning of a campaign on given sites, which ends in a quote.
 
 
 def plan(
@@ -167,3 +179,230 @@ def _currency(campaign: Campaign, sites: Sequence[SiteFacts]) -> str | None:
             hint=f"state the budget in {known[0]}",
         )
     return wanted
+
+
+# Planning of the rest of a run.
+
+_LONGER = 2.0
+"""Expected duration of a task that was cut off, as a multiple of the work done by then."""
+
+
+def replanner(
+    campaign: Campaign,
+    offers: Callable[[], Sequence[SiteFacts]],
+    *,
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
+) -> Replan:
+    """
+    Return a function that plans the rest of a run on present offers, within the rest of the goal.
+
+    Parameters
+    ----------
+    campaign
+        The whole campaign.
+    offers
+        Returns the sites with present offers; starts are seconds from now.
+    method, scheduler
+        See :func:`bursar.plan`.
+    """
+
+    async def replan(snapshot: RunSnapshot) -> Plan:
+        tasks = campaign.workflow.tasks
+        left = [i for i in range(len(tasks)) if i not in snapshot.ended]
+        workflow = _what_is_left(tasks, left, snapshot.cut, snapshot.stretch)
+        rest = replace(campaign, workflow=workflow, goal=_goal_left(snapshot), recording=None)
+        # In a thread: planning takes seconds, and workers want answers meanwhile.
+        proposed = await asyncio.to_thread(
+            plan, rest, tuple(offers()), method=method, scheduler=scheduler
+        )
+        # A run that cannot meet its goal any more goes on as well as it can.
+        chosen = proposed.chosen or proposed.nearest()
+        return replace(
+            chosen,
+            placements=tuple(
+                Placement(left[p.task], p.site, p.start, p.finish, p.processors)
+                for p in chosen.placements
+            ),
+        )
+
+    return replan
+
+
+def _what_is_left(
+    tasks: Sequence[Task], left: Sequence[int], cut: Mapping[int, float], stretch: float
+) -> Workflow:
+    """Return a workflow of the remaining tasks, with longer runtimes for interrupted ones."""
+    ids = {tasks[i].id for i in left}
+    return Workflow(
+        tuple(
+            replace(
+                tasks[i],
+                after=tuple(a for a in tasks[i].after if a in ids),
+                runtime=_expected(tasks[i].runtime, cut.get(i, 0.0), stretch),
+            )
+            for i in left
+        )
+    )
+
+
+def _expected(runtime: float | None, cut: float, stretch: float) -> float | None:
+    if runtime is None:
+        return _LONGER * cut if cut else None
+    # A task that was cut off has shown that it takes longer than it had; doubling what it needs
+    # keeps the number of such surprises small.
+    return max(runtime * stretch, _LONGER * cut)
+
+
+def _goal_left(snapshot: RunSnapshot) -> Goal:
+    goal = snapshot.goal
+    deadline, budget = goal.deadline, goal.budget
+    return replace(
+        goal,
+        deadline=None if deadline is None else max(deadline - snapshot.elapsed, 1e-3),
+        budget=None if budget is None else max(budget - snapshot.spent, 0.0),
+        # Thresholds are shares of the whole budget; the run's own guard watches them.
+        on_budget={},
+    )
+
+
+# Deadlines and budgets relative to what is possible (the D- and B-factors of Buyya et al.).
+
+
+def with_factors(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    *,
+    deadline_factor: float | None = None,
+    budget_factor: float | None = None,
+) -> Campaign:
+    """
+    The campaign with a deadline and a budget between the least and the most that make sense.
+
+    ``D = Tmin + Df (Tmax - Tmin)``: from all processors, the fastest first, to the slowest one
+    alone. ``B = Cmin + Bf (Cmax - Cmin)``: from the cheapest to the dearest processors, within
+    the deadline. Below 0 nothing is feasible, from 1 on everything is.
+
+    Parameters
+    ----------
+    deadline_factor, budget_factor
+        Df and Bf; None: the goal's own deadline or budget stays.
+
+    Raises
+    ------
+    InputError
+        When a factor is not a number, it leads to a limit that is not positive, or runtimes or
+        prices are unknown.
+    """
+    for name, factor in (("deadline", deadline_factor), ("budget", budget_factor)):
+        if factor is not None and not math.isfinite(factor):
+            raise InputError(f"expected a number, got {factor}", where=f"{name}-factor")
+    tasks = campaign.workflow.tasks
+    for task in tasks:
+        if task.runtime is None:
+            raise InputError(
+                f'the runtime of task "{task.id}" is unknown, and a factor needs it',
+                where="deadline-factor" if budget_factor is None else "budget-factor",
+                hint="give it a runtime, or one for all with --runtime",
+            )
+    goal = campaign.goal
+    possible = (
+        _BagLimits(campaign, sites) if campaign.workflow.is_bag else _PlanLimits(campaign, sites)
+    )
+    if deadline_factor is not None:
+        fastest, slowest = possible.times()
+        goal = _limited(goal, deadline=fastest + deadline_factor * (slowest - fastest))
+    if budget_factor is not None:
+        for site in sites:
+            if site.unit_price is None:
+                raise InputError("is unknown", where=f"site.{site.name}.unit_price")
+        # With the new deadline, as in Buyya's definition: the budget is between the least and the
+        # most within it.
+        cheapest, dearest = possible.costs(goal.deadline)
+        goal = _limited(goal, budget=cheapest + budget_factor * (dearest - cheapest))
+    return replace(campaign, goal=goal)
+
+
+class _BagLimits:
+    """Independent tasks of one processor each."""
+
+    def __init__(self, campaign: Campaign, sites: Sequence[SiteFacts]) -> None:
+        self._sites = sites
+        self._sizes = JobSizeClasses.of(
+            sizes_of(task.runtime for task in campaign.workflow.tasks)[0]
+        )
+
+    def times(self) -> tuple[float, float]:
+        fastest = self._filling(1).earliest(math.inf)
+        assert fastest is not None
+        # The paper's Tmax: all jobs one after the other on the slowest processor.
+        return fastest, self._sizes.work / min(site.speed for site in self._sites)
+
+    def costs(self, deadline: float | None) -> tuple[float, float]:
+        by = math.inf if deadline is None else deadline
+        cheap, dear = self._filling(1).by(by), self._filling(-1).by(by)
+        # No filling does all jobs by then, so that there is no cheapest one.
+        if not cheap.is_whole:
+            raise InputError(
+                f"is out of reach on these sites: {by:.6g} s", where="deadline", hint="allow more"
+            )
+        return cheap.cost, max(cheap.cost, -dear.cost if dear.is_whole else cheap.cost)
+
+    def _filling(self, sign: int) -> JobPacking:
+        pools = [
+            ResourcePool(
+                seconds=1.0 / site.speed,
+                # The dearest filling is the cheapest one with the signs of all prices turned round.
+                cost=sign * (site.unit_price or 0.0) / site.speed,
+                fixed=sign * (site.fixed_price or 0.0),
+                free_at=(0.0,) * site.processors,
+            )
+            for site in self._sites
+        ]
+        return JobPacking(pools, self._sizes)
+
+
+class _PlanLimits:
+    """Limits of other campaigns, from the plans of the front."""
+
+    def __init__(self, campaign: Campaign, sites: Sequence[SiteFacts]) -> None:
+        self._slowest = min(site.speed for site in sites)
+        self._work = sum(task.runtime or 0.0 for task in campaign.workflow.tasks)
+        # Without the goal, whose limits are what is asked for.
+        self._options = plan(replace(campaign, goal=Goal()), tuple(sites)).front.options
+
+    def times(self) -> tuple[float, float]:
+        fastest = min(option.makespan for option in self._options if option.makespan is not None)
+        return fastest, max(fastest, self._work / self._slowest)
+
+    def costs(self, deadline: float | None) -> tuple[float, float]:
+        """
+        Return the least and the greatest cost of the front's plans that meet a deadline.
+
+        Parameters
+        ----------
+        deadline
+            Seconds from the start of the campaign; None: all plans of known length count.
+
+        Raises
+        ------
+        InputError
+            When no plan of known cost meets the deadline.
+        """
+        by = math.inf if deadline is None else deadline
+        costs = [
+            option.cost
+            for option in self._options
+            if option.cost is not None and option.makespan is not None and option.makespan <= by
+        ]
+        if not costs:
+            raise InputError(f"no plan meets {by:.6g} s", where="deadline", hint="allow more")
+        return min(costs), max(costs)
+
+
+def _limited(goal: Goal, **limits: float) -> Goal:
+    try:
+        return replace(goal, **limits)  # type: ignore[arg-type]
+    except ValueError as error:
+        name = next(iter(limits))
+        raise InputError(f"leads to a {error}", where=f"{name}-factor") from None

@@ -133,7 +133,7 @@ class Quote:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints; the keys are in the documentation."""
-        from bursar.report.plan_table import goal_to_dict, offer_to_dict, plan_to_dict
+        from bursar.report.charts import goal_to_dict, offer_to_dict, plan_to_dict
 
         told: dict[str, Any] = {
             "campaign": self.campaign.name,
@@ -161,7 +161,7 @@ class Quote:
 
     def print(self) -> None:
         """Print the curve of plans if there is one, the reason and the counter-offers."""
-        from bursar.report.plan_table import print_choice, print_plan
+        from bursar.report.charts import print_choice, print_plan
 
         if self.trade_off is not None:
             print_plan(self.campaign, *self.trade_off)

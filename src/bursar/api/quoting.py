@@ -4,15 +4,208 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bursar.api.matching import broker_now, group_alike_tasks
+from bursar.api.needs import SLOWER, firm_offer, start_up, with_margins
 from bursar.api.quote import Quote
-from bursar.api.strategy_forecast import quote_strategy
+from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.feasibility import GoalFeasibility
 from bursar.broker.matchmaking.broker_interfaces import broker_job
 from bursar.broker.policy_choice import SupplyPolicy
+from bursar.broker.strategies import Named
+from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
 from bursar.broker.trading import CampaignTrader
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
+from bursar.model.errors import InputError
 from bursar.model.matching import Replica
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
+from bursar.planning.plan_choice import GoalCounterOffer
+from bursar.report.tables import amount, span
+
+# Forecast of a bag of tasks under a strategy, before anything starts.
+
+
+def quote_strategy(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    policy: SupplyPolicy,
+    trading: CampaignTrader | None = None,
+    past: ResumeState | None = None,
+    *,
+    simulated: bool = False,
+) -> Quote:
+    """
+    Quote what a strategy would do for a goal, from what is known.
+
+    Parameters
+    ----------
+    policy
+        Policy that names the strategy.
+    past
+        Present state of the run; None: it has not begun.
+    trading
+        What the sites ask for, and from when on; None: as they would of a simulated campaign,
+        which begins at moment 0 and is the only one.
+    simulated
+        Whether workers start at once, as in a simulation of real sites.
+
+    Raises
+    ------
+    InputError
+        When there is a budget and a price is unknown, or the currency is another one.
+    """
+    strategy = policy.strategy
+    assert strategy is not None
+    _check_money(sites, campaign.goal)
+    past = past or NOTHING_YET
+    outlook = _economy(campaign, sites, strategy, campaign.goal, trading).outlook(past)
+    currency = sites[0].currency
+    unknown = Quote(
+        campaign=campaign,
+        policy=policy,
+        currency=currency,
+        reason=f"by the {strategy} strategy; how long jobs take is not known yet",
+        note="expected end and cost: unknown until the first jobs have ended",
+    )
+    if outlook is None:
+        return unknown
+    starting = {site.name: 0.0 if simulated else start_up(site) for site in sites}
+    epoch = None if trading is None else trading.epoch
+    expected = simulate_strategy(campaign, sites, strategy, campaign.goal, past, starting, epoch)
+    offers: tuple[GoalCounterOffer, ...] = ()
+    reason = f"by the {strategy} strategy: {outlook}"
+    if not outlook.feasible:
+        reason = str(outlook).partition(";")[0]
+        offers = _offers(campaign, sites, strategy, past, outlook, starting, trading)
+    quote = replace(unknown, feasible=outlook.feasible, reason=reason, counter_offers=offers)
+    if expected is None:
+        return quote
+    return replace(
+        quote,
+        makespan=expected.finish,
+        cost=expected.cost,
+        jobs=expected.done,
+        note=_in_words(expected, currency),
+    )
+
+
+def _in_words(expected: StrategySimulationResult, currency: str) -> str:
+    text = f"expected: end {span(expected.finish)} from the begin"
+    text += f", cost {amount(expected.cost, currency)}"
+    if not expected.is_whole:
+        text += f", {expected.done} of {expected.left} jobs left"
+    return text
+
+
+def simulate_strategy(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    goal: Goal,
+    past: ResumeState,
+    starting: Mapping[str, float],
+    epoch: float | None = None,
+) -> StrategySimulationResult | None:
+    """
+    Simulate a strategy under a goal with the estimated runtimes; None: no result.
+
+    Parameters
+    ----------
+    starting
+        Seconds that the workers of a site take to start, by its name; 0 for others.
+    epoch
+        Moment at which the run begins, seconds since the epoch, by which prices change; None:
+        as the run stands. Owners are asked as if nobody else bought from them.
+    """
+    trading = None if epoch is None else CampaignTrader(sites, epoch=epoch)
+    rehearsal = StrategySimulation(
+        _economy(campaign, sites, strategy, goal, trading),
+        goal,
+        past,
+        lambda site: starting.get(site, 0.0),
+        {site.name: site.unwatched for site in sites}.__getitem__,
+    )
+    return rehearsal.run(len(campaign.workflow.tasks))
+
+
+def _economy(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    goal: Goal,
+    trading: CampaignTrader | None,
+) -> EconomyScheduler:
+    return EconomyScheduler(
+        campaign.workflow.tasks, sites, goal, strategy, trading=trading, retry=campaign.retry
+    )
+
+
+def _offers(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    past: ResumeState,
+    outlook: GoalFeasibility,
+    starting: Mapping[str, float],
+    trading: CampaignTrader | None,
+) -> tuple[GoalCounterOffer, ...]:
+    """Return the counter-offers that the strategy can keep, with margins."""
+    longest = max(starting.values())
+    goal = campaign.goal
+    epoch = None if trading is None else trading.epoch
+
+    def holds(limits: Goal) -> bool:
+        seen = _economy(campaign, sites, strategy, limits, trading).outlook(past)
+        if seen is None or not seen.feasible:
+            return False
+        # The outlook holds for any strategy; only the simulation tells whether this one keeps to
+        # the limits.
+        result = simulate_strategy(campaign, sites, strategy, limits, past, starting, epoch)
+        return result is not None and result.meets(limits)
+
+    offers = []
+    for offer in outlook.counter_offers:
+        # A time and an amount are tried until they hold; how many jobs can be done within given
+        # limits is simulated once.
+        if offer.kind != "share":
+            # Live sites only: workers of simulated ones start at once, and tasks take what was
+            # said.
+            makespan = (offer.makespan + longest) * (1 + SLOWER) if longest else offer.makespan
+            made = firm_offer(offer, goal, holds, makespan)
+            offers += [] if made is None else [made]
+            continue
+        result = simulate_strategy(campaign, sites, strategy, goal, past, starting, epoch)
+        if result is not None and result.done:
+            done = len(past.ended) + result.done
+            share = done / max(1, len(campaign.workflow.tasks))
+            part = replace(offer, tasks=done, share=share)
+            offers.append(with_margins(part, result.finish, result.cost))
+    return tuple(offers)
+
+
+NOTHING_YET = ResumeState(
+    ended=frozenset(),
+    succeeded=frozenset(),
+    attempts=(),
+    pilots=0,
+    clock=lambda: 0.0,
+    spent=lambda: 0.0,
+)
+
+
+def _check_money(sites: Sequence[SiteFacts], goal: Goal) -> None:
+    if goal.budget is not None:
+        for site in sites:
+            if site.unit_price is None:
+                raise InputError(
+                    "is not known, and a strategy keeps to a budget by prices",
+                    where=f"site.{site.name}.unit_price",
+                )
+    if goal.currency not in (None, sites[0].currency):
+        raise InputError(
+            f"the sites count in {sites[0].currency}, got {goal.currency}", where="budget"
+        )
+
 
 PlanMaker = Callable[[Campaign, bool], Quote]
 """Function that plans a campaign, and whether a quick plan will do since none is followed."""

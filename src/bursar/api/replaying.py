@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan as make_plan
+from bursar.api.queues import run_outside_loop
 from bursar.api.running import RUNS
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.broker.policy_choice import PolicyRequest, choose_policy

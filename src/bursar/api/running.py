@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.loops import run_outside_loop
 from bursar.api.matching import locate_replicas
 from bursar.api.planning import plan, resolve_campaign
+from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
 from bursar.api.site_resolution import Sites, resolve_sites
@@ -357,7 +357,7 @@ def _detached(folder: RunFolder, options: Sequence[str]) -> RunResult:
 
 
 def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) -> RunResult:
-    from bursar.api.replanning import replanner
+    from bursar.api.planning import replanner
     from bursar.runs.campaign_run import execute_campaign
 
     # The sites as they were when the run was made: a sites file may have changed since.

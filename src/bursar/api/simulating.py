@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.loops import run_outside_loop
 from bursar.api.matching import locate_replicas
 from bursar.api.planning import plan, resolve_campaign
+from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_policy
 from bursar.api.running import RUNS

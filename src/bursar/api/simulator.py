@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bursar.api.replanning import replanner
+from bursar.api.planning import replanner
 from bursar.broker.dynamic_scheduler import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.policy_choice import SupplyPolicy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
+from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, print_note
 from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def register(app: typer.Typer) -> None:
 
 def list_accounts(book: BookFile = BOOK, as_json: AsJson = False) -> None:
     """List the accounts with their balances."""
-    from bursar.cli.output import print_json
     from bursar.report.statements import accounts_to_dict, print_accounts
 
     accounts = _read(book).accounts
@@ -211,7 +210,6 @@ def charge_run(
     Providers are opened as they are first met. Refused over the user's allocation or
     quota (status 4).
     """
-    from bursar.cli.output import print_note
     from bursar.market.book import read_book
     from bursar.model.money import Payer
     from bursar.runs.folder import RunFolder
@@ -311,7 +309,6 @@ def show_statement(
     name: Name, period: In = None, book: BookFile = BOOK, as_json: AsJson = False
 ) -> None:
     """Show an account's statement."""
-    from bursar.cli.output import print_json
     from bursar.market.statements import make_statement
     from bursar.report.statements import print_statement, statement_to_dict
 
@@ -331,7 +328,6 @@ def show_invoice(
     as_json: AsJson = False,
 ) -> None:
     """Show what a provider charged a user."""
-    from bursar.cli.output import print_json
     from bursar.market.statements import make_invoice
     from bursar.report.statements import invoice_to_dict, print_invoice
 
@@ -375,7 +371,6 @@ def list_rows(
 
 def verify_book(book: BookFile = BOOK, as_json: AsJson = False) -> None:
     """Check that balances sum to zero and follow from the rows, and that no row was changed."""
-    from bursar.cli.output import print_json
     from bursar.model.errors import BursarError
 
     state = _read(book)  # holds every row against the chain and against those before it
@@ -494,7 +489,6 @@ def _fresh() -> str:
 
 
 def _show_rows(rows: "list[Transfer] | tuple[Transfer, ...]", currency: str, as_json: bool) -> None:
-    from bursar.cli.output import print_json
     from bursar.report.statements import print_rows, row_to_dict
 
     if as_json:
@@ -504,7 +498,6 @@ def _show_rows(rows: "list[Transfer] | tuple[Transfer, ...]", currency: str, as_
 
 
 def _show_account(book: "Book", name: str, as_json: bool) -> None:
-    from bursar.cli.output import print_json, print_note
     from bursar.report.statements import account_to_dict
 
     if as_json:

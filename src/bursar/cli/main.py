@@ -8,33 +8,135 @@ fault; 3 no plan meets the goal; 4 stopped by the budget; 5 deadline missed;
 
 import os
 import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 import bursar
 from bursar.cli import (
-    account,
-    add_ons,
-    attach,
-    certs,
-    instance,
+    administration,
+    campaigns,
     ledger,
-    plan,
     replicas,
-    run,
     runs,
-    schema,
-    serve,
-    simulate,
+    service_commands,
     sites,
     submit,
-    tokens,
     trace,
-    tune,
 )
+from bursar.cli.options import print_json
 from bursar.memory import is_resource_shortage
-from bursar.model.errors import BursarError
+from bursar.model.errors import BursarError, InputError
+
+# Commands that other distributions bring: ``bursar reproduce`` and ``bursar testgrid``.
+
+
+@dataclass(frozen=True, slots=True)
+class AddOnCommand:
+    """
+    A command of ``bursar`` that another distribution brings.
+
+    Attributes
+    ----------
+    name
+        Word after ``bursar``.
+    summary
+        Line in ``bursar --help`` while the distribution is absent.
+    distribution
+        Name of the distribution for ``pip install``.
+    module
+        Where the command is defined: a module with a function ``register(app)``.
+    """
+
+    name: str
+    summary: str
+    distribution: str
+    module: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the distribution's package can be imported."""
+        return find_spec(self.module.partition(".")[0]) is not None
+
+
+ADD_ON_COMMANDS = (
+    AddOnCommand(
+        "reproduce",
+        "Rerun a paper's experiments and say what agrees.",
+        "bursar-papers",
+        "bursar_papers.reproduce",
+    ),
+    AddOnCommand(
+        "testgrid",
+        "Throwaway clusters under real Slurm, on this machine.",
+        "bursar-devtools",
+        "bursar_devtools.testgrid.testgrid_command",
+    ),
+)
+
+
+def register_add_ons(app: typer.Typer) -> None:
+    """Add the add-ons' commands; a missing distribution's command prints how to install it."""
+    for command in ADD_ON_COMMANDS:
+        if command.is_installed:
+            import_module(command.module).register(app)
+        else:
+            _register_hint(app, command)
+
+
+def _register_hint(app: typer.Typer, command: AddOnCommand) -> None:
+    message = f"is part of {command.distribution}, which is not installed; to get it:"
+
+    # Whatever words and options follow, the answer is the same.
+    @app.command(
+        command.name,
+        help=f"{command.summary} Needs {command.distribution}.",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        add_help_option=False,
+    )
+    def say_how_to_get_it() -> None:
+        raise InputError(
+            f"{message} pip install {command.distribution}", where=f"bursar {command.name}"
+        )
+
+
+# ``bursar schema``: the JSON Schemas of the files Bursar reads.
+
+
+class SchemaFile(StrEnum):
+    """Files that have a schema."""
+
+    CAMPAIGN = "campaign"
+    SITES = "sites"
+    SERVICE = "service"
+
+
+def register_schema(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("schema")(show_schema)
+
+
+def show_schema(
+    which: Annotated[
+        SchemaFile, typer.Argument(help="File whose schema is printed.")
+    ] = SchemaFile.CAMPAIGN,
+) -> None:
+    """Print the JSON Schema of campaign, sites or service files."""
+    from bursar.formats.campaign_file import campaign_schema
+    from bursar.formats.sites_toml import sites_schema
+    from bursar.service.config_toml import service_schema
+
+    made = {
+        SchemaFile.CAMPAIGN: campaign_schema,
+        SchemaFile.SITES: sites_schema,
+        SchemaFile.SERVICE: service_schema,
+    }
+    print_json(made[which]())
+
 
 INTERRUPTED = 130
 
@@ -48,28 +150,28 @@ app = typer.Typer(
     "4 stopped by budget, 5 deadline missed, 130 interrupted.",
 )
 for register in (
-    plan.register,
+    campaigns.register_plan,
     sites.register_match,
-    run.register,
-    attach.register,
+    campaigns.register_run,
+    runs.register_attach,
     runs.register_amend,
-    simulate.register,
+    campaigns.register_simulate,
     runs.register,
     ledger.register,
     sites.register,
     replicas.register,
     submit.register,
-    instance.register,
+    service_commands.register,
     submit.register_results,
-    account.register,
-    instance.register_top,
-    certs.register,
-    tokens.register,
-    tune.register,
+    service_commands.register_account,
+    service_commands.register_top,
+    administration.register_certs,
+    administration.register_tokens,
+    sites.register_tune,
     trace.register,
-    add_ons.register,
-    schema.register,
-    serve.register,
+    register_add_ons,
+    register_schema,
+    administration.register_serve,
 ):
     register(app)
 

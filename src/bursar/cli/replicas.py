@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bursar.cli.options import AsJson
+from bursar.cli.options import AsJson, print_json, print_note
 from bursar.model.errors import BursarError, InputError
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def add_copies(
     """
     Register a copy of a logical file. The copy is read for its size and checksum unless given.
     """
-    from bursar.cli.output import print_json, print_note
     from bursar.model.matching import Replica
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.content import LogicalFileContent, normalise_url
@@ -161,7 +160,6 @@ def copy_files(
     """
     import asyncio
 
-    from bursar.cli.output import print_json
     from bursar.formats.sites_toml import read_sites
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.stager import Stager, links_of, open_stores
@@ -199,7 +197,6 @@ def verify_copies(
 
     A bad copy is no longer used until it verifies again.
     """
-    from bursar.cli.output import print_json
     from bursar.replicas.catalogue import Catalogue
     from bursar.replicas.copying import check_copy
     from bursar.report.progress import CopyProgress
@@ -237,7 +234,6 @@ def remove_copies(
     as_json: AsJson = False,
 ) -> None:
     """Remove copies of a logical file from the catalogue; the files themselves stay."""
-    from bursar.cli.output import print_json, print_note
     from bursar.replicas.catalogue import Catalogue
 
     with Catalogue(catalogue, make=False) as opened:
@@ -301,9 +297,8 @@ def _chosen(
 
 
 def _show(entries: "Sequence[CatalogueEntry]", *, as_json: bool) -> None:
-    from bursar.cli.output import print_json
     from bursar.formats.units import format_size
-    from bursar.report.formatting import UNKNOWN
+    from bursar.report.tables import UNKNOWN
 
     if as_json:
         print_json({"copies": [{**_as_dict(e.replica), "bad": e.bad} for e in entries]})

@@ -1,7 +1,8 @@
 """
-Commands that say what became of runs, and ``bursar amend``: another deadline or budget.
+Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
-They are ``runs``, ``report``, ``bill``, ``logs``, ``pilots``, ``why`` and ``why-not``.
+They are ``runs``, ``report``, ``bill``, ``logs``, ``pilots``, ``why``, ``why-not``, ``amend``,
+``attach`` and ``stop``.
 """
 
 import sys
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
+from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, print_note
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.runs.explanations import AllocationReport
 
+
+# Commands that say what became of runs, and ``bursar amend``: another deadline or budget.
 
 # ``bursar amend``: another deadline or budget for a run, also while it goes on.
 
@@ -55,7 +58,6 @@ def amend_run(
     when it is resumed.
     """
     from bursar.api.amending import amend, forecast_amendment
-    from bursar.cli.output import print_json, print_note
     from bursar.formats.units import parse_amount, parse_duration
 
     time, later = _split(deadline, parse_duration, "--deadline")
@@ -118,7 +120,6 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
     """List the runs, the oldest first."""
-    from bursar.cli.output import print_json
     from bursar.report.tables import print_runs
     from bursar.runs.run_record import summaries
 
@@ -148,7 +149,6 @@ def write_report(
 
     Prints a summary.
     """
-    from bursar.cli.output import print_json, print_note
     from bursar.report.tables import print_summary
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run, summarise
@@ -176,7 +176,6 @@ def show_bill(
     ] = False,
 ) -> None:
     """Show what a run cost, by site and by task; its total is the ledger's to the unit."""
-    from bursar.cli.output import print_json, print_note
     from bursar.report.bill import print_bill
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import bill_of, integrity_warning, read_run
@@ -207,7 +206,6 @@ def show_logs(
     as_json: AsJson = False,
 ) -> None:
     """Print what a task printed: its stdout to stdout, its stderr to stderr."""
-    from bursar.cli.output import print_json
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_reports import read_logs
 
@@ -222,7 +220,6 @@ def show_logs(
 
 def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
     """Show a run's requests to its sites: waits, and processor time held, used and idle."""
-    from bursar.cli.output import print_json
     from bursar.report.tables import print_pilots
     from bursar.runs.explanations import allocation_reports, bounds
     from bursar.runs.folder import RunFolder
@@ -278,7 +275,6 @@ def explain_task(
     as_json: AsJson = False,
 ) -> None:
     """Explain why a task ran where it did."""
-    from bursar.cli.output import print_json
     from bursar.report.tables import print_placements
     from bursar.runs.explanations import why
     from bursar.runs.folder import RunFolder
@@ -300,7 +296,6 @@ def explain_site(
     as_json: AsJson = False,
 ) -> None:
     """Explain why a site got no more tasks than it did."""
-    from bursar.cli.output import print_json
     from bursar.report.tables import print_site_reasons
     from bursar.runs.explanations import ran_at, why_not
     from bursar.runs.folder import RunFolder
@@ -313,3 +308,73 @@ def explain_site(
         print_json({"run": run, "site": site, "tasks": ran, "reasons": reasons})
     else:
         print_site_reasons(site, ran, [one.to_dict() for one in held])
+
+
+# ``bursar attach`` and ``bursar stop``: runs that another process carries out.
+
+
+def register_attach(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    app.command("attach")(attach_run)
+    app.command("stop")(stop)
+
+
+def attach_run(
+    run: RunName,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show no progress; wait for the end.")
+    ] = False,
+) -> None:
+    """
+    Show a run that goes on elsewhere, until it ends; Ctrl-C leaves the run going.
+
+    Prints the run's summary in the end, and has the exit status that the run has.
+    """
+    from bursar.report.progress import RunProgress
+    from bursar.report.tables import print_summary
+    from bursar.runs.detached_runs import RunViewUpdate, follow_run
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run, summarise
+
+    folder = RunFolder.open(runs, run)
+    try:
+        with RunProgress(enabled=not quiet) as shown:
+
+            def show(update: RunViewUpdate) -> None:
+                if update.message:
+                    shown.notify(update.message)
+                if update.snapshot is not None:
+                    shown.update(update.snapshot)
+
+            follow_run(folder, show)
+    except KeyboardInterrupt:
+        print_note(f"the run goes on; come back with: bursar attach {folder.name}")
+        raise
+    summary = summarise(read_run(folder))
+    if as_json:
+        print_json(summary)
+    else:
+        print_summary(summary)
+    raise typer.Exit(summary["exit_status"])
+
+
+def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
+    """
+    Stop a run that another process carries out, as Ctrl-C does there.
+
+    Running tasks are asked to end, and killed after five seconds; a second time kills them at
+    once. The run can be resumed.
+    """
+    from bursar.runs.detached_runs import stop_run
+    from bursar.runs.folder import RunFolder
+
+    folder = RunFolder.open(runs, run)
+    process = stop_run(folder)
+    if as_json:
+        print_json({"run": folder.name, "process": process})
+    else:
+        print_note(
+            f"asked process {process} to stop; go on with: bursar run --resume {folder.name}"
+        )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bursar.cli.options import AsJson, InstanceId, ServiceName
+from bursar.cli.options import AsJson, InstanceId, ServiceName, all_keys, print_json, print_note
+from bursar.cli.service_commands import connect_service, run_until_done
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def show_results(
     ] = None,
 ) -> None:
     """Print results in the order in which tasks ended. Exit status 1 if a task failed."""
-    from bursar.cli.connect import run_until_done
-    from bursar.cli.output import print_note
 
     if as_json and as_lines:
         raise InputError("goes without --json", where="--ndjson")
@@ -71,7 +70,6 @@ async def _show(
     form: Form,
     folder: Path | None,
 ) -> int:
-    from bursar.cli.connect import connect_service
 
     async with connect_service(site) as service:
         session = await service.attach(handle)
@@ -103,7 +101,6 @@ async def print_results(
     """
     import msgspec
 
-    from bursar.cli.output import all_keys, print_json
     from bursar.report.service_views import ResultTable
 
     table = ResultTable()
@@ -221,8 +218,6 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Send tasks to a service. They are on its disk when this returns. Prints the instance's id."""
-    from bursar.cli.connect import run_until_done
-    from bursar.cli.output import print_note
 
     if (file is None) == (not command):
         raise InputError("give a COMMAND, or --file FILE")
@@ -280,9 +275,7 @@ async def _hand_over(
     as_json: bool,
 ) -> int:
     """Submit the tasks, wait if asked to, and return the number of tasks seen to fail."""
-    from bursar.cli.connect import connect_service
-    from bursar.cli.output import print_json, print_note
-    from bursar.remote.problems import RemoteProblem
+    from bursar.remote.http_transport import RemoteProblem
 
     async with connect_service(site) as service:
         is_new = not created

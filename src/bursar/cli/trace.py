@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bursar.cli.options import AsJson
+from bursar.cli.options import AsJson, print_json, print_note
 from bursar.model.errors import InputError, spelling_hint
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def simulate_trace(
     as_json: AsJson = False,
 ) -> None:
     """Simulate a log on a machine under a policy: when would each job have started?"""
-    from bursar.cli.output import print_json, print_note
     from bursar.report.traces import print_results, result_to_dict
 
     _check_tau(tau)
@@ -158,7 +157,6 @@ def show_info(
     log: Log, processors: Size = None, width: Width = "requested", as_json: AsJson = False
 ) -> None:
     """Describe a log: jobs, users, widths, run times, load by week, dropped lines."""
-    from bursar.cli.output import print_json
     from bursar.report.traces import print_trace, trace_to_dict
 
     trace, _ = _load(log, processors, width, needed=False)
@@ -192,7 +190,6 @@ def compare_policies(
     as_json: AsJson = False,
 ) -> None:
     """Compare policies on one log."""
-    from bursar.cli.output import print_json, print_note
     from bursar.report.traces import print_results, result_to_dict
 
     _check_tau(tau)
@@ -252,7 +249,6 @@ def generate(
     """Generate a workload by Lublin and Feitelson's model, or with Poisson arrivals."""
     import numpy as np
 
-    from bursar.cli.output import print_note
     from bursar.formats.trace_files import write_swf
     from bursar.formats.units import parse_duration
     from bursar.simulation.workloads import lublin_feitelson, poisson_background
@@ -295,7 +291,6 @@ def load_more(
     """Raise a log's load: add a share of its jobs again, one week later."""
     import numpy as np
 
-    from bursar.cli.output import print_note
     from bursar.formats.trace_files import write_swf
     from bursar.formats.units import parse_share
     from bursar.simulation.workloads import probability_for

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bursar.cli.options import AsJson
+from bursar.cli.options import AsJson, print_json, print_note
 from bursar.model.errors import BursarError, InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def make_key(
     """
     Make a key that signs usage records: FILE, and FILE.pub for those who check.
     """
-    from bursar.cli.output import print_note
     from bursar.market.usage import new_key, write_public_key
 
     key = new_key(file)
@@ -61,7 +60,6 @@ def sign_usage(
 
     Each record holds the hash of the record before, so that none can be changed, left out or moved.
     """
-    from bursar.cli.output import print_json, print_note
     from bursar.market.book import read_book
     from bursar.market.usage import encode_signed, read_key, sign
     from bursar.runs.folder import append_durably
@@ -92,7 +90,6 @@ def check_usage(
     as_json: AsJson = False,
 ) -> None:
     """Check a provider's signed usage records for changed, missing or moved ones."""
-    from bursar.cli.output import print_json
     from bursar.market.usage import check_chain, read_public_key
 
     chain = _read(file)

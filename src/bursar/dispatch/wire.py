@@ -228,7 +228,7 @@ class SealKey(msgspec.Struct, frozen=True, tag=16, array_like=True):
     Parameters
     ----------
     pem
-        Content of the key file; see :class:`bursar.sealing.opener.TaskOpenerFile`. Secret.
+        Content of the key file; see :class:`bursar.sealing.task_sealing.TaskOpenerFile`. Secret.
     """
 
     pem: str

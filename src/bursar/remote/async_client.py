@@ -27,16 +27,15 @@ from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.connection import PATIENCE, TIMEOUT, Entropy, Notice, ServiceConnection
-from bursar.remote.http_transport import HttpTransport
+from bursar.remote.http_transport import HttpTransport, ServiceUnreachable
 from bursar.remote.messages import AgreementInfo, Stream
-from bursar.remote.problems import ServiceUnreachable
-from bursar.remote.result_streams import AGAIN, EventStreamDecoder, Until, follow_results
 from bursar.remote.routes import PAGE
 from bursar.remote.submission import split_submission
+from bursar.remote.transfers import AGAIN, EventStreamDecoder, Until, follow_results
 
 if TYPE_CHECKING:
     from bursar.remote.sealed_tasks import InstanceSealer
-    from bursar.sealing.sealer import TaskSealer
+    from bursar.sealing.task_sealing import TaskSealer
 
 
 FORGET_AFTER = 1.0
@@ -93,8 +92,8 @@ class AsyncServiceClient:
 
     Notes
     -----
-    Every method raises :class:`~bursar.remote.problems.RemoteProblem` when the service refuses,
-    and :class:`~bursar.model.errors.SiteError` when it cannot be reached or is none.
+    Every method raises :class:`~bursar.remote.http_transport.RemoteProblem` when the service
+    refuses, and :class:`~bursar.model.errors.SiteError` when it cannot be reached or is none.
     """
 
     def __init__(

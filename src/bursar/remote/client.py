@@ -18,7 +18,7 @@ from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 
 if TYPE_CHECKING:
-    from bursar.sealing.sealer import TaskSealer
+    from bursar.sealing.task_sealing import TaskSealer
 
 A = TypeVar("A")
 P = ParamSpec("P")

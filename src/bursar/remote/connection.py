@@ -31,6 +31,9 @@ from bursar.remote.http_transport import (
     ClosedWithoutResponse,
     ConnectionFailed,
     HttpTransport,
+    InvalidServiceResponse,
+    RemoteProblem,
+    ServiceUnreachable,
     TransportError,
     UnsendableRequest,
     explain_closed_connection,
@@ -39,7 +42,6 @@ from bursar.remote.http_transport import (
     is_permanent,
 )
 from bursar.remote.messages import PREFIX, Problem
-from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
 
 # When to try again, and when to give up: exponential backoff with full jitter [1]_.
 

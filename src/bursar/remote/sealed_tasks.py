@@ -11,7 +11,7 @@ from bursar.remote.connection import Entropy
 from bursar.remote.messages import Result, TaskSpec, TaskState, as_text
 from bursar.remote.submission import steps_of
 from bursar.sealing.envelope import SealedTask, SealError, decode_result, encode_contents
-from bursar.sealing.sealer import TaskSealer
+from bursar.sealing.task_sealing import TaskSealer
 
 _MARK = 32
 """Characters before a sealed task's own label."""

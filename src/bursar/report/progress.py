@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bursar.report.formatting import amount, span
+from bursar.report.tables import amount, span
 
 if TYPE_CHECKING:
     from rich.console import Console

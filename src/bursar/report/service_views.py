@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bursar.model.money import format_amount
 from bursar.remote.admin_messages import Overview, WorkerInfo
 from bursar.remote.messages import AccountInfo, AgreementInfo, InstanceInfo, InvoiceInfo, Result
-from bursar.report.formatting import UNKNOWN, plain, span
 from bursar.report.progress import LiveDisplay
+from bursar.report.tables import UNKNOWN, plain, span
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,7 +16,7 @@ from bursar.cluster.simulation import (
 from bursar.formats.trace_files import allocate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
-from bursar.report.formatting import UNKNOWN, span
+from bursar.report.tables import UNKNOWN, span
 
 if TYPE_CHECKING:
     import altair

@@ -25,7 +25,6 @@ from bursar.service.http.dependencies import ApiDependencies, RequestAuthenticat
 from bursar.service.identity import authentication
 from bursar.service.identity.authentication import JournalTokenStore
 from bursar.service.identity.tls import TrustFiles
-from bursar.service.identity_file import ServiceIdentity
 from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
 from bursar.service.logs import LOGGER
 from bursar.service.provisioner.lease_policies import (
@@ -34,6 +33,7 @@ from bursar.service.provisioner.lease_policies import (
     MachineLeasePolicy,
 )
 from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
+from bursar.service.restart_state import ServiceIdentity
 from bursar.service.service_manager import ServiceManager
 from bursar.service.workers import WorkerServer
 from bursar.service.workers.connection import SealKeyFile

@@ -23,11 +23,10 @@ from bursar.service.execution_service import HOMES, ExecutionService, log_messag
 from bursar.service.http.http_connection import HttpListener, serve_http
 from bursar.service.identity.authentication import provide_first_token
 from bursar.service.identity.tls import ServerTls, TrustFiles
-from bursar.service.identity_file import ServiceIdentity, load_identity, save_identity
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.service.logs import LOGGER
+from bursar.service.restart_state import ServiceIdentity, SteadyClock, load_identity, save_identity
 from bursar.service.site_provider import AccountInstanceHomes, make_site_provider
-from bursar.service.steady_clock import SteadyClock
 from bursar.store import DiskBroken, DiskFull, RealDisk
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.accounts import ResourceLimits

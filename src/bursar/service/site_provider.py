@@ -10,7 +10,7 @@ from bursar.dispatch.linux_processes import workers_of
 from bursar.model.errors import InputError
 from bursar.service.config import ServiceConfig
 from bursar.service.engine.instance_homes import InstanceHomes
-from bursar.service.identity_file import ServiceIdentity
+from bursar.service.restart_state import ServiceIdentity
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Site
 from bursar.worker.accounts import ResourceLimits, find_account

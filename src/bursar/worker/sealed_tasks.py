@@ -12,7 +12,7 @@ import msgspec
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Outcome
 from bursar.sealing.envelope import SealedResult, SealError, decode_task, encode_contents
-from bursar.sealing.opener import TaskOpener, TaskOpenerFile, make_opener
+from bursar.sealing.task_sealing import TaskOpener, TaskOpenerFile, make_opener
 
 OutcomeSealer = Callable[[bytes], bytes]
 
@@ -24,7 +24,8 @@ class SealedTaskOpener:
     Parameters
     ----------
     key_file
-        Path of the file that holds the key; see :class:`bursar.sealing.opener.TaskOpenerFile`.
+        Path of the file that holds the key; see
+        :class:`bursar.sealing.task_sealing.TaskOpenerFile`.
         Empty: the worker has none.
     pem
         Content of such a file, in its place; empty: see ``key_file``.

@@ -14,8 +14,7 @@ from bursar.sealing.certificates import (
     read_certificates,
     read_identities,
 )
-from bursar.sealing.opener import make_opener
-from bursar.sealing.sealer import TaskSealer
+from bursar.sealing.task_sealing import TaskSealer, make_opener
 from bursar.service.identity.authority import AuthorityFolder, describe_file
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Copy, Outcome, Status
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import FileInfo, Problem
-from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 from bursar.worker.staging import RootNamespace, StagingError
 

@@ -10,8 +10,8 @@ from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError
 from bursar.model.task import Outcome, Status
 from bursar.remote.async_client import AsyncSession
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import Problem, Result, TaskSpec
-from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.remote_executor import RemoteJobExecutor
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 

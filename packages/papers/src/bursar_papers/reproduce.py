@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bursar.cli.options import AsJson
-from bursar.cli.output import print_json, print_note
+from bursar.cli.options import AsJson, print_json, print_note
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:

@@ -28,24 +28,22 @@ from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import FileStore
 from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.endpoints import ApiEndpoint, Router
-from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
-from bursar.service.http.request import (
+from bursar.service.http.http_messages import (
+    PROBLEM,
     AuthorizedRequest,
+    ByteStream,
     ClientDisconnected,
     HttpRequest,
+    HttpResponse,
     Receive,
     Scope,
     Send,
-)
-from bursar.service.http.responses import (
-    PROBLEM,
-    ByteStream,
-    HttpResponse,
     StreamingResponse,
     as_response,
     incident_response,
     problem_response,
 )
+from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
 from bursar.service.interfaces import Principal, ServiceError
 from bursar.version import VERSION

@@ -15,8 +15,12 @@ import msgspec
 from bursar.remote import routes
 from bursar.remote.routes import JSON, NDJSON, PATH_VALUES, ApiRoute
 from bursar.service.http import handlers
-from bursar.service.http.request import no_such_address
-from bursar.service.http.responses import HttpResponse, StreamingResponse, decoded
+from bursar.service.http.http_messages import (
+    HttpResponse,
+    StreamingResponse,
+    decoded,
+    no_such_address,
+)
 from bursar.service.interfaces import ServiceError
 
 T = TypeVar("T")
@@ -31,9 +35,9 @@ class ApiEndpoint:
     ----------
     handler
         Coroutine function that handles a request. It takes an
-        :class:`~bursar.service.http.request.AuthorizedRequest`, and ``query`` and ``body`` if the
-        route has them. It returns the value that is answered as JSON, None for an answer without
-        a body, or a whole response.
+        :class:`~bursar.service.http.http_messages.AuthorizedRequest`, and ``query`` and ``body`` if
+        the route has them. It returns the value that is answered as JSON, None for an answer
+        without a body, or a whole response.
     readers
         Decoders of a body that is read as a whole, by media type; empty: no such body.
     limit

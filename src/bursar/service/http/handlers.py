@@ -31,8 +31,8 @@ from bursar.remote.routes import (
 )
 from bursar.service.files.file_store import FileOwner
 from bursar.service.files.instance_files import parse_name
-from bursar.service.http.request import AuthorizedRequest
-from bursar.service.http.responses import (
+from bursar.service.http.http_messages import (
+    AuthorizedRequest,
     HttpResponse,
     StreamingResponse,
     decoded,

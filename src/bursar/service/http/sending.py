@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bursar.service.http.request import Send
-from bursar.service.http.responses import HttpResponse, StreamingResponse
+from bursar.service.http.http_messages import HttpResponse, Send, StreamingResponse
 from bursar.supervisor import TaskSupervisor
 
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))

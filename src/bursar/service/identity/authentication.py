@@ -22,7 +22,7 @@ import msgspec
 
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.sealing.certificates import NAME, UntrustedCertificate
-from bursar.service.identity.secret_files import write_file
+from bursar.service.identity.issuing import write_file
 from bursar.service.identity.tls import TrustFiles
 from bursar.service.interfaces import (
     SCOPES,

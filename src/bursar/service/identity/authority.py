@@ -52,8 +52,8 @@ from bursar.service.identity.issuing import (
     issue,
     make_authority,
     make_revocation_list,
+    write_file,
 )
-from bursar.service.identity.secret_files import write_file
 
 # Records of issued certificates.
 

@@ -16,17 +16,15 @@ from bursar.provisioning.pool_snapshot import AllocationRelease
 from bursar.service.interfaces import (
     PROVISIONER_KINDS,
     SHARED,
+    AgreementDemand,
     Clock,
     Entropy,
+    ReattachableSite,
     ServiceError,
     ServiceJournal,
-    is_shared,
-)
-from bursar.service.provisioner.collaborators import (
-    AgreementDemand,
-    ReattachableSite,
     TaskDemand,
     WorkerAdmission,
+    is_shared,
 )
 from bursar.service.provisioner.lease_policies import LeasePolicy, ProvisioningView
 from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs

@@ -80,7 +80,7 @@ class SealKeyFile:
     Parameters
     ----------
     path
-        See :class:`bursar.sealing.opener.TaskOpenerFile`.
+        See :class:`bursar.sealing.task_sealing.TaskOpenerFile`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -18,8 +18,8 @@ from bursar.model.errors import SiteError
 from bursar.model.money import from_micros
 from bursar.provisioning.accounting import PilotUsage
 from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, SiteInfo
-from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.held import HeldInstance
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 

@@ -10,7 +10,7 @@ from bursar.model.errors import SiteError
 from bursar.model.site import Trust
 from bursar.model.task import Outcome
 from bursar.remote.async_client import AsyncSession
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 from bursar.sites.proxy_worker import ProxyWorker
 from bursar.sites.remote.remote_executor import RemoteJobExecutor
 from bursar.sites.remote.remote_files import InstanceFileIndex

@@ -15,8 +15,8 @@ from bursar.model.errors import BursarError, SiteError
 from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.provisioning.allocation_life import AllocationLife
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
-from bursar.remote.problems import RemoteProblem
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.sites.remote.agreement_purchase import (
     InvoiceReconciler,
@@ -316,7 +316,7 @@ class RemoteLeases:
             return client.attach(handle)
         if not info.seal:
             raise SiteError(f"{self._published.name}: its workers open no sealed tasks")
-        from bursar.sealing.sealer import read_sealer  # what it needs takes time to load
+        from bursar.sealing.task_sealing import read_sealer  # what it needs takes time to load
 
         sealer = await asyncio.to_thread(
             read_sealer,

@@ -14,8 +14,8 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.site import Trust
 from bursar.model.task import Copy, Outcome, Status
 from bursar.remote.async_client import FORGET_AFTER, AsyncSession
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import Result, TaskSpec
-from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 from bursar.sites.remote.translation import (
     copied,

@@ -9,7 +9,7 @@ from bursar.dispatch.wire import WireJob
 from bursar.model.errors import InputError
 from bursar.model.task import Outcome
 from bursar.remote.async_client import AsyncSession
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 from bursar.sites.job_inputs import files_read, plain_files
 from bursar.sites.remote.translation import copied, long_streams, made_folder
 from bursar.worker.staging import RootNamespace, StagingError

@@ -17,8 +17,8 @@ from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.access import Access, read_token
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import TIMEOUT
+from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import SiteInfo
-from bursar.remote.problems import RemoteProblem
 
 # The client by which a run reaches a service.
 

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from bursar.remote import messages as api
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 from bursar.service.interfaces import Clock
 from bursar.supervisor import TaskSupervisor
 from bursar_devtools.faults.client_campaign import ClientCampaign

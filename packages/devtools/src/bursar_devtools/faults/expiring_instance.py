@@ -3,7 +3,7 @@
 import asyncio
 
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 from bursar.service.engine.engine import SWEEP
 from bursar.service.interfaces import Clock
 from bursar_devtools.faults.campaign_client import make_task_spec

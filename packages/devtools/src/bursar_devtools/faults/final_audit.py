@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from bursar.remote import messages as api
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 from bursar_devtools.faults.client_campaign import ClientCampaign
 from bursar_devtools.faults.invariant_checker import InvariantChecker
 from bursar_devtools.faults.simulated_homes import SimulatedInstanceHomes

@@ -8,8 +8,8 @@ from functools import cache
 from bursar.model.site import SiteFacts
 from bursar.service.config import MarketSettings, ServiceConfig, TaskSettings
 from bursar.service.execution_service import ExecutionService
-from bursar.service.identity_file import load_identity
 from bursar.service.interfaces import Clock, ServiceError
+from bursar.service.restart_state import load_identity
 from bursar.sites.protocol import Site
 from bursar.store import DiskBroken, DiskFull
 from bursar_devtools.faults.event_trace import EventTrace

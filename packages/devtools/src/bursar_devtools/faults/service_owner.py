@@ -16,7 +16,7 @@ from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.calls import request
 from bursar.remote.connection import ServiceConnection
-from bursar.remote.problems import RemoteProblem
+from bursar.remote.http_transport import RemoteProblem
 from bursar.service.interfaces import Clock, Scope
 from bursar_devtools.faults.agreement_checker import AgreementChecker
 from bursar_devtools.faults.event_trace import EventTrace

@@ -68,7 +68,7 @@ def start_grid(
     as_json: AsJson = False,
 ) -> None:
     """Start clusters, and write a sites file that has them."""
-    from bursar.cli.output import print_json, print_note
+    from bursar.cli.options import print_json, print_note
     from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
     begin = time.monotonic()
@@ -91,7 +91,7 @@ def start_grid(
 
 def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
     """Show clusters, nodes and jobs; exit status 1 when something of them does not run."""
-    from bursar.cli.output import print_json
+    from bursar.cli.options import print_json
     from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
     grid = LocalTestGrid.at(folder)
@@ -104,7 +104,7 @@ def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
 
 def end_grid(folder: Folder = None, as_json: AsJson = False) -> None:
     """End the clusters and whatever runs on them, and remove their folder."""
-    from bursar.cli.output import print_json, print_note
+    from bursar.cli.options import print_json, print_note
     from bursar_devtools.testgrid.local_grid import LocalTestGrid, resolve_folder
 
     path = resolve_folder(folder)
@@ -119,7 +119,7 @@ def show_environment(cluster: Cluster, folder: Folder = None, as_json: AsJson = 
     """Print what a shell has to set for Slurm's commands: eval "$(bursar testgrid env slurm1)"."""
     import shlex
 
-    from bursar.cli.output import print_json
+    from bursar.cli.options import print_json
     from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
     variables = LocalTestGrid.at(folder).cluster(cluster).environment
@@ -260,7 +260,7 @@ def _print_status(grid: "LocalTestGrid") -> bool:
 
 
 def _say_state(grid: "LocalTestGrid", as_json: bool) -> None:
-    from bursar.cli.output import print_json
+    from bursar.cli.options import print_json
 
     if as_json:
         print_json(_told(grid))

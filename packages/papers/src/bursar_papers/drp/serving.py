@@ -16,7 +16,7 @@ from bursar.remote.access import Access, read_token
 from bursar.service.identity.authority import AuthorityFolder
 
 if TYPE_CHECKING:
-    from bursar.sealing.sealer import TaskSealer
+    from bursar.sealing.task_sealing import TaskSealer
 
 Level = Literal["none", "tls", "mutual", "conversation", "message"]
 """In clear; TLS and a token; TLS on both sides; and that with tasks sealed, in two ways."""
@@ -58,7 +58,7 @@ class MeasuredService:
         """Return a new sealer of the user; None where tasks are in clear."""
         if self.level not in ("conversation", "message"):
             return None
-        from bursar.sealing.sealer import read_sealer
+        from bursar.sealing.task_sealing import read_sealer
 
         certificates = self.folder / "certificates"
         return read_sealer(

@@ -1,20 +1,280 @@
-"""``bursar certs``: a private authority, and certificates for servers, users and workers."""
+"""Commands of who offers a service: ``bursar serve``, ``tokens`` and ``certs``."""
 
+import asyncio
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bursar.cli.options import AsJson
+from bursar.cli.options import AsJson, ServiceName, print_json, print_note
+from bursar.cli.service_commands import connect_service
 
 if TYPE_CHECKING:
+    from bursar.remote.admin_messages import TokenInfo
     from bursar.service.identity.authority import (
         AuthorityFolder,
         CertificateRecord,
         IssuedCertificate,
     )
+    from bursar.service.runner import StartedService
+
+
+# ``bursar serve``: makes this machine, or a cluster, a site that others use and buy from.
+
+
+def register_serve(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("serve")(serve)
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar="BURSAR_SERVICE",
+            help="Service file. Default: serve this machine to its own users.",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address to listen on, in place of the file's; port 0 takes any free port.",
+        ),
+    ] = None,
+    drain_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="On shutdown, wait this long for running tasks; after that they go on "
+            "with their workers.",
+        ),
+    ] = "0s",
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the file, print what is wrong with it, and exit.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends it; tasks that run go on
+    with their workers, and the service finds them when it is started again.
+    """
+    import asyncio
+    import os
+
+    from bursar.formats.units import parse_duration
+    from bursar.model.errors import InputError
+    from bursar.service.config_toml import PREFIX, default_service, read_service
+    from bursar.service.logs import start_logging
+    from bursar.service.runner import run_service
+
+    try:
+        seconds = parse_duration(drain_timeout)
+    except InputError as error:
+        raise error.within("--drain-timeout") from None
+    environment = dict(os.environ)
+    if listen is not None:
+        environment[f"{PREFIX}SERVICE__LISTEN"] = listen
+    try:
+        read = default_service(environment) if config is None else read_service(config, environment)
+    except InputError as error:
+        if listen is not None and error.where == f"{PREFIX}SERVICE__LISTEN":
+            raise InputError(error.message, where="--listen", hint=error.hint) from None
+        raise
+    if check:
+        if as_json:
+            print_json({"name": read.name, "folder": str(read.folder), "listen": str(read.listen)})
+        else:
+            print_note(f"{read.name}: nothing is wrong with it")
+        return
+    start_logging(read.log.level)
+
+    def announce(started: "StartedService") -> None:
+        fields = {
+            "url": started.url,
+            "folder": str(read.folder),
+            "security": read.security,
+            "processors": read.site.processors,
+            "admin_token_file": str(started.admin_token) if started.admin_token else None,
+            "repaired": list(started.repaired),
+        }
+        if as_json:
+            print_json(fields)
+            return
+        print_note(f"{read.name} serves {read.site.processors} processors at {started.url}")
+        for line in started.repaired:
+            print_note(f"repaired: {line}")
+        if started.admin_token is not None:
+            print_note(f"an administrator's token is in {started.admin_token}")
+
+    asyncio.run(run_service(read, file=config, drain_seconds=seconds, on_start=announce))
+
+
+# ``bursar tokens``: who may come in by a token, for a service's administrators.
+
+
+class TokenScope(StrEnum):
+    """A scope that a token allows."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    SELL = "sell"
+    ADMIN = "admin"
+
+
+_SCOPES = [TokenScope.SUBMIT, TokenScope.READ]
+
+
+def register_tokens(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    tokens = typer.Typer(
+        no_args_is_help=True,
+        help="Make and revoke tokens of a service's users. Needs a token of the scope admin; "
+        "bursar serve writes the first one into its folder.",
+    )
+    for name, command in (("create", create), ("list", list_tokens), ("revoke", revoke_token)):
+        tokens.command(name)(command)
+    app.add_typer(tokens, name="tokens")
+
+
+def create(
+    user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
+    scope: Annotated[
+        list[TokenScope],
+        typer.Option(
+            "--scope",
+            help="Scope that the token allows; repeat for several. No scope implies another.",
+        ),
+    ] = _SCOPES,
+    days: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Validity in days, at most 366. Default: 30."),
+    ] = None,
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Label that `list` shows.")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for the token, readable by its owner only. Default: the token is "
+            "printed once.",
+        ),
+    ] = None,
+    site: ServiceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token."""
+    from bursar.model.errors import InputError
+    from bursar.remote.admin_messages import NewToken
+    from bursar.service.identity.issuing import write_file
+
+    if days is not None and not 0 < days <= 366:
+        raise InputError(f"expected more than 0 and at most 366 days, got {days:g}", where="--days")
+    if out is not None and out.exists():
+        raise InputError("exists already", where=str(out))
+    new = NewToken(
+        user=user,
+        scopes=[each.value for each in dict.fromkeys(scope)],
+        seconds=None if days is None else days * 86_400,
+        label=label,
+    )
+
+    async def ask() -> "TokenInfo":
+        async with connect_service(site) as service:
+            made = await service.client.create_token(new)
+            try:
+                if out is not None:
+                    write_file(out, f"{made.token}\n".encode())
+            except BaseException:
+                await service.client.revoke_token(made.id)  # nobody knows it
+                raise
+            return made
+
+    made = asyncio.run(ask())
+    if as_json:
+        print_json(
+            {**_token_fields(made), **({"file": str(out)} if out else {"token": made.token})}
+        )
+        return
+    if out is None:
+        print(made.token)
+    where = f" in {out}" if out else "; it is not shown again"
+    print_note(f"token {made.id} of {made.user}, good until {_minute(made.expires)}{where}")
+
+
+def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
+    """List valid tokens, without their secrets."""
+
+    async def ask() -> "list[TokenInfo]":
+        async with connect_service(site) as service:
+            return await service.client.tokens()
+
+    found = asyncio.run(ask())
+    if as_json:
+        print_json({"tokens": [_token_fields(token) for token in found]})
+    else:
+        _print_tokens(found)
+
+
+def revoke_token(
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Id of the token, as `list` shows it.", show_default=False
+        ),
+    ],
+    site: ServiceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a token: the service refuses it from now on."""
+    from bursar.model.errors import InputError
+
+    if "_" in token:
+        # What was given is not repeated: it would be the secret.
+        raise InputError("expected the id of a token, got a token", hint="bursar tokens list")
+
+    async def ask() -> None:
+        async with connect_service(site) as service:
+            await service.client.revoke_token(token)
+
+    asyncio.run(ask())
+    if as_json:
+        print_json({"revoked": token})
+    else:
+        print_note(f"token {token} is revoked")
+
+
+def _token_fields(token: "TokenInfo") -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "user": token.user,
+        "scopes": token.scopes,
+        "expires": token.expires,
+        "label": token.label,
+    }
+
+
+def _print_tokens(tokens: "list[TokenInfo]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "user", "scopes", "until", "label", box=None)
+    for token in tokens:
+        scopes = " ".join(token.scopes)
+        table.add_row(token.id, token.user, scopes, _minute(token.expires), token.label)
+    Console().print(table if tokens else "no tokens")
+
+
+def _minute(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
+
+
+# ``bursar certs``: a private authority, and certificates for servers, users and workers.
 
 Folder = Annotated[
     Path,
@@ -39,10 +299,10 @@ WhoseKind = Annotated[
 
 FOLDER = Path("certs")
 _AUTHORITY_DAYS = 3650.0  # as bursar.service.identity.issuing has them, which is slow to load
-_DAYS = 365.0
+_CERTIFICATE_DAYS = 365.0
 
 
-def register(app: typer.Typer) -> None:
+def register_certs(app: typer.Typer) -> None:
     """Adds this module's commands."""
     certs = typer.Typer(
         no_args_is_help=True,
@@ -59,7 +319,7 @@ def register(app: typer.Typer) -> None:
     )(_making("worker"))
     for name, command in (
         ("renew", renew),
-        ("revoke", revoke),
+        ("revoke", revoke_certificate),
         ("rotate", rotate),
         ("retire", retire),
         ("list", list_certificates),
@@ -78,7 +338,6 @@ def make_authority(
     as_json: AsJson = False,
 ) -> None:
     """Make a certificate authority in a folder of its own."""
-    from bursar.cli.output import print_json, print_note
     from bursar.service.identity.authority import AuthorityFolder
 
     made = AuthorityFolder.create(folder, name, days=days)
@@ -101,7 +360,7 @@ def make_server(
             show_default=False,
         ),
     ] = None,
-    days: Days = _DAYS,
+    days: Days = _CERTIFICATE_DAYS,
     out: Out = None,
     force: Force = False,
     folder: Folder = FOLDER,
@@ -122,7 +381,7 @@ def _making(kind: Literal["user", "worker"]) -> Callable[..., None]:
 
     def make(
         name: Name,
-        days: Days = _DAYS,
+        days: Days = _CERTIFICATE_DAYS,
         out: Out = None,
         force: Force = False,
         folder: Folder = FOLDER,
@@ -136,7 +395,7 @@ def _making(kind: Literal["user", "worker"]) -> Callable[..., None]:
 def renew(
     kind: WhoseKind,
     name: Name,
-    days: Days = _DAYS,
+    days: Days = _CERTIFICATE_DAYS,
     out: Out = None,
     folder: Folder = FOLDER,
     as_json: AsJson = False,
@@ -145,7 +404,7 @@ def renew(
     _print_written(_opened(folder).renew(kind, name, days=days, out=out), as_json)
 
 
-def revoke(
+def revoke_certificate(
     kind: Annotated[
         Literal["server", "user", "worker"] | None,
         typer.Argument(metavar="[KIND", show_default=False),
@@ -163,7 +422,6 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke all valid certificates of a name, or one by its serial number."""
-    from bursar.cli.output import print_json, print_note
     from bursar.model.errors import InputError
 
     if (serial is None) == (kind is None) or (kind is None) != (name is None):
@@ -190,7 +448,6 @@ def revoke(
 
 def rotate(days: Days = _AUTHORITY_DAYS, folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Make the next authority; older ones stay trusted until `bursar certs retire`."""
-    from bursar.cli.output import print_json, print_note
 
     authority = _opened(folder)
     name = authority.rotate(days=days)
@@ -205,7 +462,6 @@ def rotate(days: Days = _AUTHORITY_DAYS, folder: Folder = FOLDER, as_json: AsJso
 
 def retire(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Trust only the newest authority."""
-    from bursar.cli.output import print_json, print_note
 
     authority = _opened(folder)
     gone = authority.retire()
@@ -217,7 +473,6 @@ def retire(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
 
 def list_certificates(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """List issued certificates, the earliest to expire first."""
-    from bursar.cli.output import print_json
 
     authority = _opened(folder)
     records = authority.records()
@@ -232,7 +487,6 @@ def show_file(
     as_json: AsJson = False,
 ) -> None:
     """Show the certificates in a file."""
-    from bursar.cli.output import print_json
     from bursar.service.identity.authority import describe_file
 
     shown = describe_file(file)
@@ -266,7 +520,6 @@ def _certificate_fields(record: "CertificateRecord") -> dict[str, Any]:
 
 
 def _print_written(made: "IssuedCertificate", as_json: bool) -> None:
-    from bursar.cli.output import print_json, print_note
 
     files = {"identity": str(made.identity), "certificate": str(made.certificate)}
     if as_json:

@@ -1,0 +1,322 @@
+"""``bursar plan``, ``run`` and ``simulate``: campaigns planned, carried out, or simulated."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bursar.broker.strategies import POLICIES
+from bursar.cli.campaign_options import (
+    REFUSED_BY_RUN,
+    REFUSED_BY_SIMULATE,
+    WITH_REPLAYED_RUN,
+    WITH_RESUME,
+    CampaignOptions,
+    load_asked,
+    load_campaign,
+    load_sites,
+    parse_budget,
+    refuse,
+    refuse_others,
+    takes_campaign_options,
+)
+from bursar.cli.options import (
+    AsJson,
+    Budget,
+    CampaignPath,
+    Deadline,
+    PlanMethod,
+    PlanScheduler,
+    Processors,
+    Replay,
+    Runtime,
+    SitesPath,
+    SizeScale,
+    TradeOff,
+    print_json,
+    print_note,
+    print_outcome,
+)
+from bursar.model.errors import InputError
+
+if TYPE_CHECKING:
+    from bursar.api.running import RunResult
+
+
+# ``bursar plan``: the trade-off curve, before anything starts.
+
+INFEASIBLE = 3
+WRONG = 1
+
+
+def register_plan(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("plan")(plan_campaign)
+
+
+def plan_campaign(
+    campaign: CampaignPath,
+    sites: SitesPath = None,
+    deadline: Deadline = None,
+    budget: Budget = None,
+    trade_off: TradeOff = None,
+    runtime: Runtime = None,
+    processors: Processors = None,
+    method: PlanMethod = "auto",
+    scheduler: PlanScheduler = "heft",
+    population: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
+    ] = None,
+    generations: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
+    ] = None,
+    evaluations: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Schedules that method auto tries.", rich_help_panel="Search"
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seed of random choices.", rich_help_panel="Search")
+    ] = 0,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop the search after this time; the result then depends on the machine's speed.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
+    accounting: Annotated[
+        Literal["scheduled", "whole"],
+        typer.Option(
+            help="Pay only for slots in which tasks run (scheduled), or for every slot "
+            "of the plan (whole, as in HPDC'07).",
+            rich_help_panel="Search",
+        ),
+    ] = "scheduled",
+    replay: Replay = None,
+    size_scale: SizeScale = 1.0,
+    exact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="After the search, let CP-SAT improve the front and prove bounds for this long.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Check every plan of the curve with the independent validator."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the curve and the plan to this web page."),
+    ] = None,
+) -> None:
+    """Show the trade-off of time against cost of a campaign, before anything starts."""
+    from bursar.api.planning import plan
+    from bursar.planning.policy import SearchLimits
+    from bursar.report.progress import PlanProgress
+
+    facts = load_sites(sites)
+    loaded = load_campaign(
+        campaign,
+        deadline=deadline,
+        budget=budget,
+        trade_off=trade_off,
+        runtime=runtime,
+        replay_scale=replay,
+        size_scale=size_scale,
+    )
+    limits = SearchLimits(
+        population=population,
+        generations=generations,
+        evaluations=evaluations,
+        time_limit=None if time_limit is None else _seconds(time_limit, "--time-limit"),
+        exact=0.0 if exact is None else _seconds(exact, "--exact"),
+        seed=seed,
+    )
+    with PlanProgress(facts[0].currency) as progress:
+        quote = plan(
+            loaded,
+            facts,
+            processors=processors,
+            method=method,
+            scheduler=scheduler,
+            whole=accounting == "whole",
+            limits=limits,
+            on_progress=progress,
+        )
+    if html is not None:
+        quote.save(html)
+        print_note(f"wrote {html}")
+    if as_json:
+        print_json(quote.to_dict())
+    else:
+        quote.print()
+    if check:
+        _check(quote.check(), len(quote.front.options))
+    if quote.chosen is None:
+        raise typer.Exit(INFEASIBLE)
+
+
+def _seconds(text: str, option: str) -> float:
+    from bursar.formats.units import parse_duration
+    from bursar.model.errors import InputError
+
+    try:
+        return parse_duration(text)
+    except InputError as error:
+        raise error.within(option) from None
+
+
+def _check(violations: list[str], plans: int) -> None:
+
+    for violation in violations:
+        print_note(violation)
+    if violations:
+        raise typer.Exit(WRONG)
+    print_note(f"checked {plans} plan{'s' if plans > 1 else ''}: all keep the rules")
+
+
+# ``bursar run``: plan, buy, run, watch and bill a campaign; or resume one.
+
+
+def register_run(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("run")(takes_campaign_options(run_campaign))
+
+
+def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
+    """Plan and run a campaign, and bill it. After Ctrl-C the run can be resumed."""
+    if options.resume is not None:
+        if options.campaign is not None:
+            raise InputError("takes no CAMPAIGN: the run has its own", where="--resume")
+        refuse_others(named, "--resume", WITH_RESUME)
+        print_outcome(lambda: _go_on(options), as_json=options.as_json)
+    refuse(named, REFUSED_BY_RUN)
+    if options.retry_failed:
+        raise InputError("goes with --resume only", where="--retry-failed")
+    if options.campaign is None:
+        if options.replay is not None:
+            raise InputError(
+                "a past run is replayed in simulated time: bursar simulate --replay RUN",
+                where="--replay",
+            )
+        raise InputError("give a CAMPAIGN, or --resume RUN")
+    from bursar.api.running import run
+
+    asked = load_asked(options.campaign, options)
+    print_outcome(
+        lambda: run(
+            asked.campaign,
+            asked.sites,
+            processors=options.processors,
+            provisioning=options.provisioning,
+            strategy=options.strategy,
+            out_of_reach=options.out_of_reach,
+            broker=asked.broker,
+            catalogue=options.catalogue,
+            method=options.method,
+            scheduler=options.scheduler,
+            account=options.account,
+            book=options.book,
+            oversubscribe=options.oversubscribe,
+            anyway=options.anyway,
+            name=options.name,
+            runs=options.runs,
+            progress=not options.quiet,
+            argv=sys.argv,
+            detach=options.detach,
+        ),
+        as_json=options.as_json,
+    )
+
+
+def _go_on(options: CampaignOptions) -> "RunResult":
+    from bursar.api.running import resume
+
+    assert options.resume is not None
+    return resume(
+        options.resume,
+        runs=options.runs,
+        budget=None if options.budget is None else parse_budget(options.budget),
+        retry_failed=options.retry_failed,
+        anyway=options.anyway,
+        progress=not options.quiet,
+        detach=options.detach,
+    )
+
+
+# ``bursar simulate``: a campaign, or a past run, in simulated time.
+
+
+def register_simulate(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("simulate")(takes_campaign_options(simulate_campaign))
+
+
+def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
+    """Plan, run and bill a campaign in simulated time: nothing is started or spent."""
+    refuse(named, REFUSED_BY_SIMULATE)
+    if options.campaign is None:
+        if options.replay is None:
+            raise InputError("give a CAMPAIGN, or --replay RUN")
+        refuse_others(named, "--replay", WITH_REPLAYED_RUN)
+        _replay(options.replay, options)
+        return
+    if "--policy" in named:
+        raise InputError("goes with --replay RUN, without a CAMPAIGN", where="--policy")
+    from bursar.api.simulating import simulate
+    from bursar.simulation.execution_model import ExecutionUncertainty
+
+    asked = load_asked(options.campaign, options)
+    chance = ExecutionUncertainty(
+        spread=options.spread,
+        failures=options.failures,
+        seed=options.seed,
+        hidden=options.hide_runtimes,
+    )
+    print_outcome(
+        lambda: simulate(
+            asked.campaign,
+            asked.sites,
+            provisioning=options.provisioning,
+            strategy=options.strategy,
+            out_of_reach=options.out_of_reach,
+            broker=asked.broker,
+            catalogue=options.catalogue,
+            processors=options.processors,
+            method=options.method,
+            scheduler=options.scheduler,
+            chance=chance,
+            anyway=options.anyway,
+            name=options.name,
+            runs=options.runs,
+            progress=not options.quiet,
+            argv=sys.argv,
+        ),
+        as_json=options.as_json,
+    )
+
+
+def _replay(run: str, options: CampaignOptions) -> None:
+    policy = options.policy
+    if policy != "all" and policy not in POLICIES:
+        known = ", ".join(POLICIES)
+        raise InputError(f'expected all or one of {known}, got "{policy}"', where="--policy")
+    from bursar.api.replaying import replay
+
+    wanted = POLICIES if policy == "all" else [p for p in POLICIES if p == policy]
+    summary = replay(run, wanted, runs=options.runs)
+    if options.as_json:
+        print_json(summary.to_dict())
+    else:
+        summary.print()
