@@ -12,9 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import pytest
+
+import bursar
 from bursar.dispatch.journal import read_journal, writer_of
+from bursar.report.progress import RunProgress
 from bursar.runs.detached_runs import _complaint_in
 from bursar.runs.folder import RunFolder
 
@@ -180,6 +184,115 @@ def test_a_detached_run_that_cannot_begin_says_why(folder: Any) -> None:
     assert "was not begun" in refused.stderr
     assert "journal.sqlite" in refused.stderr
     assert folder.bursar("stop", "one", status=2).stderr.startswith("bursar: no process carries")
+
+
+REFUSING = """\
+import asyncio
+from bursar.model.errors import SiteError
+from bursar.sites.local import LocalSite
+
+async def refuse(self, *given, **more):
+    await asyncio.sleep(0.5)
+    raise SiteError(f"{self.facts.name}: account closed")
+
+LocalSite.acquire = refuse
+"""
+
+
+def test_a_detached_run_that_its_site_refuses_says_so(folder: Any) -> None:
+    """The journal is open and the run's state written: the command ends as the run does."""
+    run = begun(folder)
+    (folder.path / "patched").mkdir()
+    folder.write("patched/sitecustomize.py", REFUSING)
+    patched = os.pathsep.join([str(folder.path / "patched"), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": patched}
+    attached = subprocess.run(
+        [sys.executable, "-P", "-m", "bursar", *RUN, "--runs", "others"],
+        cwd=folder.path,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    detached = folder.bursar(*RUN, "--detach", status=None, env=env)
+    assert attached.returncode != 0
+    assert detached.returncode == attached.returncode
+    assert "bursar: here: account closed" in attached.stderr
+    assert "here: account closed" in detached.stderr
+    assert writer_of(run.journal_file) is None
+
+
+class _Told(Exception):
+    """What a run said."""
+
+
+def test_what_a_detached_run_says_while_its_sites_give_nothing_is_shown(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that a site refuses goes on asking."""
+    programs = {
+        "sinfo": 'echo "job|n1|0/4/0/4|1000|main*|up|1:00:00|idle"',
+        "sbatch": "echo 'sbatch: error: Invalid account' >&2; exit 1",
+        **dict.fromkeys(("squeue", "scontrol", "sacct", "sacctmgr", "scancel"), "exit 0"),
+    }
+    (folder.path / "programs").mkdir()
+    for name, script in programs.items():
+        folder.write(f"programs/{name}", f"#!/bin/sh\n{script}\n")
+        (folder.path / "programs" / name).chmod(0o700)
+    run = begun(folder)
+    folder.write(
+        "s.toml",
+        '[site.far]\nkind = "slurm"\nprocessors = 4\nqueue = "main"\n'
+        'unit_price = "1 EUR/core-hour"\n',
+    )
+    monkeypatch.setenv("PATH", f"{folder.path}/programs:{os.environ['PATH']}")
+    monkeypatch.setattr("bursar.runs.detached_runs.ANSWER", 600.0)
+
+    def tell(shown: RunProgress, message: str) -> NoReturn:
+        raise _Told(message)
+
+    monkeypatch.setattr(RunProgress, "notify", tell)
+    with pytest.raises(_Told, match="Invalid account"):
+        bursar.run(
+            folder.path / "c.toml",
+            folder.path / "s.toml",
+            runs=folder.path / "runs",
+            name="one",
+            detach=True,
+        )
+    folder.bursar("stop", "one")
+    until(lambda: writer_of(run.journal_file) is None)
+
+
+def test_a_detached_run_that_ends_at_once_leaves_no_process_behind(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while the process that started it lives on; its result is that of the run."""
+    folder.write("c.toml", CAMPAIGN.replace("echo {x}", "exit 3"))
+    folder.write("s.toml", SITES)
+    folder.write("go", "")
+    monkeypatch.setenv("GO", str(folder.path / "go"))
+    result = bursar.run(
+        folder.path / "c.toml",
+        folder.path / "s.toml",
+        runs=folder.path / "runs",
+        detach=True,
+        progress=False,
+        oversubscribe=True,
+    )
+    until(lambda: RunFolder(result.path).read_info().state == "failed")
+    until(lambda: not [p for p in children() if is_zombie(p)])
+
+
+def children() -> list[int]:
+    """Return the child processes of this process."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return [int(number) for task in tasks for number in task.read_text().split()]
+
+
+def is_zombie(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return False
 
 
 def test_a_run_that_another_machine_carries_out_is_left_alone(folder: Any) -> None:

@@ -26,6 +26,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome
 from bursar.planning.policy import Method, Scheduler
 from bursar.report.bill import Bill
+from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached
 from bursar.runs.folder import RunFolder
@@ -258,7 +259,7 @@ def run(
         write_plan(folder, quote.to_dict(), chosen)
         _make_initial_files(folder, allowed)
     if detach:
-        return _detached(folder, ["--anyway"] if anyway else [])
+        return _detached(folder, ["--anyway"] if anyway else [], progress)
     return _carry_out(
         folder,
         allowed,
@@ -338,7 +339,7 @@ def resume(
     if detach:
         options = [] if budget is None else ["--budget", f"{amount!r} {plan.currency}"]
         options += ["--retry-failed"] * retry_failed + ["--anyway"] * anyway
-        return _detached(folder, options)
+        return _detached(folder, options, progress)
     return _carry_out(
         folder,
         campaign,
@@ -350,10 +351,28 @@ def resume(
     )
 
 
-def _detached(folder: RunFolder, options: Sequence[str]) -> RunResult:
+def _detached(folder: RunFolder, options: Sequence[str], progress: bool) -> RunResult:
     """Have another process carry a run out; return how the run stands at its begin."""
-    start_detached(folder, options)
-    return RunResult(folder, summarise(read_run(folder)) | {"exit_status": 0}, 0)
+    before = time.time()
+    told: set[str] = set()
+    with RunProgress(enabled=progress) as shown:
+
+        def tell(message: str) -> None:
+            if message not in told:
+                told.add(message)
+                shown.notify(message)
+
+        status = start_detached(folder, options, tell)
+        record = read_run(folder)
+        if status is not None:
+            # What was said after the last look at the run, all of which is in its journal by now.
+            for event in record.journal.events:
+                if event.kind == "message" and event.time >= before:
+                    tell(event.text)
+    summary = summarise(record)
+    if status is None:
+        summary |= {"exit_status": 0}
+    return RunResult(folder, summary, summary["exit_status"])
 
 
 def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) -> RunResult:

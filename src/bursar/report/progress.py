@@ -333,12 +333,12 @@ class RunProgress:
     Shows snapshots on stderr.
 
     Use it as a context. On a terminal the latest one stays at the bottom;
-    elsewhere a line comes now and then; disabled, only what is said appears.
+    elsewhere a line comes now and then; disabled, nothing appears.
 
     Parameters
     ----------
     enabled
-        Whether snapshots are shown.
+        Whether snapshots and messages are shown.
     console
         To write to; None: stderr.
     """

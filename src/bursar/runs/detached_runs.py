@@ -9,11 +9,13 @@ viewer that stops reading is left behind.
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,6 +42,9 @@ _MOST_UNREAD = 1 << 18
 _ENDING = 60.0  # seconds for a run to write its last state once its journal is closed
 _KILLED = 1.0  # seconds for the same where it may have been killed before we came
 _STEP = 0.1  # seconds between two looks at a process
+
+ANSWER = 10.0
+"""Seconds for which the start of a detached run waits for the first answer of a site."""
 
 
 class RunViewUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -184,9 +189,17 @@ def follow_run(folder: RunFolder, on_update: Callable[[RunViewUpdate], None]) ->
             time.sleep(_STEP)
 
 
-def _updates(folder: RunFolder) -> Iterator[RunViewUpdate]:
-    """Yield what a run's process shows, until the connection ends; nothing if there is none."""
+def _updates(folder: RunFolder, patience: float | None = None) -> Iterator[RunViewUpdate]:
+    """
+    Yield what a run's process shows, until the connection ends; nothing if there is none.
+
+    Parameters
+    ----------
+    patience
+        Seconds without an update after which the connection is closed; None: no limit.
+    """
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(patience)
         with _reachable(folder.views_socket) as path:
             connection.connect(str(path))
         with connection.makefile("rb") as lines:
@@ -228,24 +241,31 @@ def stop_run(folder: RunFolder) -> int:
     return runner.process
 
 
-def start_detached(folder: RunFolder, options: Sequence[str] = ()) -> int:
+def start_detached(
+    folder: RunFolder, options: Sequence[str], on_message: Callable[[str], None]
+) -> int | None:
     """
     Start a process that carries a run out and does not end with this terminal.
+
+    Waits until the run has processors, or until the sites have been silent for
+    :data:`ANSWER` seconds: requests may wait in a queue for days.
 
     Parameters
     ----------
     options
         Further options of ``bursar run --resume``.
+    on_message
+        Called with what the run says meanwhile, again for each look at the run.
 
     Returns
     -------
-    int
-        Number of the process, which has taken the run's journal, or has done the run already.
+    int or None
+        Exit status of the process, if the run has ended meanwhile; None: the run goes on.
 
     Raises
     ------
     BursarError
-        When the process ended before it began the run, in its own words.
+        When the process ended before it began the run, or because of a fault, in its own words.
     """
     before = folder.info_file.read_bytes()
     writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -271,20 +291,58 @@ def start_detached(folder: RunFolder, options: Sequence[str] = ()) -> int:
         )
     finally:
         os.close(log)
-    while (writer := writer_of(folder.journal_file)) is None or writer.process != runner:
-        ended, status = os.waitpid(runner, os.WNOHANG)
-        if not ended:
-            time.sleep(_STEP)
-        elif folder.info_file.read_bytes() == before:
-            with folder.runner_log.open("rb") as file:
-                file.seek(said)
-                why = _complaint_in(file.read().decode(errors="replace"))
-            failed = BursarError(f"run {folder.name} was not begun: {why}")
-            failed.exit_status = max(1, os.waitstatus_to_exitcode(status))
+    status: int | None = None
+    try:
+        status = _status_at_begin(folder, runner, on_message)
+    finally:
+        if status is None:
+            # This process may live on for days, as a notebook does, and is the runner's parent.
+            threading.Thread(target=os.waitpid, args=(runner, 0), daemon=True).start()
+    if status:
+        with folder.runner_log.open("rb") as file:
+            file.seek(said)
+            words = file.read().decode(errors="replace")
+        begun = folder.info_file.read_bytes() != before
+        if not begun or status < 0 or _ends_with_complaint(words):
+            what = "failed" if begun else "was not begun"
+            failed = BursarError(f"run {folder.name} {what}: {_complaint_in(words)}")
+            failed.exit_status = max(1, status)
             raise failed
-        else:  # so short that its journal was never seen locked
-            break
-    return runner
+    return status
+
+
+def _status_at_begin(
+    folder: RunFolder, runner: int, on_message: Callable[[str], None]
+) -> int | None:
+    """
+    Wait until a child process holds processors for a run, or has ended; return its exit status.
+
+    None: the process goes on. A status is negative for a signal.
+    """
+    until = math.inf
+    while True:
+        ended, status = os.waitpid(runner, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= until:
+            return None
+        if math.isinf(until):
+            writer = writer_of(folder.journal_file)
+            if writer is not None and writer.process == runner:
+                until = time.monotonic() + ANSWER
+        elif _has_processors(folder, on_message):
+            return None
+        time.sleep(_STEP)
+
+
+def _has_processors(folder: RunFolder, on_message: Callable[[str], None]) -> bool:
+    """Return whether a run's process shows that it has processors at some site."""
+    for update in _updates(folder, patience=2 * INTERVAL):
+        if update.message:
+            on_message(update.message)
+        if update.snapshot is not None:
+            return any(site.processors for site in update.snapshot.sites)
+    return False
 
 
 def _check_here(folder: RunFolder, runner: LockHolder | None) -> None:
@@ -301,6 +359,12 @@ def _complaint_in(said: str) -> str:
     begins = [i for i, line in enumerate(lines) if line.startswith("bursar: ")]
     complaint = lines[begins[-1] :] if begins else lines[-1:]
     return "; ".join(complaint).removeprefix("bursar: ") or "it said nothing"
+
+
+def _ends_with_complaint(said: str) -> bool:
+    """Return whether a command ended with an error, and not with a run's summary."""
+    lines = [line for line in said.splitlines() if not line.startswith("hint: ")]
+    return bool(lines) and lines[-1].startswith("bursar: ")
 
 
 class _ProcessHandle:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,9 @@ PATIENCE = 90.0
 Seconds within which a real scheduler does what it was asked; far more than it takes, but for one
 case: Grid Engine loses a ``qdel`` that meets a job at its very start, and repeats it after 60 s.
 """
+
+LONGER: dict[str, Any] = {"script": "sleep 300", "seconds": 300.0}
+"""A job that has not ended by itself when a scheduler repeats its cancellation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +66,12 @@ class Ground:
     now: Callable[[], float] = time.time
     step: float = 0.05
 
-    def request(self, name: str, script: str = "sleep 60", **more: object) -> JobRequest:
+    def request(self, name: str, script: str = "sleep 60", **more: Any) -> JobRequest:
         """A job of one processor and a minute, but for what is said."""
         plain = JobRequest(
             name=name, processors=1, seconds=60.0, script=script, folder=str(self.folder)
         )
-        return replace(plain, **more)  # type: ignore[arg-type]
+        return replace(plain, **more)
 
     async def wait(
         self, ids: Iterable[str], is_so: Callable[[JobReport], bool]
@@ -146,7 +150,7 @@ async def a_job_of_an_array_is_cancelled_alone(ground: Ground) -> None:
     """What is told of one of them is not told of the others."""
     if not ground.manager.abilities.arrays:
         pytest.skip("no arrays")
-    ids = await ground.manager.submit(ground.request("some", copies=3))
+    ids = await ground.manager.submit(ground.request("some", copies=3, **LONGER))
     await ground.wait(ids, is_running)
     await ground.manager.cancel([ids[1]])
     assert (await ground.wait([ids[1]], has_ended))[ids[1]].how == "cancelled"
@@ -201,7 +205,7 @@ async def cancelling_again_changes_nothing(ground: Ground) -> None:
     """Jobs that ended are cancelled without complaint, along with those that run."""
     (id,) = await ground.manager.submit(ground.request("twice", "exit 0"))
     await ground.wait([id], has_ended)
-    (other,) = await ground.manager.submit(ground.request("alive"))
+    (other,) = await ground.manager.submit(ground.request("alive", **LONGER))
     await ground.manager.cancel([id, other])
     await ground.manager.cancel([id, other])
     reports = await ground.wait([id, other], has_ended)
