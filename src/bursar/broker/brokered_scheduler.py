@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
-from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
+from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent, release_children
 from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
@@ -431,7 +431,7 @@ class BrokeredScheduler:
                 task, site, partial(self._queue_staging_result, partial(self._was_kept, task))
             )
             return []
-        return self._release(task)
+        return release_children(self._children, self._missing, task)
 
     def _was_kept(self, task: int, problem: str) -> list[int]:
         self._kept.discard(task)
@@ -439,20 +439,14 @@ class BrokeredScheduler:
             self._notify(f"{self._tasks[task].id}: {problem}")
             readers = {t for t in self._children[task] if self._reads_of(t, task)} - self._ended
             self._hopeless.update(dict.fromkeys(sorted(readers), problem))
-            return [t for t in self._release(task) if t not in readers]
-        return self._release(task)
+            return [
+                t for t in release_children(self._children, self._missing, task) if t not in readers
+            ]
+        return release_children(self._children, self._missing, task)
 
     def _reads_of(self, child: int, parent: int) -> bool:
         registered = set(self._tasks[parent].registers.values())
         return not registered.isdisjoint(self._tasks[child].data)
-
-    def _release(self, task: int) -> list[int]:
-        ready = []
-        for child in self._children[task]:
-            self._missing[child] -= 1
-            if not self._missing[child]:
-                ready.append(child)
-        return ready
 
     # Sending.
 

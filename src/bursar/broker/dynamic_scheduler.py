@@ -1,7 +1,7 @@
 """The protocol of schedulers that bring tasks to sites one by one, and the simplest of them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -59,6 +59,18 @@ class ResumeState:
     epoch: float = 0.0
     bookings: Sequence[str] = ()
     alert: Callable[[], None] = lambda: None
+
+
+def release_children(
+    children: Sequence[Collection[int]], missing: list[int], task: int
+) -> list[int]:
+    """Count a task's children down; return those that wait for no other parent any more."""
+    ready = []
+    for child in children[task]:
+        missing[child] -= 1
+        if not missing[child]:
+            ready.append(child)
+    return ready
 
 
 class DynamicScheduler(Protocol):
@@ -143,7 +155,7 @@ class JustInTimeScheduler:
         self._sent = past.pilots
         succeeded = past.succeeded
         for task in succeeded:
-            self._release(task)
+            release_children(self._children, self._missing, task)
         return [
             self._pilot(task)
             for task, missing in enumerate(self._missing)
@@ -159,7 +171,7 @@ class JustInTimeScheduler:
                     self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1
                 ready.append(outcome.task)
             elif outcome.status is Status.SUCCEEDED:
-                ready.extend(self._release(outcome.task))
+                ready.extend(release_children(self._children, self._missing, outcome.task))
         return [self._pilot(task) for task in sorted(ready)]
 
     def holds(self, lease: str) -> bool:
@@ -194,14 +206,6 @@ class JustInTimeScheduler:
     def verdict(self) -> str:
         """Empty: best effort goes on to the end."""
         return ""
-
-    def _release(self, task: int) -> list[int]:
-        ready = []
-        for child in self._children[task]:
-            self._missing[child] -= 1
-            if not self._missing[child]:
-                ready.append(child)
-        return ready
 
     def routed(self, pilot: Allocation) -> Allocation:
         """

@@ -24,10 +24,9 @@ from bursar.classad.ad import (
     UnaryOperation,
 )
 from bursar.classad.evaluation import (
-    OTHER,
-    SCOPES,
     EvaluationState,
     given,
+    home_of,
     matched_scope,
     references,
     value_of,
@@ -171,19 +170,10 @@ class ExpressionCompiler:
 
     def _name(self, node: AttributeReference) -> CompiledNode:
         key = lower(node.name)
-        mine = self._my.values_by_key
-        if node.of is None:
-            if key in mine:
+        match home_of(node, self._my.values_by_key):
+            case "own":
                 return self._own(node, key)
-            if key in SCOPES:
-                return self._interpreted(node)
-            return self._read(node, key)
-        of = node.of
-        if isinstance(of, AttributeReference) and of.of is None and lower(of.name) not in mine:
-            word = lower(of.name)
-            if word in ("my", "self") and key in mine:
-                return self._own(node, key)
-            if word in OTHER and key not in SCOPES:
+            case "other":
                 return self._read(node, key)
         return self._interpreted(node)
 

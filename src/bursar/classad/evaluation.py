@@ -10,8 +10,9 @@ bare one that is in none of them, in the other ad of the match. ``MY``, ``TARGET
 name. An attribute that is needed for its own value is undefined.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
+from typing import Literal as PyLiteral
 
 from bursar.classad.ad import (
     PLAIN,
@@ -45,6 +46,33 @@ OWN = ("my", "self", "parent")
 """Names of the own ad, or of one within it or around it."""
 
 SCOPES = (*OWN, *OTHER)
+
+
+def home_of(node: AttributeReference, mine: Container[str]) -> PyLiteral["own", "other", "odd"]:
+    """
+    Tell in which ad a name certainly stands, for code that treats the plain cases itself.
+
+    Parameters
+    ----------
+    mine
+        Keys of the ad's own attributes, in lower case.
+
+    Returns
+    -------
+    str
+        ``"own"``, ``"other"`` (of the match), or ``"odd"``: only the interpreter can tell.
+    """
+    key = lower(node.name)
+    of = node.of
+    if of is None:
+        return "own" if key in mine else "odd" if key in SCOPES else "other"
+    if isinstance(of, AttributeReference) and of.of is None and lower(of.name) not in mine:
+        word = lower(of.name)
+        if word in ("my", "self") and key in mine:
+            return "own"
+        if word in OTHER and key not in SCOPES:
+            return "other"
+    return "odd"
 
 
 def references(expression: Expression, my: Ad) -> frozenset[str]:

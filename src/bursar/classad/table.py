@@ -49,7 +49,7 @@ from bursar.classad.columns import (
     negated,
 )
 from bursar.classad.compiling import compiled
-from bursar.classad.evaluation import EVERYTHING, OTHER, SCOPES, followed, references
+from bursar.classad.evaluation import EVERYTHING, followed, home_of, references
 from bursar.classad.operators import COMPARISONS, UNDEFINED, Exceptional, lower
 
 
@@ -313,17 +313,10 @@ class _TableEvaluation:
 
     def _name(self, node: AttributeReference) -> Column:
         key = lower(node.name)
-        mine = self._my.values_by_key
-        if node.of is None:
-            if key in mine:
+        match home_of(node, self._my.values_by_key):
+            case "own":
                 return self._own(node, key)
-            return self._mapped(node) if key in SCOPES else self._read(key)
-        of = node.of
-        if isinstance(of, AttributeReference) and of.of is None and lower(of.name) not in mine:
-            word = lower(of.name)
-            if word in ("my", "self") and key in mine:
-                return self._own(node, key)
-            if word in OTHER and key not in SCOPES:
+            case "other":
                 return self._read(key)
         return self._mapped(node)
 

@@ -9,7 +9,7 @@ records is agreed on apart.
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,14 +208,10 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     InputError
         When there is none.
     """
-    text = _read(path)
-    try:
-        key = serialization.load_pem_private_key(text, password=None)
-    except (ValueError, TypeError):  # TypeError: it is encrypted
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
+    found = _load(path, lambda text: serialization.load_pem_private_key(text, password=None))
+    if not isinstance(found, Ed25519PrivateKey):
         raise InputError("expected an Ed25519 private key in PEM, not encrypted", where=str(path))
-    return key
+    return found
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
@@ -227,14 +223,19 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     InputError
         When there is none.
     """
+    found = _load(path, serialization.load_pem_public_key)
+    if not isinstance(found, Ed25519PublicKey):
+        raise InputError("expected an Ed25519 public key in PEM", where=str(path))
+    return found
+
+
+def _load(path: Path, load: Callable[[bytes], object]) -> object:
+    """Return the key in a file; None when the file holds none, or an encrypted one."""
     text = _read(path)
     try:
-        key = serialization.load_pem_public_key(text)
-    except ValueError:
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise InputError("expected an Ed25519 public key in PEM", where=str(path))
-    return key
+        return load(text)
+    except (ValueError, TypeError):
+        return None
 
 
 def _read(path: Path) -> bytes:

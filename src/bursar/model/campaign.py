@@ -1,7 +1,7 @@
 """A campaign: a workflow of tasks, a goal, how failures are met, facts of a recorded execution."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -48,7 +48,8 @@ class Workflow:
         if not self.tasks:
             raise InputError("a workflow needs at least one task")
         index = _index_by_id(self.tasks)
-        makers, registrars = _makers(self.tasks), _registrars(self.tasks)
+        makers = _first_of(self.tasks, lambda t: (f.name for f in t.outputs), "made", "outputs")
+        registrars = _first_of(self.tasks, lambda t: t.registers.values(), "registered", "register")
         parents = tuple(
             _parents_of(i, t, index, makers, registrars) for i, t in enumerate(self.tasks)
         )
@@ -91,31 +92,20 @@ def _index_by_id(tasks: Sequence[Task]) -> dict[str, int]:
     return index
 
 
-def _makers(tasks: Sequence[Task]) -> dict[str, int]:
-    makers: dict[str, int] = {}
+def _first_of(
+    tasks: Sequence[Task], names: Callable[[Task], Iterable[str]], done: str, key: str
+) -> dict[str, int]:
+    """Map each file to the task that makes or registers the file; two tasks may not."""
+    first: dict[str, int] = {}
     for i, task in enumerate(tasks):
-        for file in task.outputs:
-            other = makers.setdefault(file.name, i)
+        for name in names(task):
+            other = first.setdefault(name, i)
             if other != i:
                 raise InputError(
-                    f'"{file.name}" is already made by task "{tasks[other].id}"',
-                    where=f"tasks.{task.id}.outputs",
+                    f'"{name}" is already {done} by task "{tasks[other].id}"',
+                    where=f"tasks.{task.id}.{key}",
                 )
-    return makers
-
-
-def _registrars(tasks: Sequence[Task]) -> dict[str, int]:
-    """Map each logical file to the task that registers the file."""
-    registrars: dict[str, int] = {}
-    for i, task in enumerate(tasks):
-        for name in task.registers.values():
-            other = registrars.setdefault(name, i)
-            if other != i:
-                raise InputError(
-                    f'"{name}" is already registered by task "{tasks[other].id}"',
-                    where=f"tasks.{task.id}.register",
-                )
-    return registrars
+    return first
 
 
 def _parents_of(

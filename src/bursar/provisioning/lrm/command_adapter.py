@@ -165,8 +165,8 @@ def parse_json_list(text: str, key: str) -> tuple[list[Entry], list[str]] | None
     ----------
     text
         JSON that warnings may precede, such as "Cannot connect to LSF. Please wait".
-        Key under which the records stand, such as ``"jobs"``.
-        Key of the list.
+    key
+        Under which key the records stand, such as ``"jobs"``.
 
     Returns
     -------

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import shutil
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -254,15 +254,9 @@ class CommandRunner:
         SiteError
             When the file cannot be written.
         """
-        _check_path(path)
         part = secrets.token_hex(4)
-        if self.ssh is not None:
-            await self._ask(["sh", "-c", _WRITE, "sh", path, part], data)
-            return
-        try:
-            await asyncio.to_thread(_write_here, path, part, data)
-        except OSError as error:
-            raise SiteError(f"cannot write {path}: {error.strerror}") from None
+        remote = ["sh", "-c", _WRITE, "sh", path, part]
+        await self._change("write", path, remote, lambda: _write_here(path, part, data), data)
 
     async def make_folder(self, path: str) -> None:
         """
@@ -273,14 +267,8 @@ class CommandRunner:
         SiteError
             When it cannot be made.
         """
-        _check_path(path)
-        if self.ssh is not None:
-            await self._ask(["sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", path])
-            return
-        try:
-            await asyncio.to_thread(_make_folder_here, Path(path))
-        except OSError as error:
-            raise SiteError(f"cannot make {path}: {error.strerror}") from None
+        remote = ["sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", path]
+        await self._change("make", path, remote, lambda: _make_folder_here(Path(path)))
 
     async def remove(self, path: str) -> None:
         """
@@ -291,19 +279,28 @@ class CommandRunner:
         SiteError
             When it cannot be removed.
         """
+        remote = ["rm", "-rf", "--", path]
+        await self._change("remove", path, remote, lambda: _remove_here(Path(path)))
+
+    async def _change(
+        self,
+        doing: str,
+        path: str,
+        remote: Sequence[str],
+        here: Callable[[], None],
+        stdin: bytes = b"",
+    ) -> None:
+        """Change a file by a command of the other machine, or by a function on this one."""
         _check_path(path)
         if self.ssh is not None:
-            await self._ask(["rm", "-rf", "--", path])
+            answer = await self.run(remote, stdin=stdin)
+            if answer.status != 0:
+                raise SiteError(f"{self.where}: {answer.words}")
             return
         try:
-            await asyncio.to_thread(_remove_here, Path(path))
+            await asyncio.to_thread(here)
         except OSError as error:
-            raise SiteError(f"cannot remove {path}: {error.strerror}") from None
-
-    async def _ask(self, command: list[str], stdin: bytes = b"") -> None:
-        answer = await self.run(command, stdin=stdin)
-        if answer.status != 0:
-            raise SiteError(f"{self.where}: {answer.words}")
+            raise SiteError(f"cannot {doing} {path}: {error.strerror}") from None
 
 
 class _CommandOutput(asyncio.SubprocessProtocol):

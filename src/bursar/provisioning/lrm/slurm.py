@@ -198,11 +198,7 @@ class Slurm:
 
     async def _named(self, name: str) -> str | None:
         """Return a job or array of a name that no request has been given yet."""
-        command = ["squeue", "--noheader", "--me", f"--name={name}", "--states=all"]
-        answer = await self.shell.run([*command, slurm_output.STATUS], environment=EPOCH)
-        if answer.status != 0:
-            raise slurm_states.slurm_error("jobs cannot be listed", answer.words)
-        found = slurm_output.parents(slurm_output.read_status(answer.stdout).reports)
+        found = slurm_output.parents(await self._listed(name))
         fresh = [job for job in found if job not in self._given]
         # Names recur over months in a site's history: the newest job is this request's.
         return max(fresh, key=int) if fresh else None
@@ -218,13 +214,17 @@ class Slurm:
         SiteError
             When Slurm cannot be asked.
         """
-        command = ["squeue", "--noheader", "--array", "--me", f"--name={name}", "--states=all"]
+        found = await self._listed(name, "--array")
+        self._seen.update(slurm_output.parents(found))
+        return found
+
+    async def _listed(self, name: str, *options: str) -> list[str]:
+        """Return ids of this user's listed jobs with a name, as ``squeue`` prints them."""
+        command = ["squeue", "--noheader", *options, "--me", f"--name={name}", "--states=all"]
         answer = await self.shell.run([*command, slurm_output.STATUS], environment=EPOCH)
         if answer.status != 0:
             raise slurm_states.slurm_error("jobs cannot be listed", answer.words)
-        found = list(slurm_output.read_status(answer.stdout).reports)
-        self._seen.update(slurm_output.parents(found))
-        return found
+        return list(slurm_output.read_status(answer.stdout).reports)
 
     async def cancel(self, ids: Sequence[str]) -> None:
         """
