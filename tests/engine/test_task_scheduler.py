@@ -1,6 +1,7 @@
 """One scheduler for the instances of many owners: fair shares, promises kept, nothing lost."""
 
 import math
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -132,7 +133,7 @@ def test_backfilling_never_delays_the_task_that_was_promised_a_start(
         for reservation in reserved.values():
             key = reservation.instance.number, reservation.task
             width = reservation.instance.tasks.processors[reservation.task]
-            begin, _ = reservation.worker.shadow(width, now)
+            begin, _, _ = reservation.worker.shadow(width, 0, now)
             assert begin <= promised.get(key, math.inf) + 1e-9
             promised[key] = begin
         if not scheduler.claims:
@@ -357,3 +358,87 @@ def test_tries_and_waits_may_be_as_many_as_anybody_writes() -> None:
         60.0,
         60.0,
     ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 8)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 10), st.none() | st.floats(0.5, 4.0)),
+        max_size=25,
+    ),
+    st.randoms(use_true_random=False),
+)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_tasks_that_run_together_need_no_more_memory_than_a_worker_has(
+    sizes: list[tuple[int, int]], drawn: list[tuple[int, int, float | None]], chance: random.Random
+) -> None:
+    """
+    Whatever starts and ends: by a plain count of what each worker runs, neither its processors nor
+    its bytes are exceeded, except by a task that needs more than any worker has, which then runs
+    without another that states its memory. No worker that could begin a task is idle, and every
+    task that is not too wide for all has its turn.
+    """
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    workers = []
+    for i, (processors, memory) in enumerate(sizes):
+        worker = WorkerSlot[Owned](f"w{i}", "shared", "", processors)
+        worker.memory = memory or math.inf
+        workers.append(worker)
+        scheduler.join(worker)
+    owner = Owned(1, "ann")
+    needs: list[tuple[int, int]] = []
+    for width, memory, runtime in drawn:
+        owner.tasks.grow(len(needs) + 1)
+        estimate = math.inf if runtime is None else runtime
+        stated = {len(needs): memory} if memory else {}
+        owner.tasks.enter([len(needs)], [width], [estimate], memory=stated)
+        owner.tasks.start([len(needs)])
+        needs.append((width, memory))
+    most = max(worker.memory for worker in workers)
+    running: dict[str, list[int]] = {worker.name: [] for worker in workers}
+    now = 0.0
+    started: list[int] = []
+    while True:
+        if owner.tasks.ready:
+            scheduler.enlist(owner)
+        for worker, claims in scheduler.fill("shared", now):
+            running[worker.name] += [claim.task for claim in claims]
+            started += [claim.task for claim in claims]
+        for worker in workers:
+            mine = [needs[task] for task in running[worker.name]]
+            stated = [memory for _, memory in mine if memory]
+            assert sum(width for width, _ in mine) <= worker.processors
+            assert sum(stated) <= worker.memory or (len(stated) == 1 and worker.memory == most)
+            assert worker.memory_used == sum(min(memory, worker.memory) for memory in stated)
+        waiting = [n for task, n in enumerate(needs) if task not in started]
+        if not scheduler.claims:
+            widest = {w.name: w.processors for w in workers}
+            assert not any(
+                width <= worker.processors and min(memory, most) <= worker.memory
+                for width, memory in waiting
+                for worker in workers
+            ), (waiting, widest)
+            break
+        claim = chance.choice(sorted(scheduler.claims.values(), key=lambda claim: claim.task))
+        now += 0.25
+        running[claim.worker.name].remove(claim.task)
+        end(scheduler, claim, 0.25)
+    assert len(started) == len(set(started))
+    assert all(worker.memory_used == 0 for worker in workers)
+
+
+def test_a_small_task_may_overtake_one_that_waits_for_memory() -> None:
+    """But not on the memory that the promised start needs."""
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    worker = WorkerSlot[Owned]("w", "shared", "", 4)
+    worker.memory = 8
+    scheduler.join(worker)
+    owner = Owned(1, "ann")
+    owner.tasks.grow(5)
+    # The second waits for the first; the third would delay it, the fourth and fifth would not.
+    memory = {0: 5, 1: 6, 2: 3, 3: 2}
+    owner.tasks.enter(range(5), [1] * 5, [2.0, 2.0, 9.0, 9.0, 9.0], memory=memory)
+    owner.tasks.start(range(5))
+    scheduler.enlist(owner)
+    given = [claim.task for _, claims in scheduler.fill("shared", 0.0) for claim in claims]
+    assert given == [0, 3, 4]

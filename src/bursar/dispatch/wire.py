@@ -50,6 +50,9 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         ended and not :class:`OutcomeAck`.
     has_seal_key
         Whether the worker was given a key for sealed tasks, and takes a :class:`SealKey`.
+    memory
+        Bytes that the worker's tasks may use together: those of its control group or machine; None:
+        not known.
     """
 
     token: str
@@ -60,6 +63,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     host: str = ""
     holds: tuple[tuple[int, int], ...] = ()
     has_seal_key: bool = False
+    memory: int | None = None
 
 
 class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):
@@ -130,6 +134,8 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     after
         Tasks of the same worker that must have succeeded before it starts; only for workers that
         keep such an order.
+    memory
+        Bytes that the task needs, for workers that schedule jobs themselves; 0: not stated.
     """
 
     task: int
@@ -146,6 +152,7 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     directory: str = ""
     sealed: bytes = b""
     after: tuple[int, ...] = ()
+    memory: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):

@@ -7,6 +7,7 @@ lost, and its tasks run elsewhere. It keeps each outcome until the outcome is du
 when it has no task and nothing to keep.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -100,6 +101,7 @@ def take_in(
         worker = None
     if worker is None:
         worker = WorkerSlot[Of](hello.worker, pool, hello.lease, hello.processors)
+        worker.memory = math.inf if hello.memory is None else hello.memory
         worker.joined_at = now
         room.scheduler.join(worker)
     else:

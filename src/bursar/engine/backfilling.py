@@ -1,12 +1,15 @@
 """
-Filling workers where some ready tasks need several processors.
+Filling workers where some ready tasks need several processors, or state their memory.
 
 Tasks are tried in turn: users by their fair turns, instances of a user likewise, and tasks of an
 instance in their order. The first task that no worker has room for gets a worker *reserved*, the
 one where it can start soonest. What comes behind it may overtake it, on any other worker, and on
-the reserved one where that does not delay it: what should end before, or runs on processors that
-are to spare then, as in EASY backfilling [1]_. One task has such a promise at a time, of those that
-are bound to the same lease, and of those that are bound to none.
+the reserved one where that does not delay it: what should end before, or runs on processors and
+memory that are to spare then, as in EASY backfilling [1]_. One task has such a promise at a time,
+of those that are bound to the same lease, and of those that are bound to none.
+
+A task that states more memory than any worker has starts on the one with most, when no other task
+needs memory there: what sites state was checked before, and waiting for ever would help nobody.
 
 References
 ----------
@@ -82,6 +85,7 @@ class BackfillPass(Generic[Of]):
         self._workers = [pool.workers[name] for name in room]
         self._room = {name: most for name, most in room.items() if most > 0}
         self._widest = max((worker.processors for worker in self._workers), default=0)
+        self._most_memory = max((worker.memory for worker in self._workers), default=math.inf)
         self._turns = _PassTurns(pool, allowed)
         self._walks: dict[int, tuple[ReadyWalk, Iterator[int]]] = {}
         self._last = -1
@@ -155,11 +159,14 @@ class BackfillPass(Generic[Of]):
                 continue
             walk.unkeep()
             if answer is StartAnswer.STARTED:
-                self._occupy(worker, width, end)
+                self._occupy(worker, width, self._need(bucket), end)
                 self._turns.charged(instance)
             return True
         if bucket.place in self._pool.reserved:
-            if width > max(self._room.values(), default=0):
+            if not any(
+                width <= room and self._need(bucket) <= self._pool.workers[name].free_memory
+                for name, room in self._room.items()
+            ):
                 walk.drop()  # no task of this bucket can start now, and none gets a promise
             return True
         able = [worker for worker in self._workers if self._could_run(worker, instance, task)]
@@ -190,15 +197,16 @@ class BackfillPass(Generic[Of]):
     def _best_fit(self, instance: Of, task: int, place: str, end: float) -> WorkerSlot[Of] | None:
         """Return the worker with the least free processors on which a task may start now."""
         width = instance.tasks.processors[task]
+        memory = self._need(instance.tasks.ready_tasks.bucket_of(task))
         best: WorkerSlot[Of] | None = None
         for name, room in self._room.items():
             if room < width:
                 continue
             worker = self._pool.workers[name]
-            if best is not None and worker.free >= best.free:
+            if memory > worker.free_memory or (best is not None and worker.free >= best.free):
                 continue
             shadow = self._shadows.get(name)
-            if shadow is not None and end > shadow[0] and width > shadow[1]:
+            if shadow is not None and end > shadow[0] and (width > shadow[1] or memory > shadow[2]):
                 continue
             if self._could_run(worker, instance, task):
                 best = worker
@@ -207,9 +215,11 @@ class BackfillPass(Generic[Of]):
     def _could_run(self, worker: WorkerSlot[Of], instance: Of, task: int) -> bool:
         """Whether an idle worker could run a task, and would in time."""
         tasks = instance.tasks
-        place = tasks.ready_tasks.bucket_of(task).place
+        bucket = tasks.ready_tasks.bucket_of(task)
+        place = bucket.place
         return (
             worker.room >= tasks.processors[task]
+            and worker.memory >= self._need(bucket)
             and place in (ANYWHERE, worker.lease)
             and worker.lease not in tasks.ready_tasks.sequences
             and (
@@ -218,32 +228,42 @@ class BackfillPass(Generic[Of]):
             )
         )
 
-    def _occupy(self, worker: WorkerSlot[Of], width: int, end: float) -> None:
+    def _need(self, bucket: ReadyBucket) -> float:
+        """Return the bytes that a worker must have free for a task."""
+        return min(bucket.memory, self._most_memory)
+
+    def _occupy(self, worker: WorkerSlot[Of], width: int, memory: float, end: float) -> None:
         """Count a start on a worker."""
         self._room[worker.name] -= width
         if self._room[worker.name] <= 0:
             del self._room[worker.name]
         shadow = self._shadows.get(worker.name)
-        # It goes on beyond the promised start, so it takes from the processors to spare then.
+        # It goes on beyond the promised start, so it takes from what is to spare then.
         if shadow is not None and end > shadow[0]:
             shadow[1] -= width
+            shadow[2] -= memory
 
     def _reserve(self, instance: Of, task: int, place: str, able: Sequence[WorkerSlot[Of]]) -> None:
         """Keep the worker where a task can start soonest, of those not kept for another."""
         width = instance.tasks.processors[task]
+        memory = self._need(instance.tasks.ready_tasks.bucket_of(task))
         taken = {reservation.worker.name for reservation in self._pool.reserved.values()}
         shadows = [
-            (*worker.shadow(width, self._now), i)
+            (*worker.shadow(width, memory, self._now), i)
             for i, worker in enumerate(able)
             # One that has room, but no money for now, is waited for by nothing.
-            if worker.name not in taken and worker.free < width
+            if worker.name not in taken and (worker.free < width or worker.free_memory < memory)
         ]
         if not shadows:
             return
-        begin, spare, i = min(shadows, key=lambda found: (found[0], -found[1], found[2]))
+        begin, spare, bytes_spare, i = min(shadows, key=lambda f: (f[0], -f[1], -f[2], f[3]))
         self._pool.reserved[place] = WorkerReservation(instance, task, able[i])
         # Where the start is unknown nothing is sure to end before it.
-        self._shadows[able[i].name] = [-math.inf if begin == math.inf else begin, spare]
+        self._shadows[able[i].name] = [
+            -math.inf if begin == math.inf else begin,
+            spare,
+            bytes_spare,
+        ]
 
 
 class _PassTurns(Generic[Of]):

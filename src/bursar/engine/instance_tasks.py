@@ -9,9 +9,10 @@ Nothing here reads a clock, waits or sends.
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from types import MappingProxyType
 
 from bursar.engine.durations import DurationEstimate
 from bursar.engine.ready_tasks import ANYWHERE, ReadyTasks
@@ -176,6 +177,7 @@ class InstanceTasks:
         processors: Iterable[int],
         estimates: Iterable[float],
         places: Sequence[str] | None = None,
+        memory: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         """
         Enter absent tasks in the state HELD; see :meth:`start`.
@@ -185,12 +187,14 @@ class InstanceTasks:
         processors, estimates, places
             Processors of each task, its seconds at speed 1 (infinite: unknown), and the name of
             the lease to which it is bound; None: no task is bound to any.
+        memory
+            Bytes that tasks need, by task; tasks that state none are left out.
         """
         for task, width, estimate in zip(tasks, processors, estimates, strict=True):
             self.processors[task] = width
             self.estimates[task] = estimate
             self.states[task] = HELD
-        self.ready_tasks.add(tasks, places or repeat(ANYWHERE, len(tasks)))
+        self.ready_tasks.add(tasks, places or repeat(ANYWHERE, len(tasks)), memory)
         self.counts[ABSENT] -= len(tasks)
         self.counts[HELD] += len(tasks)
 

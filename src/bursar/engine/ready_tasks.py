@@ -1,7 +1,8 @@
 """
 The ready tasks of an instance, in buckets.
 
-A bucket holds tasks of one place, one width and, where workers' time is limited, about one length.
+A bucket holds tasks of one place, one width, one need of memory and, where workers' time is
+limited, about one length.
 A worker skips buckets that are too wide for the worker or too long for the worker's time, so that
 any number of tasks that do not fit hides none that fits: in one heap for all, 128 tasks too wide
 for a worker hid every narrower one behind them.
@@ -13,6 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from bursar.engine.task_states import CLAIMED, READY
 
@@ -28,7 +30,7 @@ ANYWHERE = ""
 @dataclass(slots=True, eq=False)
 class ReadyBucket:
     """
-    Ready tasks of one place, one width and about one length.
+    Ready tasks of one place, one width, one need of memory and about one length.
 
     Parameters
     ----------
@@ -38,6 +40,8 @@ class ReadyBucket:
         Processors that each task holds.
     shortest
         Seconds by estimate that each task takes at least; infinite when none has an estimate.
+    memory
+        Bytes that each task needs; 0: not stated.
     heap
         Keys of ready tasks, and stale keys of tasks that are not ready here any more.
     ready, unknown
@@ -51,6 +55,7 @@ class ReadyBucket:
     place: str
     processors: int
     shortest: float
+    memory: int = 0
     heap: list[int] = field(default_factory=list)
     ready: int = 0
     unknown: int = 0
@@ -72,7 +77,9 @@ class ReadyTasks:
     Attributes
     ----------
     wide
-        Number of ready tasks of several processors.
+        Number of ready tasks that need several processors, or state their memory.
+    states_memory
+        Whether any task has stated the memory that it needs.
     has_stale_keys
         Whether a ready task may have keys in other buckets, or with other priorities.
     bound
@@ -96,7 +103,8 @@ class ReadyTasks:
         self._bucket = array("H")
         self._priority: array[int] | None = None  # None: tasks start in order of their numbers
         self.has_stale_keys = False
-        self._numbers: dict[tuple[str, int, float], int] = {}
+        self.states_memory = False
+        self._numbers: dict[tuple[str, int, float, int], int] = {}
         self._plain: dict[int, int] = {}  # by width, of tasks bound to no place, if not by length
         self.buckets: list[ReadyBucket] = []
         self._at: dict[str, list[ReadyBucket]] = {ANYWHERE: []}
@@ -111,17 +119,22 @@ class ReadyTasks:
         if self._priority is not None:
             self._priority.extend(range(len(self._priority), len(self._priority) + count))
 
-    def add(self, tasks: Iterable[int], places: Iterable[str]) -> None:
-        """Put tasks that are not ready yet into the buckets of their places."""
+    def add(
+        self,
+        tasks: Iterable[int],
+        places: Iterable[str],
+        memory: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Put tasks that are not ready yet into the buckets of their places and their memory."""
         processors, plain, bound = self._processors, self._plain, self.bound
         for task, place in zip(tasks, places, strict=True):
-            if place == ANYWHERE:
-                number = plain.get(processors[task])
-            else:
-                number = None
+            number = None
+            if place != ANYWHERE:
                 bound[place] = bound.get(place, 0) + 1
+            elif not memory or task not in memory:
+                number = plain.get(processors[task])
             if number is None:
-                number = self._number_of(place, task)
+                number = self._number_of(place, task, memory.get(task, 0))
             # Looked up each time: the column is replaced when numbers grow beyond two bytes.
             self._bucket[task] = number
 
@@ -146,7 +159,8 @@ class ReadyTasks:
             # The old heap keeps the key: taking it out would mean a search. A walk finds it stale,
             # as its bucket is not the task's any more.
             self.count_out(task)
-        self.add((task,), (place,))
+        memory = self.bucket_of(task).memory
+        self.add((task,), (place,), {task: memory} if memory else {})
         if ready:
             self.count_in((task,))
 
@@ -189,7 +203,7 @@ class ReadyTasks:
         for task in tasks:
             bucket = buckets[numbers[task]]
             bucket.ready += 1
-            if bucket.processors > 1:
+            if bucket.processors > 1 or bucket.memory:
                 self.wide += 1
             estimate = estimates[task]
             if estimate == math.inf:
@@ -203,7 +217,7 @@ class ReadyTasks:
         """Count a task that is not ready any more."""
         bucket = self.buckets[self._bucket[task]]
         bucket.ready -= 1
-        if bucket.processors > 1:
+        if bucket.processors > 1 or bucket.memory:
             self.wide -= 1
         estimate = self._estimates[task]
         if estimate == math.inf:
@@ -262,9 +276,9 @@ class ReadyTasks:
             bucket.heap[:] = [key for key in bucket.heap if states[key & MASK] == READY]
             heapq.heapify(bucket.heap)
 
-    def _number_of(self, place: str, task: int) -> int:
+    def _number_of(self, place: str, task: int, memory: int) -> int:
         length = _shortest_like(self._estimates[task]) if self._by_length else 0.0
-        key = (place, self._processors[task], length)
+        key = (place, self._processors[task], length, memory)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.buckets)
@@ -273,9 +287,10 @@ class ReadyTasks:
                 # need four.
                 self._bucket = array("I", self._bucket)
             bucket = ReadyBucket(*key)
+            self.states_memory |= memory > 0
             self.buckets.append(bucket)
             self._at.setdefault(place, []).append(bucket)
-            if not self._by_length and place == ANYWHERE:
+            if not self._by_length and place == ANYWHERE and not memory:
                 self._plain[bucket.processors] = number
         return number
 

@@ -128,6 +128,7 @@ class TaskQueue:
             [task.processors for task in tasks],
             [math.inf if task.runtime is None else task.runtime for task in tasks],
             placed,
+            {n: task.memory for n, task in zip(numbers, tasks, strict=True) if task.memory},
         )
         for number, task in zip(numbers, tasks, strict=True):
             if task.retries is not None:

@@ -161,6 +161,7 @@ class TaskScheduler(Generic[Of]):
             math.inf,
             0.0,
             math.inf,
+            memory=worker.memory_for(tasks, task),
         )
         worker.hold(claim)
 
@@ -337,7 +338,8 @@ class TaskScheduler(Generic[Of]):
             task = sequence[0]
             state = tasks.states[task]
             if state == READY:
-                if tasks.processors[task] > room:
+                needs = worker.memory_for(tasks, task)
+                if tasks.processors[task] > room or needs > worker.free_memory:
                     return
                 answer = self._start(instance, task, worker, grant)
                 if answer is StartAnswer.NOT_NOW:
@@ -494,6 +496,7 @@ class TaskScheduler(Generic[Of]):
             width * (cost if cost > LEAST else LEAST),
             limit,
             after=after,
+            memory=worker.memory_for(tasks, task) if tasks.ready_tasks.states_memory else 0,
         )
         tasks.move(task, CLAIMED)
         worker.hold(claim)

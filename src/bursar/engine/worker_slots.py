@@ -68,6 +68,8 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     after
         Tasks that the worker had when the task was claimed, and after which it is to start it; see
         :mod:`bursar.engine.task_chains`.
+    memory
+        Bytes that the task needs, at most all that the worker has; 0: not stated.
     """
 
     instance: Of
@@ -83,6 +85,7 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     seconds: float
     recalled: bool = False
     after: tuple[int, ...] = ()
+    memory: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +101,8 @@ class WorkerSlot(Generic[Of]):
         Names of the pool whose tasks the worker runs, and of the lease that started the worker.
     processors
         Number of processors.
+    memory
+        Bytes that its tasks may need together; infinite: not known, and taken to be enough.
     site
         Name of the worker's site.
     link
@@ -128,6 +133,8 @@ class WorkerSlot(Generic[Of]):
     used
         Processors that running and waiting tasks of the worker hold; more than ``processors``
         when tasks wait.
+    memory_used
+        Bytes that the claimed tasks need together.
     claims
         Claims by number, in the order in which they were given; without the chained ones.
     takes_followers
@@ -151,6 +158,7 @@ class WorkerSlot(Generic[Of]):
     pool: str
     lease: str
     processors: int
+    memory: float = math.inf
     site: str = ""
     link: WorkerLink = NO_LINK
     prefetch: Prefetch = field(default_factory=Prefetch)
@@ -165,6 +173,7 @@ class WorkerSlot(Generic[Of]):
     given_up: EngineTimer | None = None
     joined_at: float = 0.0
     used: int = 0
+    memory_used: int = 0
     claims: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
     takes_followers: bool = False
     chained: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
@@ -189,6 +198,11 @@ class WorkerSlot(Generic[Of]):
     def room(self) -> int:
         """Processors that one task may hold for now."""
         return self.processors if self.limit is None else self.limit
+
+    @property
+    def free_memory(self) -> float:
+        """Bytes that no claimed task needs."""
+        return self.memory - self.memory_used
 
     @property
     def running(self) -> int:
@@ -222,6 +236,7 @@ class WorkerSlot(Generic[Of]):
         else:
             self.claims[claim.number] = claim
             self.used += claim.processors
+            self.memory_used += claim.memory
         # Sums by worker, so that what waits there is known without looking at each claim.
         if claim.estimate == math.inf:
             self.unknown += claim.processors
@@ -233,6 +248,7 @@ class WorkerSlot(Generic[Of]):
         if self.chained.pop(claim.number, None) is not None:
             self.claims[claim.number] = claim
             self.used += claim.processors
+            self.memory_used += claim.memory
             claim.ends += now - claim.given
 
     def let_go(self, claim: WorkerClaim[Of]) -> None:
@@ -240,12 +256,17 @@ class WorkerSlot(Generic[Of]):
         if self.chained.pop(claim.number, None) is None:
             del self.claims[claim.number]
             self.used -= claim.processors
+            self.memory_used -= claim.memory
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.is_idle:
             self.work = 0.0  # nothing is left of what rounding made
         else:
             self.work -= claim.estimate * claim.processors
+
+    def memory_for(self, tasks: InstanceTasks, task: int) -> int:
+        """Return the bytes that a task takes here: what it needs, at most all that there is."""
+        return int(min(tasks.ready_tasks.bucket_of(task).memory, self.memory))
 
     def has_time_for(self, tasks: InstanceTasks, task: int, time_left: float) -> bool:
         """
@@ -264,28 +285,35 @@ class WorkerSlot(Generic[Of]):
             seconds += ahead / self.processors
         return seconds <= time_left
 
-    def shadow(self, width: int, now: float) -> tuple[float, int]:
+    def shadow(self, width: int, memory: float, now: float) -> tuple[float, int, float]:
         """
-        Return when a task of some processors could start here, and the processors to spare then.
+        Return when a task could start here, and the processors and bytes to spare then.
 
         Infinite and 0 if a task without a known end is in the way: then nothing overtakes the
         waiting task.
+
+        Parameters
+        ----------
+        width, memory
+            Processors and bytes of the task.
         """
-        free = self.free
+        free, room = self.free, self.free_memory
         shadow = -math.inf
         # All claims that end at the same time make room together: processors to spare are counted
         # when the last of them has ended.
-        for end, freed in sorted((c.ends, c.processors) for c in self.claims.values()):
-            if free >= width and end > shadow:
+        ends = sorted((c.ends, c.processors, c.memory) for c in self.claims.values())
+        for end, freed, bytes_freed in ends:
+            if free >= width and room >= memory and end > shadow:
                 break
             # Some end is unknown, and without it there is no room: any task that overtakes could
             # delay the start.
             if end == math.inf:
-                return math.inf, 0
+                return math.inf, 0, 0
             free += freed
+            room += bytes_freed
             shadow = end
         # A task that should have ended already is expected to end now.
-        return max(shadow, now), free - width
+        return max(shadow, now), free - width, room - memory
 
 
 @dataclass(slots=True)

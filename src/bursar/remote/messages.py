@@ -89,8 +89,7 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     shell
         One line for ``/bin/sh -c``.
     steps
-        Steps in Bursar's own form (:mod:`bursar.model.task`, MessagePack, base64), in place of
-        ``command``: what another Bursar sends. Calls of pickled functions are among them.
+        Steps of another Bursar (:mod:`bursar.model.task`), MessagePack in base64.
     sealed
         Base64 of an envelope that only the workers can open, in place of ``command``; see
         :mod:`bursar.sealing`. All else the service reads is in clear beside it.
@@ -101,8 +100,8 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
         Variables added to the worker's.
     inputs, outputs
         Files of the instance, by relative name: put into its folder before, taken from it after.
-    processors
-        That it holds from start to end.
+    processors, memory
+        Processors and bytes of memory that it holds on a worker from start to end.
     limit
         Seconds after which it is killed; None: the service's own limit, if it has one.
     tries
@@ -113,8 +112,7 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     retry_delay
         Seconds between such an end and the next try.
     after
-        Numbers of tasks of the instance, all smaller than its own, that must have succeeded before
-        it starts; otherwise it is skipped. Numbers are given in the order of submission, from 0.
+        Numbers (from 0, as submitted) of earlier tasks that must succeed, or it is skipped.
     label
         The client's own word for it; comes back with the result.
     """
@@ -128,6 +126,7 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     inputs: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     outputs: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     processors: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    memory: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
     limit: Seconds | None = None
     tries: Annotated[int, Meta(ge=1, le=MOST_TRIES)] = 3
     retries: Annotated[int, Meta(ge=0, le=MOST_TRIES)] = 0

@@ -142,6 +142,7 @@ def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
         outputs=tuple(file.name for file in task.outputs),
         processors=task.processors,
         limit=task.wall_limit,
+        memory=task.memory or None,
         tries=attempts,
         retries=attempts - 1,
         retry_delay=delay,

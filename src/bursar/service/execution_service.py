@@ -151,6 +151,7 @@ class ExecutionService:
             limits=config.limits,
             own_limits=config.own_limits(),
             processors=config.site.processors,
+            memory=config.site.memory,
             on_event=log_message,
         )
         self.worker_server = WorkerServer(

@@ -18,6 +18,7 @@ from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint, LocalWorkers
+from bursar.worker.worker_memory import memory_limit
 
 MEMORY = Path("/proc/meminfo")
 """File in which Linux states the memory that is available."""
@@ -38,7 +39,7 @@ def this_machine() -> SiteFacts:
         unit_price=1 / 3600,
         fixed_price=0.0,
         currency="SU",
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory=memory_limit(),
     )
 
 

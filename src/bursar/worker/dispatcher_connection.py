@@ -17,6 +17,7 @@ import msgspec
 from bursar.dispatch.credential import SILENCE, keep_alive
 from bursar.dispatch.wire import Hello
 from bursar.worker.accounts import ResourceLimits, UnixAccount
+from bursar.worker.worker_memory import memory_limit
 
 # Check of the user whose process holds the other end of a connection within this machine.
 
@@ -330,4 +331,5 @@ def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) 
         socket.gethostname(),
         holds,
         bool(settings.seal_pem),
+        memory_limit(),
     )

@@ -186,6 +186,8 @@ class World:
         self.limits = limits
         self.own_limits = own_limits
         self.processors = processors
+        self.memory: int | None = None
+        self.worker_memory: int | None = None
         self.journal = FakeJournal()
         self.billing = FakeDesk()
         self.homes = NoHomes()
@@ -205,6 +207,7 @@ class World:
                 limits=self.limits,
                 own_limits=self.own_limits,
                 processors=self.processors,
+                memory=self.memory,
             )
             self.journal.restore(self.chance)
             await self.engine.open()
@@ -283,7 +286,16 @@ class World:
     ) -> list[int]:
         """A worker connects; returns what it is to end of what it has."""
         link = BenchLink(self.sidecar, name)
-        hello = Hello("", name, "here", processors, name, f"host-{name}", tuple(holds))
+        hello = Hello(
+            "",
+            name,
+            "here",
+            processors,
+            name,
+            f"host-{name}",
+            tuple(holds),
+            memory=self.worker_memory,
+        )
         self.do(lambda: self.engine.dispatching.join(hello, link, pool=pool))
         return link.unwanted
 

@@ -339,6 +339,33 @@ def test_a_failure_is_noted_with_its_charge(world: World) -> None:
     assert noted() == (True, True)
 
 
+def test_memory_of_tasks_is_kept_over_restarts_and_never_exceeded(world: World) -> None:
+    """Tasks that delay nothing overtake one that waits; what no worker could hold is refused."""
+    world.memory = world.worker_memory = 8
+    world.restart()
+    handle = world.create()
+    needs = [5, 4, 3, None, 8]
+    hints = api.Hints(runtime=60.0)
+    world.submit(handle, [api.TaskSpec(command=("x",), memory=need, hints=hints) for need in needs])
+    for first in (True, False):
+        world.join("w", 4)
+        if not first:
+            world.settle()
+        # The third and the fourth leave the bytes that the second will have when the first ends.
+        assert at(world) == [0, 2, 3]
+        if first:
+            world.restart()
+    end(world, 0)
+    assert at(world) == [1, 2, 3]
+    end(world, 1)
+    assert at(world) == [2, 3]
+    end(world, 2)
+    assert at(world) == [3, 4]
+    with pytest.raises(ServiceError, match="needs 9 bytes of memory, and the site has 8") as error:
+        world.submit(handle, [spec(), api.TaskSpec(command=("x",), memory=9)])
+    assert (error.value.status, error.value.where) == (422, "tasks[1].memory")
+
+
 def test_tasks_that_no_worker_has_are_cancelled_alone(world: World) -> None:
     """Those that run go on; what follows a cancelled task is skipped."""
     handle = world.create()

@@ -111,6 +111,7 @@ class ServiceEngine:
         limits: EngineLimits | None = None,
         own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
         processors: int | None = None,
+        memory: int | None = None,
         on_event: Callable[[str], None] | None = None,
         grace: float = GRACE,
     ) -> None:
@@ -181,6 +182,7 @@ class ServiceEngine:
             clock=clock,
             directories=limits.directories,
             processors=processors,
+            memory=memory,
         )
         self._cancelling = TaskCanceller(
             journal=journal,

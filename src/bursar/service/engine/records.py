@@ -86,6 +86,8 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     retries
         How often a task is tried again after a failure, and the seconds before each such try, by
         task that is.
+    memory
+        Bytes that tasks need, by task that states them.
     """
 
     number: int
@@ -103,6 +105,7 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
     after: dict[int, tuple[int, ...]] = {}
     retries: dict[int, tuple[int, float]] = {}
+    memory: dict[int, int] = {}
 
 
 class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):

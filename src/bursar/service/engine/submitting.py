@@ -38,6 +38,8 @@ class SubmissionRecorder:
         Folders below which a task's working directory may lie, besides the instance's own.
     processors
         Processors of the site, the greatest width of a task; None: not known.
+    memory
+        Bytes of the site, the most that a task may need; None: not known.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SubmissionRecorder:
         clock: Clock,
         directories: Sequence[str],
         processors: int | None,
+        memory: int | None,
     ) -> None:
         self._index = index
         self._journal = journal
@@ -62,6 +65,7 @@ class SubmissionRecorder:
         self._clock = clock
         self._directories = directories
         self._processors = processors
+        self._memory = memory
 
     async def make_bodies(self, specs: Sequence[api.TaskSpec], agreed: int | None) -> list[bytes]:
         """
@@ -87,6 +91,9 @@ class SubmissionRecorder:
             for i, spec in enumerate(specs[at : at + _CHUNK], at):
                 if spec.processors > widest:
                     self._refuse_width(spec.processors, agreed, f"tasks[{i}].processors")
+                if spec.memory is not None and spec.memory > (self._memory or math.inf):
+                    detail = f"needs {spec.memory} bytes of memory, and the site has {self._memory}"
+                    raise ServiceError("bad-value", 422, detail, where=f"tasks[{i}].memory")
                 bodies.append(make_body(spec, self._directories, f"tasks[{i}]"))
                 if spec.after:
                     edges += len(spec.after)

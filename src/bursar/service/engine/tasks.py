@@ -118,7 +118,7 @@ class SubmittedTasks(InstanceTasks):
             bodies[task] = body
             size += len(body)
             most_losses[task] = added.tries[row]
-        self.enter(new, widths, estimates)
+        self.enter(new, widths, estimates, memory=added.memory)
         self.size += size
         for task, label in added.labels.items():
             if states[task] == HELD:
@@ -258,6 +258,9 @@ class SubmittedTasks(InstanceTasks):
             digest,
             {t: self.after[t] for t in left if t in self.after} if self.after else {},
             {t: self.retries[t] for t in left if t in self.retries} if self.retries else {},
+            {t: need for t in left if (need := self.ready_tasks.bucket_of(t).memory)}
+            if self.ready_tasks.states_memory
+            else {},
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
@@ -299,6 +302,7 @@ def columns_of(
         digest,
         {first + i: tuple(sorted(set(s.after))) for i, s in enumerate(specs) if s.after},
         {first + i: (s.retries, s.retry_delay) for i, s in enumerate(specs) if s.retries},
+        {first + i: s.memory for i, s in enumerate(specs) if s.memory is not None},
     )
 
 

@@ -62,6 +62,7 @@ def spec_of(job: WireJob, trust: Trust = "data") -> TaskSpec:
         outputs=job.outputs,
         processors=job.processors,
         limit=job.limit or None,
+        memory=job.memory or None,
         label=label_of(job),
     )
 

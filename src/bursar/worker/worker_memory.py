@@ -1,0 +1,39 @@
+"""How much memory a worker's tasks may use together."""
+
+import contextlib
+import os
+from pathlib import Path
+
+GROUP = Path("/proc/self/cgroup")
+"""File in which Linux states the control groups of a process."""
+
+GROUPS = Path("/sys/fs/cgroup")
+"""Where control groups of version 2 are mounted."""
+
+
+def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> int | None:
+    """
+    Return the bytes of this machine or, where it is less, of the process's control group.
+
+    None where the system states neither.
+    """
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        found = 0
+    limits = [found] if found > 0 else []
+    try:
+        # Lines are "number:controllers:path"; version 2 has the number 0 and no controllers.
+        paths = [line[3:] for line in group.read_text().splitlines() if line.startswith("0::")]
+    except OSError:
+        paths = []
+    for path in paths:
+        place = groups / path.lstrip("/")
+        # The limit of an outer group holds for the inner ones, too.
+        for folder in (place, *place.parents):
+            # The outermost has none; "max" is no number.
+            with contextlib.suppress(OSError, ValueError):
+                limits.append(int((folder / "memory.max").read_text()))
+            if folder == groups:
+                break
+    return min(limits, default=None)
