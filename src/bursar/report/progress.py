@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from bursar.report.tables import amount, span
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
 
     from bursar.planning.policy import SearchProgress as SearchProgress
 
-
-# Shows progress: bars for copies and searches, a panel or sparse lines for other states.
 
 # Shows a changing state on stderr: a panel on a terminal, sparse lines elsewhere.
 
@@ -97,46 +96,26 @@ class LiveDisplay:
             print(text, file=sys.stderr, flush=True)
 
 
-# Progress of files that are copied or read: bars on a terminal, nothing elsewhere.
+# Progress of copies and of a search: bars on a terminal, nothing elsewhere.
 
 
-class CopyProgress:
-    """
-    Shows how far each file is. It may be told from any thread.
+class ProgressBars:
+    """Bars on stderr for the length of a context; none where stderr is no terminal."""
 
-    Parameters
-    ----------
-    verb
-        What is done: ``"copying"``.
-    """
-
-    def __init__(self, verb: str) -> None:
-        self._verb = verb
+    def __init__(self) -> None:
         self._bars: Any = None
-        self._tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> "CopyProgress":
+    def _columns(self) -> "tuple[ProgressColumn, ...]":
+        """Return the columns of each bar."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
+            from rich.progress import Progress
 
-            self._bars = Progress(
-                TextColumn(self._verb),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
+            console = Console(stderr=True)
+            self._bars = Progress(*self._columns(), console=console, transient=True)
             self._bars.start()
         return self
 
@@ -148,6 +127,40 @@ class CopyProgress:
     ) -> None:
         if self._bars is not None:
             self._bars.stop()
+
+
+class CopyProgress(ProgressBars):
+    """
+    Shows how far each file is. It may be told from any thread.
+
+    Parameters
+    ----------
+    verb
+        What is done: ``"copying"``.
+    """
+
+    def __init__(self, verb: str) -> None:
+        super().__init__()
+        self._verb = verb
+        self._tasks: dict[str, Any] = {}
+
+    def _columns(self) -> "tuple[ProgressColumn, ...]":
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        return (
+            TextColumn(self._verb),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
         """
@@ -169,68 +182,49 @@ class CopyProgress:
             self._bars.update(self._tasks[name], visible=False)
 
     def of(self, name: str) -> Callable[[int, int | None], None]:
-        """The same, of one file."""
+        """Return a function that redraws the bar of one file, given the bytes done and in all."""
         return partial(self, name)
 
 
-# Progress of a search: a bar on a terminal, nothing elsewhere.
-
-
-class PlanProgress:
+class PlanProgress(ProgressBars):
     """
     Shows how far a search is and the ends of the front so far.
 
     Parameters
     ----------
     currency
-        Of the costs.
+        Currency of the costs.
     """
 
     def __init__(self, currency: str) -> None:
+        super().__init__()
         self._currency = currency
-        self._bar: Any = None
         self._task: Any = None
 
-    def __enter__(self) -> "PlanProgress":
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
+    def _columns(self) -> "tuple[ProgressColumn, ...]":
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-            self._bar = Progress(
-                TextColumn("planning"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[front]}"),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task("plan", total=None, rate="", front="")
-            self._bar.start()
+        return (
+            TextColumn("planning"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[front]}"),
+        )
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._bars is not None:
+            self._task = self._bars.add_task("plan", total=None, rate="", front="")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
     def __call__(self, progress: "SearchProgress") -> None:
-        """Takes note of a step."""
-        if self._bar is None:
+        """Redraw the bar after a step of the search."""
+        if self._bars is None:
             return
-        speed = self._bar.tasks[0].speed
-        self._bar.update(
+        speed = self._bars.tasks[0].speed
+        self._bars.update(
             self._task,
             completed=progress.done,
             total=progress.total,
@@ -290,17 +284,17 @@ class ProgressSnapshot:
     elapsed
         Seconds since the beginning of the run.
     total, succeeded, running, waiting, failed, skipped
-        Tasks.
+        Numbers of tasks, by state.
     spent, held
         Currency units.
     budget
         Currency units; None for none.
     currency
-        Of all three.
+        Currency of spent, held and budget.
     predicted_finish
         Makespan as planned, seconds; None when unknown.
     current_finish
-        The same as things are going.
+        Makespan that the progress so far suggests, seconds; None when unknown.
     deadline
         Seconds; None for none.
     """
@@ -340,7 +334,7 @@ class RunProgress:
     enabled
         Whether snapshots and messages are shown.
     console
-        To write to; None: stderr.
+        Console to write to; None: stderr.
     """
 
     def __init__(self, *, enabled: bool = True, console: "Console | None" = None) -> None:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.market.agreement import Agreement, Terms
+from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.agreement_registry import (
     AgreementRecord,
-    DeliveredInterval,
     on_agreement_ended,
     on_processors_ready,
     on_service_restarted,
@@ -32,7 +32,7 @@ happens = st.tuples(
 @given(st.lists(happens, max_size=12), st.floats(START - 20, START + 120))
 def test_no_moment_is_charged_twice(story: list[tuple[str, int, float]], end: float) -> None:
     """Clocks of different lives go forth and back; the end is never before what was charged."""
-    deal, charged = fresh(), list[DeliveredInterval]()
+    deal, charged = fresh(), list[ProcessorSpan]()
     for kind, processors, now in story:
         deal, interval = (
             on_service_restarted(deal, now)

@@ -7,7 +7,7 @@ returns the next record.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from bursar.market.agreement import Agreement, UsageRecord
 from bursar.market.usage import AgreementRates, charge
 from bursar.model.money import Micros, Refusal
+from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter
 from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
@@ -91,17 +92,9 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return "running" if now >= self.start else "signed"
 
 
-class DeliveredInterval(NamedTuple):
-    """Processors that were ready from start to end, seconds since the epoch."""
-
-    start: float
-    end: float
-    processors: int
-
-
 def on_processors_ready(
     deal: AgreementRecord, processors: int, now: float
-) -> tuple[AgreementRecord, DeliveredInterval | None]:
+) -> tuple[AgreementRecord, ProcessorSpan | None]:
     """
     Note the number of the agreement's processors that have workers from now on.
 
@@ -126,7 +119,7 @@ def on_processors_ready(
 
 def on_service_restarted(
     deal: AgreementRecord, now: float
-) -> tuple[AgreementRecord, DeliveredInterval | None]:
+) -> tuple[AgreementRecord, ProcessorSpan | None]:
     """Close the last known interval: deliveries while the service was down do not count."""
     # Until the last checkpoint only: what came between that and the crash nobody has written down.
     # The customer is not charged for what cannot be shown.
@@ -138,7 +131,7 @@ def on_service_restarted(
 
 def on_clock_jumped(
     deal: AgreementRecord, before: float, after: float
-) -> tuple[AgreementRecord, DeliveredInterval | None]:
+) -> tuple[AgreementRecord, ProcessorSpan | None]:
     """Skip the time over which the clock jumped: nothing was delivered in it."""
     before = max(before, deal.seen)
     interval = _until(deal, before)
@@ -196,12 +189,12 @@ def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> flo
     return min(moments, default=math.inf)
 
 
-def _until(deal: AgreementRecord, moment: float) -> DeliveredInterval | None:
+def _until(deal: AgreementRecord, moment: float) -> ProcessorSpan | None:
     # Processors that were ready early, or stayed longer, are the owner's gift.
     begin, end = max(deal.since, deal.start), min(moment, deal.end)
     if deal.ready == 0 or end <= begin:
         return None
-    return DeliveredInterval(begin, end, deal.ready)
+    return ProcessorSpan(start=begin, end=end, processors=deal.ready)
 
 
 # Agreements from signature to settlement, with money and deliveries.
@@ -379,7 +372,7 @@ class AgreementRegistry:
 
     # Inside.
 
-    def _follow(self, deal: AgreementRecord, interval: DeliveredInterval | None) -> AgreementRecord:
+    def _follow(self, deal: AgreementRecord, interval: ProcessorSpan | None) -> AgreementRecord:
         """Keep a deal, and meter an interval that was delivered."""
         if interval is not None:
             agreement = deal.agreement
