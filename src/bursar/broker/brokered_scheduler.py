@@ -179,7 +179,7 @@ class BrokeredScheduler:
     # What the run asks.
 
     def begin(self, past: ResumeState) -> list[Allocation]:
-        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
+        """Return pilots for tasks that can start at once."""
         self._clock, self._alert = past.clock, past.alert
         self._pilots = past.pilots
         self._ended.update(past.ended)

@@ -151,7 +151,7 @@ class JustInTimeScheduler:
         self._cuts: dict[int, int] = {}  # how often the time of a task was over before it ended
 
     def begin(self, past: ResumeState) -> list[Allocation]:
-        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
+        """Return pilots for tasks that can start at once."""
         self._sent = past.pilots
         succeeded = past.succeeded
         for task in succeeded:

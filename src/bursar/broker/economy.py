@@ -115,7 +115,7 @@ class EconomyScheduler:
         self._limits = (math.inf, math.inf)  # seconds and currency units left
 
     def begin(self, past: ResumeState) -> list[Allocation]:
-        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
+        """Return pilots for tasks that can start at once."""
         self._take_up(past)
         kept = [self._pilot(held, held.tasks, held.begin) for held in self._bought]
         return [*kept, *self._decide()]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def register_serve(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar serve`` to the command line."""
     app.command("serve")(serve)
 
 
@@ -132,7 +132,7 @@ _SCOPES = [TokenScope.SUBMIT, TokenScope.READ]
 
 
 def register_tokens(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar tokens`` to the command line."""
     tokens = typer.Typer(
         no_args_is_help=True,
         help="Make and revoke tokens of a service's users. Needs a token of the scope admin; "
@@ -303,7 +303,7 @@ _CERTIFICATE_DAYS = 365.0
 
 
 def register_certs(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar certs`` to the command line."""
     certs = typer.Typer(
         no_args_is_help=True,
         help="Make and revoke certificates of a private authority, for services and their users.",

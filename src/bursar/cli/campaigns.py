@@ -51,7 +51,7 @@ WRONG = 1
 
 
 def register_plan(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar plan`` to the command line."""
     app.command("plan")(plan_campaign)
 
 
@@ -190,7 +190,7 @@ def _check(violations: list[str], plans: int) -> None:
 
 
 def register_run(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar run`` to the command line."""
     app.command("run")(takes_campaign_options(run_campaign))
 
 
@@ -259,7 +259,7 @@ def _go_on(options: CampaignOptions) -> "RunResult":
 
 
 def register_simulate(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar simulate`` to the command line."""
     app.command("simulate")(takes_campaign_options(simulate_campaign))
 
 

@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar ledger`` to the command line."""
     ledger = typer.Typer(
         no_args_is_help=True,
         help="Keep the accounts of users and providers over all runs.",

@@ -116,7 +116,7 @@ class SchemaFile(StrEnum):
 
 
 def register_schema(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar schema`` to the command line."""
     app.command("schema")(show_schema)
 
 

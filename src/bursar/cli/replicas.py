@@ -40,7 +40,7 @@ Site = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar replicas`` to the command line."""
     replicas = typer.Typer(
         no_args_is_help=True,
         help="Find, copy and check the copies of logical files.",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def register_amend(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar amend`` to the command line."""
     app.command("amend")(amend_run)
 
 
@@ -108,7 +108,7 @@ def _check_currency(run: str, budget: str | None, runs: Path) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``runs``, ``report``, ``bill``, ``logs``, ``pilots``, ``why`` and ``why-not``."""
     app.command("runs")(list_runs)
     app.command("report")(write_report)
     app.command("bill")(show_bill)
@@ -314,7 +314,7 @@ def explain_site(
 
 
 def register_attach(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar attach`` and ``bursar stop`` to the command line."""
     app.command("attach")(attach_run)
     app.command("stop")(stop)
 

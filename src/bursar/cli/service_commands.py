@@ -93,7 +93,7 @@ Agreement = Annotated[str, typer.Argument(metavar="AGREEMENT", show_default=Fals
 
 
 def register_account(root: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar account`` to the command line."""
     root.add_typer(account_app)
 
 
@@ -260,13 +260,11 @@ def _ask(site: str | None, question: "Callable[[AsyncServiceClient], Awaitable[T
     return asyncio.run(ask())
 
 
-# ``bursar watch``, ``instance`` and ``top``: a service at a glance, its instances and files.
-
 # ``bursar top``: a service at a glance.
 
 
 def register_top(root: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar top`` to the command line."""
     root.command("top")(show_top)
 
 
@@ -360,7 +358,7 @@ instance_app = typer.Typer(
 
 
 def register(root: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar watch`` and ``bursar instance`` to the command line."""
     root.command("watch")(watch)
     root.add_typer(instance_app)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def register_match(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar match`` to the command line."""
     app.command("match")(match_campaign)
 
 
@@ -80,7 +80,7 @@ SiteAnswer = SiteStatus | SiteError | None
 
 
 def register(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar sites`` to the command line."""
     app.command("sites")(show_sites)
 
 
@@ -204,7 +204,7 @@ def _as_dict(site: SiteFacts) -> dict[str, Any]:
 
 
 def register_tune(app: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar tune`` to the command line."""
     tune = typer.Typer(no_args_is_help=True, help="Find settings of the broker by simulation.")
     tune.command("rank")(tune_weights)
     app.add_typer(tune, name="tune")

@@ -24,7 +24,7 @@ Form = Literal["table", "json", "ndjson"]
 
 
 def register_results(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar results`` to the command line."""
     app.command("results")(show_results)
 
 
@@ -151,7 +151,7 @@ async def _write_streams(
 
 
 def register(app: typer.Typer) -> None:
-    """Adds this module's command."""
+    """Add ``bursar submit`` to the command line."""
     app.command("submit", context_settings={"allow_interspersed_args": False})(submit)
 
 

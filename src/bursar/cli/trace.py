@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Inspect, simulate and compare logs
 
 
 def register(parent: typer.Typer) -> None:
-    """Adds this module's commands."""
+    """Add ``bursar trace`` to the command line."""
     parent.add_typer(app, name="trace")
 
 

@@ -215,7 +215,7 @@ class Dispatcher:
         self.address = self._server.sockets[0].getsockname()[:2]
 
     def connect(self, hello: Hello, link: WorkerLink) -> EngineLink:
-        """See :class:`bursar.engine.worker_link.WorkerEntrance`."""
+        """Let a worker join."""
         if self._core.closed:
             raise SiteError("the run is ending", transient=True)
         if hello.worker in self._core.workers:
@@ -235,7 +235,7 @@ class Dispatcher:
         return reactor.submit(self._core, task)
 
     def cancel(self, task: int) -> bool:
-        """See :func:`bursar.engine.reactor.cancel`."""
+        """Cancel a task, and kill the attempt that runs."""
         return reactor.cancel(self._core, task)
 
     def assign(
@@ -309,7 +309,7 @@ class Dispatcher:
             late.cancel()
 
     def limit(self, site: str, processors: int) -> None:
-        """See :func:`bursar.engine.reactor.limit`."""
+        """Start tasks only on so many processors of a site from now on; running tasks go on."""
         reactor.limit(self._core, site, processors)
 
     def dismiss(self, lease: str) -> None:

@@ -23,7 +23,7 @@ class InProcessEngineLink:
         self._worker = worker
 
     def take_followers(self) -> None:
-        """See :class:`bursar.engine.worker_link.EngineLink`."""
+        """Let the worker have tasks whose parents it has, before these have ended."""
         self._worker.takes_followers = True
 
     def report(self, outcomes: Sequence[Outcome]) -> None:

@@ -203,7 +203,7 @@ class TaskQueue:
     def assign(
         self, placed: Mapping[int, str], order: Mapping[int, int], in_order: Collection[str] = ()
     ) -> None:
-        """See :meth:`bursar.engine.ready_tasks.ReadyTasks.assign`."""
+        """Give tasks that are not claimed another place and priority."""
         self.tasks.ready_tasks.assign(placed, order, in_order)
 
     def drain(self) -> None:
@@ -229,7 +229,7 @@ class TaskQueue:
         return self.scheduler.workers
 
     def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
-        """See :meth:`bursar.engine.task_scheduler.TaskScheduler.set_end`."""
+        """Set the time at which a lease's processors are taken away."""
         self.scheduler.set_end(lease, moment, speed)
 
     # Claims.

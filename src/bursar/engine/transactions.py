@@ -145,7 +145,7 @@ class GroupCommit:
         return self._is_committing or bool(self.pending)
 
     def commit_soon(self) -> None:
-        """See :class:`EngineStore`."""
+        """Write the pending transaction once the present one is durable."""
         if self._is_committing or self.fault is not None:
             return
         if self._is_closed:  # what is noted of the end of what outlives the engine
@@ -158,7 +158,7 @@ class GroupCommit:
         self._clock.soon(self._commit)
 
     def fail(self, error: BaseException) -> None:
-        """See :class:`EngineStore`."""
+        """Journal nothing any more: the engine has met a fault."""
         if self.fault is None:
             self.fault = (
                 error

@@ -207,11 +207,11 @@ class WorkerConnection(AcceptedConnection):
     # As the engine has it; see WorkerLink.
 
     def welcome(self, welcome: Welcome) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Accept the worker; the first order of all."""
         self.send(welcome)
 
     def give(self, jobs: Iterable[WireJob]) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Give jobs, to be begun in this order as processors come free."""
         self.give_encoded(self._encoded(jobs))
 
     def give_encoded(self, jobs: Iterable[bytes]) -> None:
@@ -240,11 +240,11 @@ class WorkerConnection(AcceptedConnection):
                 yield encoded
 
     def recall(self, count: int) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Ask for up to ``count`` jobs back that have not started, the last first."""
         self.send(JobRecall(count))
 
     def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Stop tasks (none: all); see :class:`bursar.dispatch.wire.CancelTasks`."""
         self.send(CancelTasks(list(tasks), grace, reason))
 
     def acknowledge(self, count: int) -> None:
@@ -252,7 +252,7 @@ class WorkerConnection(AcceptedConnection):
         self.send(OutcomeAck(count))
 
     def leave(self) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Order the worker to end."""
         self.send(LeaveOrder())
 
     def hang_up(self) -> None:

@@ -186,7 +186,10 @@ class _LinkTransfers:
         self._failed.add((data, site))
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
-        """See :meth:`~bursar.broker.matchmaking.broker_interfaces.FileTimes.transfer_times`."""
+        """
+        Return, for each site, the seconds until the files that the site lacks have been brought
+        there; infinite where a file has no copy.
+        """
         times = self._files.transfer_times(data, sites)
         if not self._failed:
             return times

@@ -122,39 +122,39 @@ class ProxyWorker:
     # Orders of the engine; see WorkerLink.
 
     def welcome(self, welcome: Welcome) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Accept the worker; the first order of all."""
         self._executor.welcome(welcome)
 
     def give(self, jobs: Iterable[WireJob]) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Give jobs, to be begun in this order as processors come free."""
         given = list(jobs)
         self._deliver(partial(self._executor.execute, given))
 
     def give_encoded(self, jobs: Iterable[bytes]) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Give jobs, each an encoded :class:`bursar.dispatch.wire.WireJob`."""
         self.give(_decoder.decode(job) for job in jobs)
 
     def recall(self, count: int) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Ask for up to ``count`` jobs back that have not started, the last first."""
         self._deliver(lambda: self.hand_back(self._executor.give_back(count)))
 
     def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Stop tasks (none: all); see :class:`bursar.dispatch.wire.CancelTasks`."""
         self._deliver(partial(self._executor.cancel, tasks or None, grace, reason))
 
     def acknowledge(self, count: int) -> None:
         """Do nothing: nothing is reported twice."""
 
     def leave(self) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """Order the worker to end."""
         self.close()
 
     def hang_up(self) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """End the link once all orders are delivered."""
         self.close()
 
     def abort(self) -> None:
-        """See :class:`bursar.engine.worker_link.WorkerLink`."""
+        """End the link at once; orders may be lost."""
         self.close()
 
     def _deliver(self, order: Callable[[], None]) -> None:

@@ -278,7 +278,7 @@ class DetachedStarter:
     async def start(
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> DetachedProcess:
-        """See :class:`bursar.worker.launch.WorkerStarter`."""
+        """Start a worker."""
         # Here and not in the worker: only the service may read the key file.
         settings = self._completed(settings)
         if self._other is not None and not self._is_known_to_run:
@@ -303,7 +303,7 @@ class DetachedStarter:
                 raise
 
     def adopt(self, name: str, run: str) -> DetachedProcess | None:
-        """See :class:`bursar.worker.launch.WorkerStarter`."""
+        """Return the worker of that name and run that an earlier process started, or None."""
         pid = self._living.pop(name, None)
         if pid is None:
             return None
@@ -318,7 +318,7 @@ class DetachedStarter:
         return None
 
     async def clear(self, lease: str) -> None:
-        """See :class:`bursar.worker.launch.WorkerStarter`."""
+        """Remove what is left of a lease that has no worker any more."""
         if self._terms.groups is not None:
             await asyncio.to_thread(self._terms.groups.leave, lease)
 

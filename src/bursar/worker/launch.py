@@ -141,11 +141,11 @@ class ChildProcess:
         self.pid = process.pid
 
     async def wait(self) -> int:
-        """See :class:`WorkerProcess`."""
+        """Wait for the end; return the exit status, negative for a signal, None if unknown."""
         return await self._process.wait()
 
     def kill(self) -> None:
-        """See :class:`WorkerProcess`."""
+        """Kill the worker; do nothing when the worker has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -159,7 +159,7 @@ class ChildStarter:
     async def start(
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> ChildProcess:
-        """See :class:`WorkerStarter`."""
+        """Start a worker."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # not from the user's folder, whatever lies there
