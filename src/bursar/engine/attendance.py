@@ -33,7 +33,15 @@ class TaskOwner(Protocol[Of]):
     def admit_held(
         self, instance: Of, task: int, attempt: int, worker: WorkerSlot[Of]
     ) -> float | None:
-        """See :data:`bursar.engine.held_tasks.AdmitHeld`."""
+        """
+        Take an attempt that a worker has had since before a restart.
+
+        Returns
+        -------
+        float or None
+            Time before which the worker cannot have got the attempt, seconds since the epoch;
+            None: the worker is to end the attempt.
+        """
 
     def lose(
         self, worker: WorkerSlot[Of], claims: Sequence[WorkerClaim[Of]], *, counts: bool
