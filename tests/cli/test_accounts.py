@@ -295,3 +295,16 @@ def test_a_run_that_is_ended_while_it_waits_gives_its_money_back(
 def _is_waiting(owners: Path) -> bool:
     with closing(sqlite3.connect(owners)) as db:
         return bool(db.execute("SELECT count(*) FROM waiting").fetchone()[0])
+
+
+def test_a_simulation_keeps_to_what_the_campaigns_account_has(funded: Folder) -> None:
+    """As a run does, but nothing is charged; a budget that is less still holds."""
+    funded.write("c.toml", campaign(4, 30.0, more='account = "ann"\n'))
+    refused = funded.json("simulate", "c.toml", "--sites", "s.toml", status=3)
+    assert refused["goal"]["budget"] == 10.0
+    before = funded.json("ledger", "accounts")
+    funded.write("c.toml", campaign(3, 2.0, more='account = "ann"\n'))
+    assert funded.json("simulate", "c.toml", "--sites", "s.toml")["succeeded"] == 3
+    assert funded.json("ledger", "accounts") == before
+    funded.write("c.toml", campaign(3, 2.0, more='account = "eve"\n'))
+    assert "eve" in funded.bursar("simulate", "c.toml", "--sites", "s.toml", status=2).stderr

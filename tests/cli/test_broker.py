@@ -268,3 +268,11 @@ def test_a_storage_that_cannot_be_used_is_said_before_a_run_is_made(grid: Any) -
 
     assert "roma" in grid.bursar("run", "c.toml", *options, status=2).stderr
     assert not (grid.path / "runs" / "r").exists()
+
+
+def test_a_seed_without_a_draw_is_refused(folder: Any) -> None:
+    """A run whose jobs no broker matches has nothing random in it."""
+    folder.write("c.toml", '[campaign]\nname = "c"\ncommand = "true"\n')
+    refused = folder.bursar("run", "c.toml", "--seed", "3", status=2)
+    assert "seed: only the broker draws at random" in refused.stderr
+    folder.json("run", "c.toml", "--seed", "3", "--choice", "random")

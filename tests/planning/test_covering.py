@@ -14,6 +14,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.covering import (
     _AssignmentProgramme,
+    _CoveringProgramme,
     _MakespanCase,
     cost_bounds,
     relaxed_shares,
@@ -386,3 +387,24 @@ def test_the_solver_keeps_quiet(capfd: pytest.CaptureFixture[str]) -> None:
 
     cost_bounds(_problem(tasks, *slots), np.array([30.0, 40.0]))
     assert capfd.readouterr().out == ""
+
+
+def test_a_window_that_is_short_by_share_and_by_amount_is_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number of rows that are reported is the number of rows that are added."""
+    problem = build_problem(
+        Workflow(tuple(Task(id=f"t{n}", runtime=5.0) for n in range(4))),
+        [SiteFacts(name="s", processors=2, unit_price=1.0, fixed_price=0.0, slots=(_slot(),))],
+    )
+    added: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        _CoveringProgramme, "_add", lambda self, i, j, solution: added.append((i, j))
+    )
+    case = _MakespanCase.of(EmptySlotCapacity(problem), 10.0)
+    covering = _CoveringProgramme(case)
+    added.clear()
+
+    reported = covering.add_broken(np.zeros(2 * len(case.candidates)))
+
+    assert reported == len(added) == len(set(added)) > 0

@@ -113,6 +113,7 @@ def run(
     out_of_reach: OutOfReach = "fit",
     broker: Brokering | None = None,
     catalogue: str | Path | None = None,
+    seed: int | None = None,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
     account: str | None = None,
@@ -154,6 +155,9 @@ def run(
         tasks ask for what the broker alone can give, see :mod:`bursar.broker.policy_choice`.
     catalogue
         File of the replica catalogue, for tasks that read or register logical files.
+    seed
+        Seed of the choices of a broker whose settings are not stated (``broker``), refused where
+        no job is matched; None: not stated.
     method, scheduler
         Methods that search for and place what a plan buys; see :func:`bursar.plan`.
     account
@@ -193,7 +197,7 @@ def run(
     """
     campaign = resolve_campaign(campaign)
     facts = resolve_sites(sites)
-    payer = _payer(campaign, account, book)
+    payer = payer_of(campaign, account, book)
     if campaign.recorded:
         raise InputError(
             "is a recorded workflow: its tasks have no programs",
@@ -208,6 +212,7 @@ def run(
         brokering=broker,
         catalogue=catalogue,
         processors=processors,
+        seed=seed,
     )
     decision = choose_policy(campaign, facts, wanted)
     policy, campaign, facts = decision.policy, decision.campaign, decision.sites
@@ -231,7 +236,7 @@ def run(
         return plan(wanted, free, processors=processors, method=method, scheduler=scheduler)
 
     # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
-    allowed = campaign if payer is None else _within_account(campaign, facts, payer)
+    allowed = campaign if payer is None else within_account(campaign, facts, payer)
     follows_plan = policy.kind in ("planned", "pool")
     customer = None if payer is None else payer.account
     quote = _quoted(policy, campaign if follows_plan else allowed, facts, make_plan, customer)
@@ -407,7 +412,7 @@ def _check_sites(sites: Sequence[SiteFacts]) -> None:
             )
 
 
-def _payer(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
+def payer_of(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
     """Return the account that pays: the caller's, else the campaign's; None: no account."""
     account = campaign.account if account is None else account
     if account is None:
@@ -416,7 +421,7 @@ def _payer(campaign: Campaign, account: str | None, book: str | Path | None) -> 
     return Payer(account=account, book=str(file.absolute()), budget=campaign.goal.budget)
 
 
-def _within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer) -> Campaign:
+def within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer) -> Campaign:
     """Return the campaign with the lesser of the budget and the account's remaining amount."""
     allowance = allowance_of(payer)
     for site in facts:

@@ -11,7 +11,7 @@ from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_policy
-from bursar.api.running import RUNS
+from bursar.api.running import RUNS, payer_of, within_account
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.broker.policy_choice import (
@@ -154,6 +154,10 @@ def simulate(
     # Decided on the real sites, as for a run; from here on they are simulated.
     decision = choose_policy(campaign, resolve_sites(sites), wanted)
     policy, campaign = decision.policy, decision.campaign
+    payer = payer_of(campaign, None, None)
+    if payer is not None:
+        # Nobody is charged, but a run could not spend more than its account has left.
+        campaign = within_account(campaign, decision.sites, payer)
     grid = SimulatedGrid(tuple(_as_simulated(site) for site in decision.sites))
     chance = chance or ExecutionUncertainty()
     ExecutionModel(campaign.workflow, grid.sites, chance)  # says what is wrong before any search

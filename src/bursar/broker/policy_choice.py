@@ -91,6 +91,8 @@ class PolicyRequest:
         File of the replica catalogue, for tasks with logical files.
     processors
         Exact number of processors to lease by a plan.
+    seed
+        Seed of the broker's random choices, of a broker without other settings; None: not stated.
     """
 
     provisioning: ProvisioningMode | None = None
@@ -99,6 +101,7 @@ class PolicyRequest:
     brokering: Brokering | None = None
     catalogue: str | Path | None = None
     processors: int | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,12 @@ def choose_policy(
         policy = SupplyPolicy(kind="matched", brokering=_brokering(campaign, sites, wanted))
         return PolicyDecision(policy=policy, campaign=campaign, sites=sites)
     sites = suitable_sites(campaign, sites)
+    if wanted.seed is not None:
+        raise InputError(
+            "only the broker draws at random, and no job of this campaign is matched by it",
+            where="seed",
+            hint="leave it out, or name a rule of choice with --choice",
+        )
     policy, goal = _without_broker(campaign, sites, wanted)
     return PolicyDecision(policy=policy, campaign=replace(campaign, goal=goal), sites=sites)
 
@@ -261,7 +270,7 @@ def _refuse_beside_broker(reason: str, wanted: PolicyRequest) -> None:
 
 def _brokering(campaign: Campaign, sites: Sequence[SiteFacts], wanted: PolicyRequest) -> Brokering:
     """Return the broker's settings, once logical files have a catalogue and a storage."""
-    asked, catalogue = wanted.brokering or Brokering(), wanted.catalogue
+    asked, catalogue = wanted.brokering or Brokering(seed=wanted.seed or 0), wanted.catalogue
     tasks = campaign.workflow.tasks
     reader = next((task for task in tasks if task.data or task.registers), None)
     if reader is not None:

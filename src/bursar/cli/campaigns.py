@@ -224,6 +224,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             out_of_reach=options.out_of_reach,
             broker=asked.broker,
             catalogue=options.catalogue,
+            seed=options.seed if "--seed" in named else None,
             method=options.method,
             scheduler=options.scheduler,
             account=options.account,

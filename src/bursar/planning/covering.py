@@ -266,8 +266,7 @@ class _CoveringProgramme:
         """
         Add rows of windows whose demand the solution does not cover, at most ``ROWS``.
 
-        Return 0 when every window is covered; otherwise the number picked, in which a window
-        picked by share and by amount counts twice.
+        Return the number of rows that were added, 0 when every window is covered.
         """
         candidates = self.candidates
         n = len(candidates)
@@ -291,8 +290,9 @@ class _CoveringProgramme:
         share = np.where(broken, missing / np.where(broken, self.demands, 1.0), 0.0)
         missing = np.where(broken, missing, 0.0)
         # Half by share, half by amount: by amount alone wide windows would crowd out narrow ones.
-        rows = [*_greatest(share, ROWS // 2), *_greatest(missing, ROWS // 2)]
-        for i, j in dict.fromkeys(rows):
+        picked = [*_greatest(share, ROWS // 2), *_greatest(missing, ROWS // 2)]
+        rows = dict.fromkeys(picked)  # a window may be picked by both
+        for i, j in rows:
             self._add(i, j, solution)
         return len(rows)
 

@@ -15,7 +15,7 @@ from bursar.model.money import Pricing, Refusal
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.service.billing.service_billing import LONGEST, MOST
-from bursar.service.billing.service_ledger import ROW
+from bursar.service.billing.service_ledger import ROW, ServiceLedger
 from bursar.service.config import MarketSettings, UserSettings
 from bursar.service.interfaces import ServiceError, WorkerDemand
 
@@ -504,4 +504,24 @@ def test_a_clock_that_is_put_forward_charges_nobody(jump: float, charged: float)
     shop.wait(1.0)
     info = shop.billing.agreement("alice", name)
     assert (info.state, info.charged) == ("over", charged * MICROS)
+    assert shop.billing.faults() == []
+
+
+def test_shared_use_that_cannot_be_paid_stays_owed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither posted nor forgotten, and paid as soon as the account allows that."""
+    shop = Shop(selling=MarketSettings(credit=2_000.0, price_shared=True))
+    shop.billing.admission.used("shared", "alice", "i1", 1, 100.0)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(
+            ServiceLedger, "hold", lambda *_: Refusal("the quota is used up", final=False)
+        )
+        shop.wait(4_000.0)
+    assert shop.billing.accounts.invoice("alice").lines == []
+    assert shop.balance("alice") == 1_950.0
+    shop.journal.commit()
+    shop.crash()
+    assert shop.balance("alice") == 1_950.0
+    shop.wait(4_000.0)
+    assert shop.billing.accounts.account("alice").spent == 50 * MICROS
+    assert shop.balance("alice") == 1_950.0
     assert shop.billing.faults() == []

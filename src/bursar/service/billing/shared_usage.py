@@ -159,19 +159,27 @@ class SharedUsageMeter:
         self._put(fresh, written)
 
     def tick(self, now: float) -> list[SharedUsage]:
-        """Post the tallies that have been open for an hour; return the posted ones."""
+        """Post the tallies that have been open for an hour; return those that are paid."""
+        posted = []
         due = [usage for usage in self._open.values() if now >= usage.since + OPEN_FOR]
         for usage in due:
-            self._drop((usage.user, usage.what))
             # What was owed becomes a hold and a payment. No await in between: the rows, the death
-            # of the tally and POSTED are in one batch. The hold cannot be refused, as add() has
-            # left enough.
+            # of the tally and POSTED are in one batch.
             self._ledger.add_charge(usage.user, -usage.amount)
-            self._ledger.hold(usage.user, usage.id, usage.amount, now)
+            refusal = self._ledger.hold(usage.user, usage.id, usage.amount, now)
+            if refusal is not None:
+                # add() has left enough, but a quota or the account may have changed since. What
+                # was used stays owed, and is tried again in an hour; posted, it would be on
+                # invoices without having been paid.
+                self._ledger.add_charge(usage.user, usage.amount)
+                self._put(replace(usage, since=now), self._position[usage.user, usage.what])
+                continue
+            self._drop((usage.user, usage.what))
             self._ledger.settle(usage.id, usage.amount, now)
             self._journal.append(POSTED, msgspec.msgpack.encode(usage), essential=True)
             self._note_posted(usage)
-        return due
+            posted.append(usage)
+        return posted
 
     # Inside.
 

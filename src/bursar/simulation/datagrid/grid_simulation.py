@@ -421,10 +421,6 @@ class DataGridSimulation:
         if site in self._information.gone:
             self._fail(job, f'the site "{site}" is gone')
             return
-        if job.kind.processors > facts.processors:
-            # Not expected: the broker checks the width, even of a site that a job names.
-            self._fail(job, f'the site "{site}" has only {facts.processors} processors')
-            return
         job.state = GridJobState.QUEUED
         self._broker.arrived(job.number)
         self._note(GridJobEvent.ARRIVED, job)
