@@ -14,6 +14,7 @@ operating system drops the locks of the other. So nothing in the product uses Py
 """
 
 import contextlib
+import errno
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ PATIENCE = 600.0
 
 NOTIFY_AFTER = 1.0
 """Seconds of waiting after which somebody is told."""
+
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+"""Errors that go away with more room on disk or for open files."""
 
 _BUSY_TIMEOUT = 250
 """Milliseconds that SQLite itself waits each time; a signal is heard after that, at the latest."""
@@ -121,6 +125,11 @@ def is_locked(error: apsw.Error) -> bool:
     )
 
 
+def is_full(db: apsw.Connection, error: apsw.Error) -> bool:
+    """Return whether the last statement of a connection failed for want of room on the disk."""
+    return isinstance(error, apsw.FullError) or db.system_errno in FULL_ERRNOS
+
+
 def connect(
     path: Path | str,
     *,
@@ -177,9 +186,17 @@ def connect(
     if synchronous is None:
         db.execute("PRAGMA query_only=1")
     else:
-        db.execute(f"PRAGMA synchronous={synchronous}")
+        set_synchronous(db, synchronous)
         db.wal_autocheckpoint(_LOG_PAGES if merges else 0)
     return db
+
+
+def set_synchronous(db: apsw.Connection, level: Literal["FULL", "NORMAL", "OFF"]) -> None:
+    """Set when SQLite waits for the disk, see :func:`connect`."""
+    # With a write-ahead log, EXTRA means FULL. Where SQLite cannot keep one (it says so by no
+    # error), FULL would not wait until the removal of a rollback journal is durable: a power cut
+    # could bring the journal back, and it would take back what was acknowledged.
+    db.execute(f"PRAGMA synchronous={'EXTRA' if level == 'FULL' else level}")
 
 
 def keep_write_ahead_log(db: LockWaitingConnection) -> None:

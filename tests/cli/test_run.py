@@ -362,7 +362,8 @@ def test_a_run_is_carried_out_by_one_process_at_a_time(folder: Any) -> None:
     assert folder.json("report", folder.run.name)["budget"] is None
 
 
-def test_a_full_disk_ends_in_one_line_and_a_run_that_goes_on(folder: Any) -> None:
+@pytest.mark.parametrize("size", ["1m", "6m"])  # without room for the journal's reserve, and with
+def test_a_full_disk_ends_in_one_line_and_a_run_that_goes_on(folder: Any, size: str) -> None:
     """No outcome is half there: when there is room again, the rest runs."""
     folder.write(
         "c.toml",
@@ -375,7 +376,7 @@ x = { from = 1, to = 40, step = 1 }
 attempts = 1
 """,
     )
-    with small_disk("1m") as small:
+    with small_disk(size) as small:
         runs = str(small)
         failed = folder.bursar("run", "c.toml", "--runs", runs, "--name", "full", status=1)
         resize(small, "40m")
@@ -383,7 +384,7 @@ attempts = 1
         bill = folder.json("bill", "full", "--runs", runs)
         check_money(small / "full", bill)
 
-    assert "full" in failed.stderr
+    assert "the disk is full: nothing new is started" in failed.stderr
     assert again["succeeded"] == 40
 
 

@@ -25,7 +25,7 @@ from bursar.dispatch.journal import (
     read_attempts,
     read_journal,
 )
-from bursar.dispatch.journal_chain import JournalHead, JournalHeadFile, head_path, read_head
+from bursar.dispatch.journal_chain import JournalHead, head_path, read_head
 from bursar.dispatch.journal_records import (
     AttemptRecord,
     AttemptStart,
@@ -36,6 +36,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome, Status
 from bursar.sqlite_file import connect
+from bursar.store.disk import RealFiles
 
 PAGE = 4096
 KINDS = ("flip", "truncate", "zero", "swap", "no log", "garbage")
@@ -264,12 +265,14 @@ def test_a_journal_whose_making_was_interrupted_is_made_anew(
     """Its head is there before its tables, and says of no transaction that it is missing."""
     path = tmp_path / "journal.sqlite"
 
-    def interrupted(head_file: JournalHeadFile, head: JournalHead) -> None:
-        head_file.note(head)
+    note = RealFiles.note
+
+    def interrupted(files: RealFiles, data: bytes, *, durably: bool = False) -> None:
+        note(files, data, durably=durably)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(JournalHeadFile, "begin", interrupted)
+        patch.setattr(RealFiles, "note", interrupted)
         with pytest.raises(KeyboardInterrupt):
             RunJournal(path)
     assert head_path(path).exists()
@@ -309,7 +312,6 @@ FORGE = """
 import sqlite3, sys
 from pathlib import Path
 from bursar.dispatch.journal_chain import *
-from bursar.dispatch.journal_chain import *
 
 path = Path(sys.argv[1])
 db = sqlite3.connect(path, isolation_level=None)
@@ -327,7 +329,7 @@ for row in map(JournalCommit._make, rows):
     last = next_commit(last, added, None)._replace(seal=row.seal)
     db.execute("DELETE FROM commits WHERE number = ?", (last.number,))
     insert_commit(db, last)
-JournalHeadFile(path, durable=False).note(JournalHead(last.number, last.digest))
+head_path(path).write_bytes(head_to_bytes(JournalHead(last.number, last.digest)))
 """
 
 

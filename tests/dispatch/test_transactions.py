@@ -15,6 +15,8 @@ from bursar.model.errors import BursarError
 class SlowJournal:
     """Commits when it is let, and then fails if it is told to."""
 
+    is_full = False
+
     def __init__(self, fault: Exception | None = None) -> None:
         self.let = threading.Event()
         self.begun = threading.Event()

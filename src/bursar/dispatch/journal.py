@@ -12,10 +12,8 @@ how far it went (``journal_head``). A complete read checks all of these.
 """
 
 import contextlib
-import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -28,18 +26,22 @@ from bursar.dispatch.journal_chain import (
     TABLES,
     JournalCommit,
     JournalHead,
-    JournalHeadFile,
     SealingKey,
     check_head,
     checked,
     damage_error,
     genesis_commit,
+    head_from_bytes,
     head_path,
+    head_to_bytes,
+    identity_of,
     insert_commit,
     last_commit,
+    last_sign_of_life,
     next_commit,
     read_head,
     sealing_key,
+    sign_of_life,
     uncommitted_starts,
     verify,
     with_check,
@@ -53,7 +55,7 @@ from bursar.dispatch.journal_records import (
     transfer_from_bytes,
     transfer_to_bytes,
 )
-from bursar.locking import LockHeldElsewhere, LockHolder, is_locked, lock_holder, take_lock
+from bursar.locking import LockHeldElsewhere, LockHolder, is_locked, lock_holder
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome
@@ -63,15 +65,21 @@ from bursar.sqlite_file import (
     SqliteSchema,
     connect,
     is_empty,
+    is_full,
     keep_write_ahead_log,
+    set_synchronous,
     transaction,
     translate_sqlite_errors,
 )
+from bursar.store.disk import DatabaseFiles, DiskBroken, DiskFull, RealFiles
 
 FORMAT = "3"
 
 UNCHAINED = "2"
 """Format of journals that were made before digests were kept."""
+
+RESERVE = 4 << 20
+"""Bytes of the disk that are kept for outcomes of running tasks."""
 
 _ATTEMPTS = """CREATE TABLE {name} (
     number INTEGER NOT NULL, task INTEGER NOT NULL, attempt INTEGER NOT NULL,
@@ -119,9 +127,14 @@ class RunJournal:
     notify
         Called with one line for people about long waits for a lock, in the thread that waits;
         None: the line goes to stderr.
+    files
+        Disk of the journal; None: the operating system's files at the path.
 
     Attributes
     ----------
+    is_full
+        Whether the disk was full: what runs is still recorded, to a reserve, and nothing new
+        should begin.
     identity
         Identity of the run in all its incarnations: random, since two runs may share a name.
 
@@ -134,7 +147,12 @@ class RunJournal:
     """
 
     def __init__(
-        self, path: Path, *, durable: bool = True, notify: LockWaitNotice | None = None
+        self,
+        path: Path,
+        *,
+        durable: bool = True,
+        notify: LockWaitNotice | None = None,
+        files: DatabaseFiles | None = None,
     ) -> None:
         self._path = path
         self._durable = durable
@@ -142,12 +160,19 @@ class RunJournal:
         self._key = sealing_key(make=durable)
         # Before the file is opened: two writers would each extend the chain from the same
         # transaction.
-        self._lock = _take_lock(path)
+        self._files = files or _files_of(path)
         with contextlib.ExitStack() as opened:
-            opened.callback(os.close, self._lock)
+            opened.callback(self._files.close)
             with _complaining(path):
-                head = read_head(path)
-                self._db = connect(path, synchronous="FULL" if durable else "OFF", notify=notify)
+                head = self._read_head()
+                self._db = connect(
+                    self._files.database,
+                    synchronous="FULL" if durable else "OFF",
+                    notify=notify,
+                    vfs=self._files.vfs,
+                    # A simulated disk shares no memory between processes.
+                    exclusive=bool(self._files.vfs),
+                )
                 opened.callback(self._db.close)
                 is_fresh = is_empty(self._db)
                 if is_fresh:
@@ -157,18 +182,22 @@ class RunJournal:
                 if is_fresh:
                     with transaction(self._db):  # a reader sees all the tables or none
                         self._make()
-                        self.identity = _identity(self._db, path)
-                        self._open_head(opened)
+                        self.identity = identity_of(self._db, path)
                         # Before the tables are there: a chained journal always has a head.
-                        self._head.begin(JournalHead(0, genesis_commit(self.identity).digest))
-                self.identity = _identity(self._db, path)
+                        self._note_head(genesis_commit(self.identity), durably=durable)
+                self.identity = identity_of(self._db, path)
                 self._last = last_commit(self._db, self.identity)
                 self._loose = uncommitted_starts(self._db, self._last)
                 if is_fresh:
-                    self._head.note(JournalHead(self._last.number, self._last.digest))
+                    self._note_head(self._last)
                 else:
-                    check_head(path, head, self._last)
-                    self._open_head(opened)
+                    head = check_head(path, head, self._last)
+                    # The head and not the last transaction, which may never have reached the disk
+                    # when the process before was killed: a power cut would then take it back.
+                    self._files.note(head_to_bytes(head), durably=durable)
+                # Not where nothing is durable: a full disk ends such a run at once.
+                self._is_reserved = durable and self._files.reserve(RESERVE)
+                self.is_full = durable and not self._is_reserved
             self._opened = opened.pop_all()
 
     def commit(
@@ -227,26 +256,24 @@ class RunJournal:
             loose,
         ]
         commit = next_commit(last, added, self._key)
+        self._store(lambda: self._write(added, commit))
+        # Only after the transaction: one that failed leaves no trace in the chain that goes on.
+        self._last, self._loose = commit, []
+        # After the journal is on disk, never before: a journal behind its head counts as damaged.
         with _complaining(self._path):
-            self._write(added, commit)
-            # Only after the transaction: one that failed leaves no trace in the chain that goes on.
-            self._last, self._loose = commit, []
-            # After the journal is on disk, never before: a journal behind its head counts as
-            # damaged.
-            self._head.note(JournalHead(commit.number, commit.digest))
+            self._note_head(commit)
 
     def _commit_starts(self, loose: list[tuple[Any, ...]]) -> None:
         """Write starts alone, without waiting for the disk."""
-        with _complaining(self._path):
+        if self._durable:
+            # A start that is lost in a power cut does no harm; to wait for the disk at each start
+            # would slow every task down.
+            set_synchronous(self._db, "NORMAL")
+        try:
+            self._store(lambda: self._write([[], [], [], loose], None))
+        finally:
             if self._durable:
-                # A start that is lost in a power cut does no harm; to wait for the disk at each
-                # start would slow every task down.
-                self._db.execute("PRAGMA synchronous=NORMAL")
-            try:
-                self._write([[], [], [], loose], None)
-            finally:
-                if self._durable:
-                    self._db.execute("PRAGMA synchronous=FULL")
+                set_synchronous(self._db, "FULL")
         self._loose = loose
 
     def _write(self, added: list[list[tuple[Any, ...]]], commit: JournalCommit | None) -> None:
@@ -274,10 +301,23 @@ class RunJournal:
                 ) from error
             raise
 
+    def _store(self, write: Callable[[], None]) -> None:
+        """Do one write; on a full disk once more, with the room that was reserved."""
+        with _complaining(self._path):
+            try:
+                write()
+            except apsw.Error as error:
+                if not (self._is_reserved and is_full(self._db, error)):
+                    raise
+                # The reserve is for just this: outcomes of what ran when the disk was full.
+                self.is_full, self._is_reserved = True, False
+                self._files.reserve(0)
+                write()
+
     def beat(self, time: float) -> None:
         """Write a heartbeat."""
-        with _complaining(self._path):
-            self._put("alive", _sign_of_life(self.identity, time, self._key))
+        alive = sign_of_life(self.identity, time, self._key)
+        self._store(lambda: self._put("alive", alive))
 
     def load(self) -> JournalState:
         """
@@ -290,7 +330,7 @@ class RunJournal:
         """
         with _complaining(self._path):
             # Before the view of the journal begins, so that the head is not ahead of it.
-            head = read_head(self._path)
+            head = self._read_head()
             self._db.execute("BEGIN")
             try:
                 return _load(self._db, self._path, head, self._key, self._last)
@@ -299,14 +339,23 @@ class RunJournal:
 
     def close(self) -> None:
         """Merge the write-ahead log into the journal and release the lock. May be repeated."""
+        if self._is_reserved:
+            self._is_reserved = False
+            with contextlib.suppress(DiskFull, DiskBroken):
+                self._files.reserve(0)
         self._opened.close()
 
     def _put(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, value))
 
-    def _open_head(self, opened: contextlib.ExitStack) -> None:
-        self._head = JournalHeadFile(self._path, durable=self._durable)
-        opened.callback(self._head.close)
+    def _read_head(self) -> JournalHead | None:
+        noted = self._files.noted()
+        return head_from_bytes(noted, self._path) if noted else None
+
+    def _note_head(self, last: JournalCommit, *, durably: bool = False) -> None:
+        # Without a sync but for the first: after a power cut the head may be older than the
+        # journal, which does no harm, but a journal whose head is missing counts as damaged.
+        self._files.note(head_to_bytes(JournalHead(last.number, last.digest)), durably=durably)
 
     def _make(self) -> None:
         """Make the tables, or convert the tables of the former format, which had no digests."""
@@ -332,9 +381,9 @@ class RunJournal:
         db.execute(_COMMITS)
         self._put("format", FORMAT)
         alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
-        identity = _identity(db, self._path)
+        identity = identity_of(db, self._path)
         if alive is not None:
-            self._put("alive", _sign_of_life(identity, float(alive[0]), self._key))
+            self._put("alive", sign_of_life(identity, float(alive[0]), self._key))
         added = []
         for table, columns in TABLES.items():
             added.append(db.execute(f"SELECT {columns} FROM {table} ORDER BY number").fetchall())
@@ -400,7 +449,7 @@ def _load(
     """
     if _LAYOUT.check(db, path) == UNCHAINED:
         return _load_unchained(db)
-    identity = _identity(db, path)
+    identity = identity_of(db, path)
     verified = verify(db, path, identity, head, key)
     if written is not None and verified.last.digest != written.digest:
         raise damage_error(path, "its last transaction is not the one that this process wrote")
@@ -415,7 +464,7 @@ def _load(
         starts=chain.from_iterable(
             starts(checked(number, batch, path)) for number, batch in rows["starts"]
         ),
-        alive=_alive(db, path, identity, key),
+        alive=last_sign_of_life(db, path, identity, key),
         seal="valid" if verified.is_sealed else "foreign",
     )
 
@@ -523,42 +572,15 @@ def _check_was_empty(path: Path, head: JournalHead | None) -> None:
         raise damage_error(path, f"all its {head.number} transactions are missing")
 
 
-def _identity(db: LockWaitingConnection, path: Path) -> str:
-    row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
-    if row is None:
-        raise damage_error(path, "row identity of table meta is missing")
-    return str(row[0])
-
-
-def _sign_of_life(identity: str, time: float, key: SealingKey | None) -> str:
-    text = f"{identity} {time!r}".encode()
-    digest = blake2b(text, digest_size=16).digest()
-    return f"{time!r} {digest.hex()} {key.seal(digest).hex() if key else ''}"
-
-
-def _alive(db: LockWaitingConnection, path: Path, identity: str, key: SealingKey | None) -> float:
-    row = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
-    if row is None:
-        return 0.0
-    with contextlib.suppress(ValueError, AttributeError):
-        time, _, seal = row[0].split(" ")
-        unsealed = _sign_of_life(identity, float(time), None) + seal
-        is_mine = key is not None and bool(seal) and key.is_mine(bytes.fromhex(seal))
-        expected = _sign_of_life(identity, float(time), key) if is_mine else unsealed
-        # By another user's key it cannot be checked, and is taken as it stands; its digest still
-        # fits.
-        if row[0] == unsealed == expected:
-            return float(time)
-    raise damage_error(path, "row alive of table meta was changed")
-
-
 def _lock_path(path: Path) -> str:
     return f"{path}.lock"
 
 
-def _take_lock(path: Path) -> int:
+def _files_of(path: Path) -> RealFiles:
+    """Return the files of a journal, which no other process writes until they are closed."""
+    head, lock = head_path(path).name, Path(_lock_path(path)).name
     try:
-        return take_lock(_lock_path(path))
+        return RealFiles(path, head=head, reserve=f"{path.name}.reserve", lock=lock, mode=0o644)
     except LockHeldElsewhere as error:
         held = f"is being carried out by {error.holder}"
         raise InputError(held, where=str(path.parent)) from None
@@ -572,7 +594,7 @@ def _complaining(path: Path) -> Iterator[None]:
     try:
         with translate_sqlite_errors(path, "journal"):
             yield
-    except OSError as error:
-        raise BursarError(f"{head_path(path)}: cannot be written: {error.strerror}") from None
+    except (DiskFull, DiskBroken) as error:
+        raise BursarError(f"{path.parent}/{error}") from None
     except msgspec.MsgspecError as error:
         raise InputError(f"is damaged: {error}", where=str(path)) from error

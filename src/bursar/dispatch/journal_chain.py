@@ -5,7 +5,9 @@ The head is a small file. A write-ahead log that is lost, or damaged in its midd
 older state that is whole in itself; nothing inside of the database can tell. So after each
 transaction that was synchronised to disk its number and digest are noted in the head, without
 waiting for the disk. After a kill the head is exact. After a power cut it may be older than the
-journal, never newer: a journal that ends before its head has lost what was acknowledged.
+journal, never newer: a journal that ends before its head has lost what was acknowledged. A power
+cut may also tear the head; a copy in another sector, synchronised when the journal was opened, then
+takes its place.
 
 A chained digest without a key shows every accident, and every change by a writer who does
 not recompute the digest. A seal is a keyed digest of the chain, so that recomputing takes the
@@ -39,6 +41,7 @@ import msgspec
 from bursar.dispatch.folders import state_folder
 from bursar.model.errors import InputError
 from bursar.sqlite_file import LockWaitingConnection
+from bursar.store.disk import SAFE
 
 # The head of a journal: a small file beside it that says how far it went.
 
@@ -69,51 +72,6 @@ def head_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.head")
 
 
-class JournalHeadFile:
-    """
-    Writes the head of a journal; makes a missing head file.
-
-    Parameters
-    ----------
-    journal
-        Path of the journal.
-    durable
-        Whether a new head file is synchronised to disk, once, when it is made.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be written.
-    """
-
-    def __init__(self, journal: Path, *, durable: bool) -> None:
-        self._durable = durable
-        path = head_path(journal)
-        self._folder = path.parent
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def begin(self, head: JournalHead) -> None:
-        """Write the first head of a journal, and wait until head and file name are on disk."""
-        self.note(head)
-        if self._durable:
-            os.fsync(self._file)
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                # The name, too: a journal whose head is missing counts as damaged.
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    def note(self, head: JournalHead) -> None:
-        """Write a head over the one before: one write of one size, whole or not at all."""
-        # No sync: after a power cut the head may be older than the journal, which does no harm.
-        os.pwrite(self._file, _line(head), 0)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
-
-
 def read_head(journal: Path) -> JournalHead | None:
     """
     Return the head of a journal, also while another process writes there; None without one.
@@ -126,40 +84,48 @@ def read_head(journal: Path) -> JournalHead | None:
     path = head_path(journal)
     for left in reversed(range(_TRIES)):
         try:
-            line = path.read_bytes()
+            return head_from_bytes(path.read_bytes(), journal)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-        # A reader may meet the write half done; the check sum tells, and the next look finds it
-        # whole.
-        head = _parse(line)
-        if head is not None:
-            return head
-        if left:
+        except InputError:
+            # A reader may meet the write half done; the check sum tells, and the next look finds
+            # it whole.
+            if not left:
+                raise
             time.sleep(_PAUSE)
-    raise InputError(
-        "is damaged, so that nobody can say whether the journal is whole; restore the run's "
-        "folder from a copy",
-        where=str(path),
-    )
+    raise AssertionError
 
 
-def _line(head: JournalHead) -> bytes:
+def head_to_bytes(head: JournalHead) -> bytes:
+    """Encode a head: all are of one size, so that one write replaces another as a whole."""
     text = f"bursar journal head {head.number:0{_DIGITS}d} {head.digest.hex()}".encode()
     return b"%s %s\n" % (text, _check(text))
 
 
+def head_from_bytes(noted: bytes, journal: Path) -> JournalHead:
+    """
+    Decode the head of a journal, or the one noted durably where a power cut has torn the last.
+
+    Raises
+    ------
+    InputError
+        When both are damaged.
+    """
+    for line in (noted[:SAFE], noted[SAFE:]):
+        text, _, check = line.rstrip(b"\0\n").rpartition(b" ")
+        if _check(text) == check:
+            *_, number, digest = text.split()
+            return JournalHead(int(number), bytes.fromhex(digest.decode()))
+    raise InputError(
+        "is damaged, so that nobody can say whether the journal is whole; " + REMEDY,
+        where=str(head_path(journal)),
+    )
+
+
 def _check(text: bytes) -> bytes:
     return blake2b(text, digest_size=_HEAD_CHECK).hexdigest().encode()
-
-
-def _parse(line: bytes) -> JournalHead | None:
-    text, _, check = line.rstrip(b"\n").rpartition(b" ")
-    if _check(text) != check:
-        return None
-    *_, number, digest = text.split()
-    return JournalHead(int(number), bytes.fromhex(digest.decode()))
 
 
 # Seals on a journal, which only a program that holds this user's key can write.
@@ -426,9 +392,9 @@ def verify(
 
 def check_head(
     path: Path, head: JournalHead | None, last: JournalCommit, commits: Sequence[JournalCommit] = ()
-) -> None:
+) -> JournalHead:
     """
-    Compare the end of a journal with the head, which says how far the journal went.
+    Compare the end of a journal with the head, which says how far it went; return the head.
 
     Parameters
     ----------
@@ -462,6 +428,7 @@ def check_head(
         raise damage_error(
             path, f"row {head.number} of table commits is not the one noted in {path.name}.head"
         )
+    return head
 
 
 def damage_error(path: Path, what: str) -> InputError:
@@ -542,3 +509,47 @@ def _check_rows(path: Path, commits: Sequence[JournalCommit], rows: dict[str, li
             raise damage_error(
                 path, f"row {begin + 1} of table {table} was added by another program"
             )
+
+
+# The run's identity, and heartbeats of the process that writes.
+
+
+def identity_of(db: LockWaitingConnection, path: Path) -> str:
+    """Return the identity of the run whose journal it is."""
+    row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
+    if row is None:
+        raise damage_error(path, "row identity of table meta is missing")
+    return str(row[0])
+
+
+def sign_of_life(identity: str, time: float, key: SealingKey | None) -> str:
+    """Return a heartbeat's text: time (seconds since the epoch), digest and seal."""
+    text = f"{identity} {time!r}".encode()
+    digest = blake2b(text, digest_size=16).digest()
+    return f"{time!r} {digest.hex()} {key.seal(digest).hex() if key else ''}"
+
+
+def last_sign_of_life(
+    db: LockWaitingConnection, path: Path, identity: str, key: SealingKey | None
+) -> float:
+    """
+    Return the time of the last heartbeat, seconds since the epoch; 0 when there is none.
+
+    Raises
+    ------
+    InputError
+        When the heartbeat was changed.
+    """
+    row = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
+    if row is None:
+        return 0.0
+    with contextlib.suppress(ValueError, AttributeError):
+        time, _, seal = row[0].split(" ")
+        unsealed = sign_of_life(identity, float(time), None) + seal
+        is_mine = key is not None and bool(seal) and key.is_mine(bytes.fromhex(seal))
+        expected = sign_of_life(identity, float(time), key) if is_mine else unsealed
+        # By another user's key it cannot be checked, and is taken as it stands; its digest still
+        # fits.
+        if row[0] == unsealed == expected:
+            return float(time)
+    raise damage_error(path, "row alive of table meta was changed")

@@ -13,6 +13,11 @@ from bursar.engine.loop_clock import EngineClock
 from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
 
+_FULL = (
+    "the disk is full: nothing new is started, and what runs is recorded; "
+    "resume the run when there is room"
+)
+
 
 @dataclass(slots=True)
 class EngineTransaction:
@@ -79,6 +84,9 @@ class GroupCommit:
     ----------
     on_durable
         Called with each transaction that has become durable.
+    on_full
+        Called with one line when the disk was full: what runs is still recorded, and nothing new
+        should begin.
     on_change
         Called after each transaction, and when writing has failed.
     """
@@ -87,6 +95,7 @@ class GroupCommit:
         self._journal = journal
         self._clock = clock
         self.on_durable: Callable[[EngineTransaction], None] = lambda transaction: None
+        self.on_full: Callable[[str], None] = lambda reason: None
         self.on_change: Callable[[], None] = lambda: None
         # One thread: transactions and heartbeats reach SQLite in the order in which they were
         # handed in.
@@ -96,6 +105,7 @@ class GroupCommit:
         self._is_committing = False
         self._beats = True
         self._is_closed = False
+        self._was_full = False
 
     def note(self, kind: str, text: str, transfers: Sequence[Transfer] = ()) -> None:
         """Journal an event of now, with the movements of money that belong to the event."""
@@ -215,6 +225,10 @@ class GroupCommit:
         for waiter in transaction.waiting:
             if not waiter.done():
                 waiter.set_result(None)
+        if self._journal.is_full and not self._was_full:
+            self._was_full = True
+            # Before what is durable is told, which has tasks begin.
+            self.on_full(_FULL)
         try:
             self.on_durable(transaction)
         except Exception as failure:  # in a callback of the loop nobody else would hear of it

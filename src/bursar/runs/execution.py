@@ -396,6 +396,7 @@ class RunExecution:
                 last_seen=past.last_seen,
             ),
         )
+        self.dispatcher.store.on_full = partial(self._drain, "fault")
         await self.dispatcher.start()
         now = self.dispatcher.now()
         # The guard's clock begins with the dispatcher's, which goes on after the last moment in the
@@ -578,6 +579,12 @@ class RunExecution:
             return
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
 
+    def _drain(self, cause: StopCause, reason: str) -> None:
+        """Start nothing more, and let running tasks go on."""
+        self.cause, self.reason = self.cause or cause, reason
+        self.notify(reason)
+        self.dispatcher.drain()
+
     def _left_over(self, allocation: Allocation) -> None:
         if self.cause is None:
             self._supply.on_left_over(allocation)
@@ -588,8 +595,6 @@ class RunExecution:
                 if self.cause != "budget":
                     self.stop("budget", reason, grace=0.0)
             case BudgetDrain(reason):
-                self.cause, self.reason = self.cause or "budget", reason
-                self.notify(reason)
-                self.dispatcher.drain()
+                self._drain("budget", reason)
             case _:
                 self.notify(effect.reason)

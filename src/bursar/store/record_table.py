@@ -27,8 +27,8 @@ from zlib import crc32
 import apsw
 
 from bursar.model.errors import BursarError, InputError
-from bursar.sqlite_file import connect
-from bursar.store.disk import DATABASE, FULL_ERRNOS, Disk, DiskBroken, DiskFull, log
+from bursar.sqlite_file import connect, is_full
+from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull, log
 
 FORMAT = 1
 """Version of the tables, SQLite's ``user_version``."""
@@ -319,10 +319,9 @@ class RecordTable:
             if damaged and not writing:
                 raise _damage(str(error)) from error
             # Users are not told where the store lies; the log is.
-            number = self._db.system_errno
+            kind = DiskFull if is_full(self._db, error) else DiskBroken
             log.error("%s: %s", self._disk.database, error)
-            full = isinstance(error, apsw.FullError) or number in FULL_ERRNOS
-            raise (DiskFull if full else DiskBroken)(f"{DATABASE}: {error}") from error
+            raise kind(f"{DATABASE}: {error}") from error
 
 
 def _damage(what: str) -> InputError:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import apsw
 
 from bursar.store import DiskFull
+from bursar.store.disk import SAFE
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.simulated_process import ProcessKilled, SimulatedProcess
 
@@ -261,11 +262,14 @@ class SimulatedDisk:
                 raise DiskFull(f"no room for {len(data)} bytes")
             self.storage.files[name] = StoredFile(bytearray(data), data)
 
-    def note(self, data: bytes) -> None:
-        """Write some bytes over those noted before; a power cut may undo that."""
+    def note(self, data: bytes, *, durably: bool = False) -> None:
+        """Write some bytes over those noted before; durable ones also where no later note is."""
         if self.operates():
             stored = self.storage.files.setdefault(_HEAD, StoredFile(bytearray()))
-            stored.data[:] = data
+            stored.data[: len(data)] = data
+            if durably:
+                stored.data[:] = data.ljust(SAFE, b"\0") + data
+                stored.durable = bytes(stored.data)
 
     def noted(self) -> bytes:
         """Return the bytes noted last; none at first."""
@@ -282,6 +286,9 @@ class SimulatedDisk:
             return False
         storage.reserved = size
         return True
+
+    def close(self) -> None:
+        """Do nothing: the process that is last alive has the disk."""
 
     def operates(self) -> bool:
         """
