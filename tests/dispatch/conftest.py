@@ -5,10 +5,10 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import JournalState
 from bursar.dispatch.spending_guard import SpendingGuard
@@ -49,7 +49,7 @@ class Room:
         guard: SpendingGuard | None = None,
         retry: Retry = AT_ONCE,
         past: Sequence[Outcome] = (),
-        silence: float = SILENCE,
+        **options: Any,
     ) -> Dispatcher:
         """One that writes this room's journal."""
         return Dispatcher(
@@ -62,7 +62,7 @@ class Room:
             run=self.run,
             past=past,
             on_outcome=lambda record: self.told.append((record.outcome, record.final)),
-            options=DispatchOptions(silence=silence),
+            options=DispatchOptions(**options),
         )
 
     @asynccontextmanager

@@ -227,6 +227,28 @@ def test_a_stopped_run_is_taken_up_again(room: Any, until: Any) -> None:
     ]
 
 
+def test_a_worker_that_outlives_its_connection_goes_on_with_its_task(room: Any, until: Any) -> None:
+    """
+    The connection breaks while a task runs: the worker comes back with it, and says how it ended.
+    """
+    up, go_on = room.path / "up", room.path / "go-on"
+
+    async def lives() -> None:
+        line = f"echo > {up}; until test -e {go_on}; do sleep 0.05; done"
+        dispatcher = room.dispatcher([shell(line)], outlives=120.0, absence=120.0)
+        async with room.running(dispatcher, 1):
+            await until(up.exists)
+            (worker,) = dispatcher._core.workers.values()
+            before = worker.link
+            before.abort()
+            await until(lambda: worker.connected and worker.link is not before)
+            go_on.touch()
+            await dispatcher.wait()
+
+    asyncio.run(lives())
+    assert [(o.attempt, o.status, final) for o, final in room.told] == [(1, Status.SUCCEEDED, True)]
+
+
 def test_draining_lets_running_tasks_end(room: Any, until: Any) -> None:
     """
     Nothing more starts.

@@ -324,9 +324,7 @@ def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
     real = WorkerServer.on_message
 
     def heard(self: WorkerServer, connection: ServiceWorkerConnection, message: FromWorker) -> None:
-        worker = self._dispatching.registered.get(connection.worker)
-        if worker is None:
-            return
+        worker = self._dispatching.registered[connection.worker]
         link, worker.link = worker.link, connection  # as if it were the newest
         try:
             real(self, connection, message)
