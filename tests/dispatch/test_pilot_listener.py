@@ -37,7 +37,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.dispatch.worker_listener import _interface
 from bursar.engine.dispatcher import Dispatcher
-from bursar.model.errors import SiteError
+from bursar.model.errors import BursarError, SiteError
 from bursar.model.task import Call, Outcome, Shell, Status, Task
 from bursar.worker.dispatcher_connection import TlsDispatcherConnection, WorkerSettings
 from bursar.worker.python_calls import encode_call
@@ -323,6 +323,24 @@ def test_a_lost_worker_is_told_of_and_counted_as_missing(room: Any, until: Any) 
             assert left == ["left"] * 3
 
     asyncio.run(lose())
+
+
+def test_a_site_that_fails_when_it_is_told_of_a_lost_worker_stops_the_run(room: Any) -> None:
+    """The error reaches who waits for the run, and not only the event loop's log."""
+
+    def fail() -> None:
+        raise KeyError("the job is not watched")
+
+    async def lose() -> None:
+        async with open_to(room, on_leave=fail) as (dispatcher, credential):
+            client = await Client.to(credential)
+            client.say(hello(credential, worker="far-lease-1-node-1"))
+            assert isinstance(await client.hear(), Welcome)
+            await client.close()
+            await dispatcher.wait()
+
+    with pytest.raises(BursarError, match="the job is not watched"):
+        asyncio.run(asyncio.wait_for(lose(), 60))
 
 
 @pytest.mark.parametrize("must", [False, True])

@@ -301,7 +301,11 @@ class WorkerConnection(AcceptedConnection):
         """Report the end of the connection."""
         # The listener counts it as unauthenticated until then.
         self._settle()
-        self._handler.left(self)
+        try:
+            self._handler.left(self)
+        # The site that is told may fail; asyncio would only log that.
+        except Exception as error:
+            self._handler.failed(error)
 
     def _settle(self) -> None:
         self.settled.set()
