@@ -21,8 +21,8 @@ from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.runs import campaign_run
 from bursar.service import runner
 from bursar.service.config import HttpLimits
-from bursar.service.http.connection_acceptor import ConnectionAcceptor
 from bursar.service.http.http_messages import StreamingResponse
+from bursar.service.http.limiters import ConnectionAcceptor
 from bursar.service.http.sending import send_streaming_response
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.remote.held import HeldInstance

@@ -18,8 +18,7 @@ from bursar.dispatch.journal_records import epoch_of
 from bursar.model.site import SiteFacts
 from bursar.service.config import MarketSettings, ServiceConfig
 from bursar.service.execution_service import ExecutionService
-from bursar.service.restart_state import load_identity
-from bursar.service.site_provider import make_site_provider
+from bursar.service.startup import load_identity, make_site_provider
 from bursar.store import RealDisk
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.service.restart_state import AHEAD, SteadyClock
+from bursar.service.startup import AHEAD, SteadyClock
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(-1000, 1000)), max_size=20))

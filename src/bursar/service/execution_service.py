@@ -33,8 +33,8 @@ from bursar.service.provisioner.lease_policies import (
     MachineLeasePolicy,
 )
 from bursar.service.provisioner.worker_provisioner import ProvisionerSettings, WorkerProvisioner
-from bursar.service.restart_state import ServiceIdentity
 from bursar.service.service_manager import ServiceManager
+from bursar.service.startup import ServiceIdentity
 from bursar.service.workers import WorkerServer
 from bursar.service.workers.connection import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site

@@ -25,8 +25,14 @@ from bursar.service.identity.authentication import provide_first_token
 from bursar.service.identity.tls import ServerTls, TrustFiles
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.service.logs import LOGGER
-from bursar.service.restart_state import ServiceIdentity, SteadyClock, load_identity, save_identity
-from bursar.service.site_provider import AccountInstanceHomes, make_site_provider
+from bursar.service.startup import (
+    AccountInstanceHomes,
+    ServiceIdentity,
+    SteadyClock,
+    load_identity,
+    make_site_provider,
+    save_identity,
+)
 from bursar.store import DiskBroken, DiskFull, RealDisk
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.accounts import ResourceLimits

@@ -16,7 +16,7 @@ from bursar.dispatch.credential import client_context, make_certificate, server_
 from bursar.model.errors import InputError
 from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import OpenFile
-from bursar.service.http import connection_acceptor
+from bursar.service.http import limiters
 from bursar.service.http.http_connection import HttpListener, serve_http
 
 HEAD = b"GET /v1/account HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer all\r\n"
@@ -383,7 +383,7 @@ def test_silence_does_not_keep_neighbours_out(
     """
     Behind one gateway may be many; who has asked nothing for long makes room for one of them.
     """
-    monkeypatch.setattr(connection_acceptor, "SILENT", 0.0)
+    monkeypatch.setattr(limiters, "SILENT", 0.0)
     limits = HttpLimits(connections=4, connections_per_address=2, header_seconds=1000.0)
 
     async def main() -> None:

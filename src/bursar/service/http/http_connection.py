@@ -20,8 +20,8 @@ from uvicorn.server import ServerState
 from bursar.dispatch.credential import keep_alive
 from bursar.model.errors import InputError
 from bursar.service.config import HttpLimits
-from bursar.service.http.connection_acceptor import ConnectionAcceptor, ConnectionSlot
 from bursar.service.http.http_messages import problem_response
+from bursar.service.http.limiters import ConnectionAcceptor, ConnectionSlot
 from bursar.service.interfaces import ServiceError
 
 # One HTTP connection: uvicorn's protocol with limits for untrusted clients.

@@ -9,7 +9,7 @@ from bursar.model.site import SiteFacts
 from bursar.service.config import MarketSettings, ServiceConfig, TaskSettings
 from bursar.service.execution_service import ExecutionService
 from bursar.service.interfaces import Clock, ServiceError
-from bursar.service.restart_state import load_identity
+from bursar.service.startup import load_identity
 from bursar.sites.protocol import Site
 from bursar.store import DiskBroken, DiskFull
 from bursar_devtools.faults.event_trace import EventTrace
