@@ -159,32 +159,40 @@ def numbered(run: str, tasks: int, seconds: float, *, gated: bool = False, wide:
     return text + f"processors = {wide}\n"
 
 
+def endless(run: str) -> str:
+    """A campaign whose tasks take a fifth of a second each until the gate is opened."""
+    text = numbered(run, 600, 0.2)
+    return text.replace("sleep 0.2;", "[ -e $HERE/../go ] || sleep 0.2;")
+
+
 def test_two_runs_divide_the_machine(shared: Folder, stamps: Path) -> None:
-    """The second begins while the first goes on; together they never use more than there is."""
-    shared.write("a.toml", numbered("a", 16, 0.3))
-    shared.write("b.toml", numbered("b", 16, 0.3))
+    """The second is carried out while the first goes on, on the processors that there are."""
+    shared.write("a.toml", endless("a"))
+    shared.write("b.toml", numbered("b", 6, 0.2))
     first = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
     shared.until(lambda: count_ends(stamps, "a") >= 2, first)
-    second = shared.start("run", "b.toml", "--sites", "s.toml", "--name", "b", "-q")
-    assert [process.wait(90) for process in (first, second)] == [0, 0]
+    shared.bursar("run", "b.toml", "--sites", "s.toml", "--name", "b", "-q")
+    go(shared)
+    assert first.wait(90) == 0
     assert most_at_once(stamps) == 2
     one, two = spans(stamps, "a"), spans(stamps, "b")
-    assert (len(one), len(two)) == (16, 16)
-    assert two[0][0] < one[-1][0]  # it did not wait for the first to end
+    assert (len(one), len(two)) == (600, 6)
+    assert two[-1][1] < one[-1][0]  # it did not wait for the first to end
     assert held(shared) == 0
 
 
 def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Path) -> None:
-    """A task as wide as the machine runs before the other run has ended."""
-    shared.write("a.toml", numbered("a", 60, 0.3))
+    """A task as wide as the machine runs alone, before the other run has ended."""
+    shared.write("a.toml", endless("a"))
     shared.write("b.toml", numbered("b", 1, 0.1, wide=2))
     first = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
     shared.until(lambda: count_ends(stamps, "a") >= 2, first)
     shared.bursar("run", "b.toml", "--sites", "s.toml", "--name", "b", "-q")
+    go(shared)
     assert first.wait(90) == 0
     ((begin, end),) = spans(stamps, "b")
-    assert begin < max(start for start, _ in spans(stamps, "a"))
-    assert not [s for s in spans(stamps, "a") if s[0] < end and begin < s[1]]
+    assert end < spans(stamps, "a")[-1][0]
+    assert not [span for span in spans(stamps, "a") if span[0] < end and begin < span[1]]
 
 
 def test_a_killed_run_leaves_its_share_to_the_other(shared: Folder, stamps: Path) -> None:

@@ -168,8 +168,8 @@ def run(
     book
         File of that book; None: as the campaign says, else ``bursar.book``.
     oversubscribe
-        Start at once on local sites whose processors other runs hold, instead of waiting
-        until they are free.
+        Use all processors of local sites, also those that other runs use, instead of sharing
+        them or waiting until they are free.
     anyway
         Start even if the goal cannot be met; the budget still holds.
     name

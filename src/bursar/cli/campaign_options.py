@@ -148,7 +148,7 @@ class CampaignOptions:
         bool,
         typer.Option(
             "--oversubscribe",
-            help="Do not wait for processors of this machine that other runs hold.",
+            help="Use all processors of this machine, also those that other runs use.",
             rich_help_panel=REAL,
         ),
     ] = False
