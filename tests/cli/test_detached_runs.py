@@ -271,6 +271,7 @@ def test_a_detached_run_that_ends_at_once_leaves_no_process_behind(
     folder.write("s.toml", SITES)
     folder.write("go", "")
     monkeypatch.setenv("GO", str(folder.path / "go"))
+    before = children()
     result = bursar.run(
         folder.path / "c.toml",
         folder.path / "s.toml",
@@ -280,13 +281,14 @@ def test_a_detached_run_that_ends_at_once_leaves_no_process_behind(
         oversubscribe=True,
     )
     until(lambda: RunFolder(result.path).read_info().state == "failed")
-    until(lambda: not [p for p in children() if is_zombie(p)])
+    until(lambda: not any(is_zombie(child) for child in children() - before))
+    assert result.to_dict()["tasks"] == TASKS
 
 
-def children() -> list[int]:
+def children() -> set[int]:
     """Return the child processes of this process."""
     tasks = Path("/proc/self/task").glob("*/children")
-    return [int(number) for task in tasks for number in task.read_text().split()]
+    return {int(number) for task in tasks for number in task.read_text().split()}
 
 
 def is_zombie(pid: int) -> bool:

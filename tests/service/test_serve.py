@@ -26,6 +26,10 @@ from bursar.remote.messages import TaskSpec
 from bursar.remote.submission import specs_of
 from bursar.service.billing.service_ledger import read_service_accounts
 
+# The first service of a test process waits for the imports of the process that it is forked from
+# (tests.preloaded). After a change of compiled code, and on a busy machine, these take minutes.
+pytestmark = pytest.mark.timeout(300)
+
 
 def until(holds: Callable[[], bool]) -> None:
     """Waits for something that must come."""
