@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from bursar.database_files import RealFiles
 from bursar.dispatch import journal
 from bursar.dispatch.journal import (
     RunJournal,
@@ -36,7 +37,6 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome, Status
 from bursar.sqlite_file import connect
-from bursar.store.disk import RealFiles
 
 PAGE = 4096
 KINDS = ("flip", "truncate", "zero", "swap", "no log", "garbage")

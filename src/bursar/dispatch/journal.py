@@ -22,6 +22,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from bursar.database_files import DatabaseFiles, DiskBroken, DiskFull, RealFiles
 from bursar.dispatch.journal_chain import (
     TABLES,
     JournalCommit,
@@ -71,7 +72,6 @@ from bursar.sqlite_file import (
     transaction,
     translate_sqlite_errors,
 )
-from bursar.store.disk import DatabaseFiles, DiskBroken, DiskFull, RealFiles
 
 FORMAT = "3"
 

@@ -38,10 +38,10 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
+from bursar.database_files import SAFE
 from bursar.dispatch.folders import state_folder
 from bursar.model.errors import InputError
 from bursar.sqlite_file import LockWaitingConnection
-from bursar.store.disk import SAFE
 
 # The head of a journal: a small file beside it that says how far it went.
 

@@ -6,7 +6,8 @@ The store: records that are durable together, on SQLite, and restored after any 
 same code.
 """
 
-from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull, RealDisk
+from bursar.database_files import DiskBroken, DiskFull
+from bursar.store.disk import DATABASE, Disk, RealDisk
 from bursar.store.record_store import (
     ASK_AGAIN,
     Position,

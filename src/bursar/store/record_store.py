@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from bursar.database_files import DiskBroken, DiskFull
 from bursar.model.errors import InputError
-from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull, RealDisk
+from bursar.store.disk import DATABASE, Disk, RealDisk
 from bursar.store.record_table import RecordTable
 from bursar.supervisor import TaskSupervisor
 

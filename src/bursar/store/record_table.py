@@ -26,9 +26,10 @@ from zlib import crc32
 
 import apsw
 
+from bursar.database_files import DiskBroken, DiskFull, log
 from bursar.model.errors import BursarError, InputError
 from bursar.sqlite_file import connect, is_full
-from bursar.store.disk import DATABASE, Disk, DiskBroken, DiskFull, log
+from bursar.store.disk import DATABASE, Disk
 
 FORMAT = 1
 """Version of the tables, SQLite's ``user_version``."""

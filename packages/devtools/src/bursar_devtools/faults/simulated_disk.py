@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 import apsw
 
+from bursar.database_files import SAFE
 from bursar.store import DiskFull
-from bursar.store.disk import SAFE
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.simulated_process import ProcessKilled, SimulatedProcess
 
