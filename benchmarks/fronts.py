@@ -48,14 +48,13 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.front import nondominated
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import genetic, moga, nsga2
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule
-from bursar_devtools.hypervolume import hypervolume
+from bursar_devtools.front_measures import hypervolume, nondominated
 from bursar_papers.hpdc07_slots import slots_and_tasks
 from bursar_papers.workflows import BANDWIDTH, cybershake, layered
 

@@ -15,7 +15,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
-from bursar.planning.front import ParetoFront, nondominated
+from bursar.planning.front import ParetoFront
 from bursar.planning.methods import genetic
 from bursar.planning.methods.genetic import (
     crossed,
@@ -30,6 +30,7 @@ from bursar.planning.policy import METHODS, Method, PlacementPolicy, SearchLimit
 from bursar.planning.problem import build_problem
 from bursar.planning.trade_off_solver import plan_option, problem_of, trade_off
 from bursar.planning.validation import violations
+from bursar_devtools.front_measures import nondominated
 
 FEW = SearchLimits(population=6, generations=3, evaluations=60)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.planning.front import EvaluatedPlan, ParetoArchive, at_trade_off, nondominated
+from bursar.planning.front import EvaluatedPlan, ParetoArchive
 from bursar.planning.policy import ScheduleRecipe
-from bursar_devtools.hypervolume import hypervolume
+from bursar_devtools.front_measures import at_trade_off, hypervolume, nondominated
 
 moocore = pytest.importorskip("moocore")
 

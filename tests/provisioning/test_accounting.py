@@ -5,13 +5,11 @@ from hypothesis import strategies as st
 
 from bursar.market.lease import Lease
 from bursar.provisioning.accounting import (
-    AllocationUsage,
     ProcessorSpan,
     account_of,
-    reconcile,
+    agree,
     summed,
 )
-from bursar.provisioning.lrm.resource_manager import JobEnding, JobUsage
 
 
 def lease(processors: int = 2, end: float | None = 200.0, name: str = "lease-1") -> Lease:
@@ -25,13 +23,6 @@ def lease(processors: int = 2, end: float | None = 200.0, name: str = "lease-1")
         start=100.0,
         end=end,
     )
-
-
-def usage(
-    job: str, processors: int, seconds: float, how: JobEnding | None = "completed"
-) -> JobUsage:
-    """Of one job."""
-    return JobUsage(id=job, processors=processors, seconds=seconds, how=how)
 
 
 def test_processor_time_is_told_apart_by_what_it_was_good_for() -> None:
@@ -73,42 +64,14 @@ def test_sites_are_summed() -> None:
     assert summed([one, one])["a"].acquired == 400
 
 
-def account(name: str, processors: int, acquired: float) -> AllocationUsage:
-    """All of it used."""
-    return AllocationUsage(
-        name=name, site="a", processors=processors, acquired=acquired, starting=0.0, used=acquired
-    )
-
-
-def test_what_agrees_with_the_scheduler_is_not_listed() -> None:
+def test_what_agrees_with_the_scheduler() -> None:
     """Within one second of the job, in which schedulers count, and half a hundredth."""
-    accounts = [account("lease-1", 4, 400.0), account("lease-2", 1, 10_000.0)]
-    jobs = {"lease-1": "7", "lease-2": "8"}
-    said = {"7": usage("7", 4, 101.0), "8": usage("8", 1, 10_050.0)}
-    assert reconcile(accounts, jobs, said) == []
+    assert agree(400.0, 404.0, 4)
+    assert agree(10_000.0, 10_050.0, 1)
+    assert not agree(400.0, 408.0, 4)
+    assert not agree(10_000.0, 10_060.0, 1)
 
 
 def test_seven_hundredths_are_a_difference() -> None:
     """846 CPU s against 912 on 16 processors is not a matter of rounding."""
-    accounts = [account("lease-1", 16, 846.0)]
-    (found,) = reconcile(accounts, {"lease-1": "7"}, {"7": usage("7", 16, 57.0)})
-    assert (found.ours, found.theirs) == (846.0, 912.0)
-
-
-def test_every_difference_is_listed() -> None:
-    """Too long, without a record, and of nobody: an allocation that leaked."""
-    accounts = [account("lease-1", 4, 400.0), account("lease-2", 1, 100.0)]
-    jobs = {"lease-1": "7", "lease-2": "8"}
-    said = {"7": usage("7", 4, 200.0), "9": usage("9", 2, 3600.0)}
-    assert [str(d) for d in reconcile(accounts, jobs, said)] == [
-        "lease-1: 400 CPU s by our record, 800 by the scheduler's (job 7)",
-        "lease-2: the scheduler has no record, ours says 100 CPU s",
-        "job 9: 7200 CPU s of the scheduler's are of no request",
-    ]
-
-
-def test_what_runs_or_never_began_is_no_difference() -> None:
-    """It has no end yet; and a request that was withdrawn took nothing."""
-    accounts = [account("lease-1", 4, 400.0), account("lease-2", 1, 0.0)]
-    said = {"7": usage("7", 4, 300.0, None), "8": usage("8", 1, 0.0, "cancelled")}
-    assert reconcile(accounts, {"lease-1": "7", "lease-2": "8"}, said) == []
+    assert not agree(846.0, 912.0, 16)

@@ -16,7 +16,7 @@ from bursar.model.site import SiteFacts
 from bursar.planning.policy import Method, Scheduler, ScheduleRecipe
 
 if TYPE_CHECKING:
-    from bursar.planning.kernels.availability import FloatArray, IntArray
+    from bursar.planning.kernels.availability import FloatArray
 
 # The trade-off between makespan and allocation cost: options, bounds and the front of both.
 
@@ -228,45 +228,6 @@ class ParetoArchive:
         return True
 
 
-def at_trade_off(points: "FloatArray", weight: float) -> int:
-    """
-    Which of the plans a trade-off factor picks (HPDC'07 equation 8); of equal ones the first.
-
-    Parameters
-    ----------
-    points
-        Makespan and cost of plans that no other beats, shape ``(n, 2)``, n positive.
-    weight
-        Weight of the cost, from 0 to 1.
-    """
-    import numpy as np  # whoever only names a front need not wait for NumPy
-
-    span = np.ptp(points, axis=0)
-    scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
-    return int(np.argmin(np.round((1 - weight) * scaled[:, 0] + weight * scaled[:, 1], 12)))
-
-
 def rounded(value: float) -> float:
     """Nine digits, so that a float's own error decides nothing."""
     return float(f"{value:.9e}")
-
-
-def nondominated(points: "FloatArray") -> "IntArray":
-    """
-    Indices of the points that no other beats, by the first objective.
-
-    Parameters
-    ----------
-    points
-        Objectives to be small, shape ``(n, 2)``. Of equal points the first is taken.
-    """
-    import numpy as np
-
-    order = np.lexsort((points[:, 1], points[:, 0]))
-    kept: list[int] = []
-    least = math.inf
-    for i in order:
-        if points[i, 1] < least:
-            least = points[i, 1]
-            kept.append(int(i))
-    return np.array(kept, dtype=np.int64)

@@ -5,13 +5,12 @@ DRP's second measure is the CPU time that was accumulated since the first reques
 apart by what it was good for, and held against what the scheduler says it charged.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from bursar.market.lease import Lease
-from bursar.provisioning.lrm.resource_manager import JobUsage
 
 # Usage of pilots by the records of a site's scheduler, kept with a run.
 
@@ -161,76 +160,6 @@ def summed(accounts: Iterable[AllocationUsage]) -> dict[str, AllocationUsage]:
             used=before.used + one.used,
         )
     return totals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageDiscrepancy:
-    """
-    A difference between the scheduler's record and ours.
-
-    Parameters
-    ----------
-    name
-        Name of the lease; empty: no lease belongs to the job.
-    job
-        Id of the scheduler's job; empty: the scheduler has no record.
-    ours, theirs
-        Processor-seconds; None where there is no record.
-    """
-
-    name: str
-    job: str
-    ours: float | None
-    theirs: float | None
-
-    def __str__(self) -> str:
-        if self.theirs is None:
-            return f"{self.name}: the scheduler has no record, ours says {self.ours:.0f} CPU s"
-        if self.ours is None:
-            return f"job {self.job}: {self.theirs:.0f} CPU s of the scheduler's are of no request"
-        return (
-            f"{self.name}: {self.ours:.0f} CPU s by our record, "
-            f"{self.theirs:.0f} by the scheduler's (job {self.job})"
-        )
-
-
-def reconcile(
-    accounts: Iterable[AllocationUsage],
-    jobs: Mapping[str, str],
-    usage: Mapping[str, JobUsage],
-) -> list[UsageDiscrepancy]:
-    """
-    List differences between our accounts and the scheduler's beyond :func:`agree`.
-
-    Parameters
-    ----------
-    jobs
-        The scheduler's job of each lease.
-    usage
-        The scheduler's usage of all our jobs, by job id; jobs that still run are left out.
-    """
-    found = []
-    left = dict(usage)
-    for one in accounts:
-        job = jobs.get(one.name, "")
-        recorded = left.pop(job, None)
-        if recorded is None:
-            if not agree(one.acquired, 0.0, one.processors):
-                found.append(
-                    UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=None)
-                )
-            continue
-        if recorded.how is None:
-            continue
-        theirs = recorded.cpu_seconds
-        # Rounding is per processor: the wider of the two records allows for more.
-        width = max(one.processors, recorded.processors)
-        if not agree(one.acquired, theirs, width):
-            found.append(UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=theirs))
-    for job, recorded in left.items():
-        if not agree(0.0, recorded.cpu_seconds, recorded.processors):
-            found.append(UsageDiscrepancy(name="", job=job, ours=None, theirs=recorded.cpu_seconds))
-    return found
 
 
 def _within(spans: Iterable[ProcessorSpan], start: float, end: float) -> float:

@@ -18,7 +18,7 @@ from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
-from bursar.provisioning.lrm import gridengine_output, gridengine_settings
+from bursar.provisioning.lrm import gridengine, gridengine_output
 from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
 from bursar.provisioning.lrm.gridengine import GridEngine
 from bursar.provisioning.lrm.gridengine_output import parse_records
@@ -462,21 +462,21 @@ def test_what_is_cut_off_has_not_ended() -> None:
 def test_parallel_environments_are_chosen_by_their_rule() -> None:
     """Slots together, spread, or so many on each host."""
     there = [
-        gridengine_settings.ParallelEnvironment("make", "$round_robin"),
-        gridengine_settings.ParallelEnvironment("mpi", "$fill_up"),
-        gridengine_settings.ParallelEnvironment("smp", "$pe_slots"),
-        gridengine_settings.ParallelEnvironment("mpi8", "8"),
+        gridengine.ParallelEnvironment("make", "$round_robin"),
+        gridengine.ParallelEnvironment("mpi", "$fill_up"),
+        gridengine.ParallelEnvironment("smp", "$pe_slots"),
+        gridengine.ParallelEnvironment("mpi8", "8"),
     ]
     request = JobRequest(name="x", processors=8, seconds=1, script="", folder="/")
-    assert gridengine_settings.choose(there, request).name == "mpi"
-    assert gridengine_settings.choose(there, replace(request, together=True)).name == "smp"
+    assert gridengine.choose(there, request).name == "mpi"
+    assert gridengine.choose(there, replace(request, together=True)).name == "smp"
     both = replace(request, nodes=(2, 4))
-    assert gridengine_settings.choose(there, both).name == "mpi8"
-    assert gridengine_settings.slots(both) == "16-32"
+    assert gridengine.choose(there, both).name == "mpi8"
+    assert gridengine.slots(both) == "16-32"
     with pytest.raises(SiteError, match=r"make \(\$round_robin\)"):
-        gridengine_settings.choose(there[:1], replace(request, together=True))
-    assert gridengine_settings.named(("-pe smp", "-l gpu=1")) == ("smp", ("-l gpu=1",))
-    assert gridengine_settings.named(("-pe smp 4",)) == (None, ("-pe smp 4",))
+        gridengine.choose(there[:1], replace(request, together=True))
+    assert gridengine.named(("-pe smp", "-l gpu=1")) == ("smp", ("-l gpu=1",))
+    assert gridengine.named(("-pe smp 4",)) == (None, ("-pe smp 4",))
 
 
 def test_tasks_of_arrays_are_counted() -> None:

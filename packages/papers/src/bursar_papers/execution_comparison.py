@@ -8,7 +8,6 @@ import numpy as np
 from bursar.model.campaign import Workflow
 from bursar.planning.energetic_bound import makespan_bound
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.front import at_trade_off
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
@@ -16,6 +15,7 @@ from bursar.planning.policy import PlacementPolicy, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import replay, schedule
 from bursar.simulation.loaded_cluster import SU, LoadedCluster
+from bursar_devtools.front_measures import at_trade_off
 from bursar_papers.experiment import Row
 
 HOUR = 3600.0

@@ -11,12 +11,12 @@ from bursar.cluster.slots import offered_slots
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.planning.evaluation import PurchaseEvaluator
-from bursar.planning.front import at_trade_off, nondominated
 from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.simulation.workloads import poisson_slots
+from bursar_devtools.front_measures import at_trade_off, nondominated
 from bursar_papers import drawing
 from bursar_papers.equivalence import (
     ABOVE,
