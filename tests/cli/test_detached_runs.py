@@ -281,7 +281,7 @@ def test_a_detached_run_that_ends_at_once_leaves_no_process_behind(
         oversubscribe=True,
     )
     until(lambda: RunFolder(result.path).read_info().state == "failed")
-    until(lambda: not any(is_zombie(child) for child in children() - before))
+    until(lambda: not any(is_runner_or_zombie(child) for child in children() - before))
     assert result.to_dict()["tasks"] == TASKS
 
 
@@ -291,9 +291,11 @@ def children() -> set[int]:
     return {int(number) for task in tasks for number in task.read_text().split()}
 
 
-def is_zombie(pid: int) -> bool:
+def is_runner_or_zombie(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        is_runner = b"--resume" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return is_runner or stat.rpartition(")")[2].split()[0] == "Z"
     return False
 
 
