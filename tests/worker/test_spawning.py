@@ -10,24 +10,30 @@ from collections.abc import Iterator
 import pytest
 
 from bursar.dispatch.linux_processes import children
-from bursar.worker.spawning import Reaper, Spawner
+from bursar.worker.spawning import Reaper, SignalInbox, Spawner
 
 TELL = """
 import json, os, signal
+with open("/proc/self/status") as file:
+    lines = dict(line.split(":", 1) for line in file)
+def is_ignored(number):
+    # Python itself ignores these two, whatever they were before.
+    return int(lines["SigIgn"], 16) >> number - 1 & 1 and number not in (13, 25)
 print(json.dumps({
     "environment": dict(os.environ),
     "group": os.getpgrp() == os.getpid(),
     "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
-    "pipe": signal.getsignal(signal.SIGPIPE) is not None,
+    "ignored": [n for n in range(1, 32) if is_ignored(n)],
     "input": os.read(0, 1).decode(),
 }))
 """
 
 
-@pytest.fixture
-def spawner() -> Iterator[Spawner]:
-    """One with a variable of its own and one that varies."""
-    spawner = Spawner({"BASE": "b", "NUMBER": "old"}, ("NUMBER",))
+@pytest.fixture(params=[True, False], ids=["vfork", "posix_spawn"])
+def spawner(request: pytest.FixtureRequest) -> Iterator[Spawner]:
+    """A spawner with a variable of its own and one that varies, of each way to start programs."""
+    spawner = Spawner({"BASE": "b", "NUMBER": "old"}, ("NUMBER",), by_vfork=request.param)
+    assert spawner.by_vfork is request.param
     yield spawner
     spawner.close()
 
@@ -66,12 +72,106 @@ def test_a_program_starts_in_a_clean_state(spawner: Spawner) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         told = json.loads(output_of(spawner, (sys.executable, "-c", TELL), b"1", {}))
+        still = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
+    assert signal.SIGTERM in still
+
     assert told["group"] is True
     assert told["blocked"] == []
+    assert told["ignored"] == []
     assert told["input"] == ""
+
+
+@pytest.mark.parametrize("by_vfork", [True, False])
+def test_what_this_process_ignores_programs_do_not_ignore(by_vfork: bool) -> None:
+    """SIGPIPE, SIGXFSZ and the signals of a terminal are as usual in a program."""
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        spawner = Spawner({}, (), by_vfork=by_vfork)
+        line = 'grep SigIgn /proc/$$/status; grep -q "SigIgn:.*0000$" /proc/$$/status'
+        reader, writer = os.pipe()
+        pid = spawner.spawn("/bin/sh", ("/bin/sh", "-c", line), (), {}, writer, writer)
+        os.close(writer)
+        _, status = os.waitpid(pid, 0)
+        printed = os.read(reader, 1000)
+        os.close(reader)
+        spawner.close()
+        os.kill(os.getpid(), signal.SIGHUP)  # is still without effect on this process
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    assert status == 0, printed
+
+
+def test_a_python_with_another_function_is_served_by_posix_spawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The function below subprocess is no public one."""
+
+    def refuse(*arguments: object) -> int:
+        raise TypeError(f"takes 24 arguments, not {len(arguments)}")
+
+    monkeypatch.setattr("bursar.worker.spawning._fork_exec", refuse)
+    spawner = Spawner({}, ())
+
+    assert not spawner.by_vfork
+    assert output_of_lines(spawner) == "hello\n"
+    spawner.close()
+
+
+def test_a_child_by_fork_is_no_child_by_vfork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a child says too late why it could not become the program."""
+
+    def fork_and_wait(*arguments: object) -> int:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(255)
+        return pid
+
+    monkeypatch.setattr("bursar.worker.spawning._fork_exec", fork_and_wait)
+    spawner = Spawner({}, ())
+
+    assert not spawner.by_vfork
+    spawner.close()
+
+
+def output_of_lines(spawner: Spawner) -> str:
+    """What /bin/echo prints."""
+    reader, writer = os.pipe()
+    pid = spawner.spawn("/bin/echo", ("/bin/echo", "hello"), (), {}, writer, writer)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
+def test_signals_that_come_while_nothing_is_blocked_are_taken_as_well() -> None:
+    """Those that are pending, too: a program is started with no signal blocked."""
+    before = signal.getsignal(signal.SIGUSR1)
+    inbox = SignalInbox((signal.SIGUSR1,))
+    try:
+        assert inbox.take() == 0
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert not inbox.handled
+        assert inbox.take() == signal.SIGUSR1
+        os.kill(os.getpid(), signal.SIGUSR1)
+        spawner = Spawner({}, ())
+        spawner.close()
+        assert inbox.handled
+        assert inbox.take() == signal.SIGUSR1
+        assert not inbox.handled
+        assert inbox.take() == 0
+        assert not inbox.wait_for(signal.SIGUSR1, 0.0)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert inbox.wait_for(signal.SIGUSR1, 10.0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        signal.signal(signal.SIGUSR1, before)
+        inbox.close()
 
 
 def test_what_cannot_be_started_says_so(spawner: Spawner) -> None:
@@ -81,6 +181,8 @@ def test_what_cannot_be_started_says_so(spawner: Spawner) -> None:
     assert missing.value.filename == "/no/such/program"
     with pytest.raises(PermissionError):
         spawner.spawn("/etc/passwd", ("x",), (b"1",), {}, 1, 2)
+    with pytest.raises(ValueError, match="null"):
+        spawner.spawn("/bin/tr\0ue", ("x",), (b"1",), {}, 1, 2)
     with pytest.raises(ValueError, match="null"):
         spawner.spawn("/bin/true", ("x", "a\0b"), (b"1",), {}, 1, 2)
     with pytest.raises(ValueError, match="null"):

@@ -50,6 +50,8 @@ MOST_RETURNED = 24 * 1024 * 1024
 
 _KILL = int(signal.SIGKILL)
 
+_STREAMS = ("stdout", "stderr")
+
 _ATTEMPT_ERRORS = (StagingError, BursarError, OSError, ValueError, RecursionError)
 """Errors that a job's content and files may cause: the attempt fails, and the worker goes on."""
 
@@ -126,14 +128,16 @@ class AttemptContext:
         """
         Return the path of a program, found in the folders of ``path`` as a shell finds programs.
 
+        Parameters
+        ----------
+        name
+            Name of the program, without a slash.
+
         Raises
         ------
         FileNotFoundError
             When no folder has the program.
         """
-        # A name with a slash is a path already: execvp(3) does not search PATH for it either.
-        if "/" in name:
-            return name
         key = (name, path)
         if key not in self._found:
             found = shutil.which(name, path=path)
@@ -363,13 +367,18 @@ class Attempt:
     def _do(self, step: Step) -> bool:
         """Carry out a step; return True when the step has started a process that runs now."""
         match step:
-            case Exec(()):
-                raise ValueError("there is no program to run")
-            case Exec(argv):
-                self._doing = argv[0]
-                # A task's own PATH counts for finding its program, as it would in a shell.
-                path = self.job.environment.get("PATH", self.place.environment["PATH"])
-                self._spawn(self.place.find(argv[0], path), argv)
+            case Exec():
+                argv = step.argv
+                if not argv:
+                    raise ValueError("there is no program to run")
+                program = self._doing = argv[0]
+                # A name with a slash is a path already: execvp(3) does not search PATH for it
+                # either.
+                if "/" not in program:
+                    # A task's own PATH counts for finding its program, as it would in a shell.
+                    path = self.job.environment.get("PATH", self.place.environment["PATH"])
+                    program = self.place.find(program, path)
+                self._spawn(program, argv)
                 return True
             case Shell(line):
                 self._doing = "the command"
@@ -456,9 +465,12 @@ class Attempt:
         self.pid = callee.pid
 
     def _count(self, usage: ProcessUsage) -> None:
-        self._usage[0] += usage.user
-        self._usage[1] += usage.system
-        self._usage[2] = max(self._usage[2], usage.max_rss)
+        user, system, rss = usage
+        total = self._usage
+        total[0] += user
+        total[1] += system
+        if rss > total[2]:
+            total[2] = rss
 
     def _sweep(self) -> None:
         """Kill the processes of the group that outlived the leader."""
@@ -478,11 +490,18 @@ class Attempt:
         end = self.start + time.monotonic() - self._began
         content, sizes = [b"", b""], [0, 0]
         # What was printed is taken even where the attempt failed: it is what the user looks at.
-        for which, stream in enumerate(("stdout", "stderr")):
-            self._close_redirect(which)
-            capture = self._captures[which]
+        for which, capture in enumerate(self._captures):
+            fd = self._streams[which]
+            if capture is None or fd != capture.writer:
+                self._close_redirect(which)
             if capture is None:
                 continue
+            short = capture.take_short() if self._seal is None else None
+            if short is not None:
+                content[which], sizes[which] = short, len(short)
+                self.place.captures.give(capture, reuse=self._clean)
+                continue
+            stream = _STREAMS[which]
             try:
                 content[which], sizes[which] = self._take(capture, stream)
             except OSError as error:

@@ -4,6 +4,7 @@ import contextlib
 import os
 
 _PIECE = 1 << 16  # bytes: what a pipe holds
+_SHORT = 1 << 12  # bytes: what most streams are shorter than
 _AT_ONCE = 16  # pieces taken of one stream before others have their turn
 
 
@@ -49,6 +50,28 @@ class OutputCapture:
             if len(piece) < _PIECE:
                 return
             at_most -= 1
+
+    def take_short(self) -> bytes | None:
+        """
+        Return all of the stream, whose writers have ended, if it is short, and empty the capture.
+
+        Returns
+        -------
+        bytes or None
+            None when the stream was read before or is longer; see :meth:`take`.
+        """
+        # Nearly all streams: one call in place of the six that long ones take.
+        if self._content or self._file >= 0 or self._problem is not None:
+            return None
+        try:
+            piece = os.read(self.reader, _SHORT)
+        except BlockingIOError:
+            return b""
+        # The pipe may hold more than was asked for; a smaller piece is all.
+        if len(piece) < _SHORT and len(piece) <= self._limit:
+            return piece
+        self._keep(piece)
+        return None
 
     def take(self, name: str) -> tuple[bytes, int]:
         """
@@ -202,7 +225,7 @@ class OutputCapturePool:
         try:
             return capture.take(name)
         finally:
-            self._give(capture, reuse)
+            self.give(capture, reuse=reuse)
 
     def take_unnamed(
         self, capture: OutputCapture, at_most: int, *, reuse: bool
@@ -211,16 +234,17 @@ class OutputCapturePool:
         try:
             return capture.take_unnamed(at_most)
         finally:
-            self._give(capture, reuse)
+            self.give(capture, reuse=reuse)
+
+    def give(self, capture: OutputCapture, *, reuse: bool) -> None:
+        """Take back a capture that is empty; close the pipe where it cannot be used again."""
+        if reuse:
+            self._free.append(capture)
+        else:
+            capture.close()
 
     def close(self) -> None:
         """Close the captures that wait for reuse."""
         for capture in self._free:
             capture.close()
         self._free.clear()
-
-    def _give(self, capture: OutputCapture, reuse: bool) -> None:
-        if reuse:
-            self._free.append(capture)
-        else:
-            capture.close()

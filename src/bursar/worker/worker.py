@@ -28,11 +28,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bursar.dispatch.linux_processes import (
-    SIGINFO,
     adopt_orphans,
     children,
     kill_descendants,
-    signal_descriptor,
     task_of,
 )
 from bursar.dispatch.prefetch import HORIZON
@@ -65,7 +63,7 @@ from bursar.worker.dispatcher_connection import (
     make_connection,
 )
 from bursar.worker.output_capture import OutputCapture
-from bursar.worker.spawning import ProcessUsage, Reaper
+from bursar.worker.spawning import ProcessUsage, Reaper, SignalInbox
 from bursar.worker.unacknowledged import UnacknowledgedWork
 
 if TYPE_CHECKING:
@@ -132,7 +130,7 @@ class Worker:
         self._jobs = msgspec.msgpack.Decoder(WireJob)
         self._frames = FrameDecoder()
         self._poll = select.epoll()
-        self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
+        self._signals = SignalInbox((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by file descriptor
         self._streams: dict[int, OutputCapture] = {}  # those drained in the loop, by descriptor
@@ -170,7 +168,7 @@ class Worker:
         # child of this one, so that it is found and killed.
         adopt_orphans()
         self._poll.register(self._server, select.EPOLLIN)
-        self._poll.register(self._signals, select.EPOLLIN)
+        self._poll.register(self._signals.fd, select.EPOLLIN)
         try:
             if not self._has_sent_hello:
                 self._send(frame(hello_of(self._settings)))
@@ -194,13 +192,13 @@ class Worker:
         return self._leaving and nothing
 
     def _turn(self) -> None:
-        server = self._server.fileno()
+        server, signals = self._server.fileno(), self._signals.fd
+        # These came while a program was started, and do not wake the poll.
+        while self._signals.handled:
+            self._take_signal()
         for fd, events in self._poll.poll(self._patience()):
-            if fd == self._signals:
-                if int.from_bytes(os.read(fd, SIGINFO)[:4], sys.byteorder) == signal.SIGTERM:
-                    self._end_soon()
-                else:
-                    self._reap()
+            if fd == signals:
+                self._take_signal()
             elif fd == server:
                 if events & select.EPOLLOUT:
                     self._flush()
@@ -219,9 +217,9 @@ class Worker:
         if self._timers:
             self._ring()
         self._start()
-        if self._waits_behind_others:
+        if self._queue and self._waits_behind_others:
             self._return_what_waits()
-        if self._in_touch and self._holding.unsent and self._is_time_to_report():
+        if self._holding.unsent_size and self._in_touch and self._is_time_to_report():
             self._report()
         if self._settings.idle is not None:
             self._ask_to_leave(self._settings.idle)
@@ -229,18 +227,25 @@ class Worker:
             raise ConnectionAbortedError
         # Last of a turn: a connection that breaks while something is written must not be replaced
         # under the hands of those who use it.
-        if self._is_cut or self._waits_in_vain():
+        if self._is_cut or (self._welcome_by < math.inf and self._waits_in_vain()):
             self._lose()
+
+    def _take_signal(self) -> None:
+        number = self._signals.take()
+        if number == signal.SIGTERM:
+            self._end_soon()
+        elif number:
+            self._reap()
 
     def _patience(self) -> float | None:
         patience = None
         if self._timers:
             patience = max(0.0, self._timers[0][0] - time.monotonic())
-        if self._in_touch and self._holding.unsent:
+        if self._holding.unsent_size and self._in_touch:
             patience = REPORT if patience is None else min(patience, REPORT)
         if self._young or self._older:
             patience = YOUTH if patience is None else min(patience, YOUTH)
-        if self._in_touch and self._waits_behind_others:
+        if self._queue and self._in_touch and self._waits_behind_others:
             left = max(0.0, self._began + HORIZON - time.monotonic())
             patience = left if patience is None else min(patience, left)
         if self._may_part:
@@ -387,8 +392,8 @@ class Worker:
 
     @property
     def _waits_behind_others(self) -> bool:
-        """Whether a job waits for a processor, rather than for the dispatcher's disk."""
-        return bool(self._queue) and self._queue[0].processors > self._free
+        """Whether the first job waits for a processor, rather than for the dispatcher's disk."""
+        return self._queue[0].processors > self._free
 
     def _return_what_waits(self) -> None:
         """
@@ -530,7 +535,7 @@ class Worker:
             and self._must_end == math.inf
             # Waits for the worker's own SIGTERM: if it comes, the task did not fail but its
             # processors are taken away, and it runs again elsewhere without a failure counted.
-            and signal.sigtimedwait((signal.SIGTERM,), _SAME_BLOW) is not None
+            and self._signals.wait_for(signal.SIGTERM, _SAME_BLOW)
         ):
             self._end_soon()
 
@@ -671,7 +676,7 @@ class Worker:
 
     def _waits_in_vain(self) -> bool:
         """Whether the dispatcher was found again and does not answer."""
-        return self._welcome_by < math.inf and time.monotonic() >= self._welcome_by
+        return time.monotonic() >= self._welcome_by
 
     def _reconnect(self) -> None:
         assert self._reconnector is not None
