@@ -40,7 +40,7 @@ def test_a_killed_workers_task_runs_again_alone(room: Any, until: Any) -> None:
     line = f"if test -e {log}; then {second}; fi; setsid sleep {word} & echo > {log}; sleep {word}"
 
     async def kill(dispatcher: Dispatcher, workers: LocalWorkers) -> None:
-        await until(log.exists)
+        await until(lambda: log.exists() and log.stat().st_size)
         os.kill(workers.pids["local-lease-1-0"], signal.SIGKILL)
         await dispatcher.wait()
 

@@ -2,17 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from bursar.api.matching import broker_now, group_alike_tasks
 from bursar.api.needs import SLOWER, firm_offer, start_up, with_margins
 from bursar.api.quote import Quote
 from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.broker.economy import EconomyScheduler
-from bursar.broker.feasibility import GoalFeasibility
-from bursar.broker.matchmaking.broker_interfaces import broker_job
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
-from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
 from bursar.broker.trading import CampaignTrader
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import InputError
@@ -89,7 +85,7 @@ def quote_strategy(
     )
 
 
-def _in_words(expected: StrategySimulationResult, currency: str) -> str:
+def _in_words(expected: "StrategySimulationResult", currency: str) -> str:
     text = f"expected: end {span(expected.finish)} from the begin"
     text += f", cost {amount(expected.cost, currency)}"
     if not expected.is_whole:
@@ -105,7 +101,7 @@ def simulate_strategy(
     past: ResumeState,
     starting: Mapping[str, float],
     epoch: float | None = None,
-) -> StrategySimulationResult | None:
+) -> "StrategySimulationResult | None":
     """
     Simulate a strategy under a goal with the estimated runtimes; None: no result.
 
@@ -118,6 +114,8 @@ def simulate_strategy(
         as the run stands. Owners are asked as if nobody else bought from them.
     """
     trading = None if epoch is None else CampaignTrader(sites, epoch=epoch)
+    from bursar.broker.strategy_simulation import StrategySimulation  # late: see _scheduler
+
     rehearsal = StrategySimulation(
         _economy(campaign, sites, strategy, goal, trading),
         goal,
@@ -134,7 +132,10 @@ def _economy(
     strategy: Named,
     goal: Goal,
     trading: CampaignTrader | None,
-) -> EconomyScheduler:
+) -> "EconomyScheduler":
+    # Late: most campaigns are planned, and follow no strategy.
+    from bursar.broker.economy import EconomyScheduler
+
     return EconomyScheduler(
         campaign.workflow.tasks, sites, goal, strategy, trading=trading, retry=campaign.retry
     )
@@ -145,7 +146,7 @@ def _offers(
     sites: Sequence[SiteFacts],
     strategy: Named,
     past: ResumeState,
-    outlook: GoalFeasibility,
+    outlook: "GoalFeasibility",
     starting: Mapping[str, float],
     trading: CampaignTrader | None,
 ) -> tuple[GoalCounterOffer, ...]:
@@ -207,6 +208,11 @@ def _check_money(sites: Sequence[SiteFacts], goal: Goal) -> None:
         )
 
 
+if TYPE_CHECKING:
+    from bursar.broker.economy import EconomyScheduler
+    from bursar.broker.feasibility import GoalFeasibility
+    from bursar.broker.strategy_simulation import StrategySimulationResult
+
 PlanMaker = Callable[[Campaign, bool], Quote]
 """Function that plans a campaign, and whether a quick plan will do since none is followed."""
 
@@ -261,6 +267,10 @@ def _quote_matching(
     copies: Mapping[str, Sequence[Replica]],
 ) -> Quote:
     """Ask the broker for a site for each job, but for jobs whose files are still to be made."""
+    # Late: most campaigns are planned, and need neither the broker nor its language.
+    from bursar.api.matching import broker_now, group_alike_tasks
+    from bursar.broker.matchmaking.broker_interfaces import broker_job
+
     assert policy.brokering is not None
     broker = broker_now(sites, policy.brokering, copies)
     tasks = campaign.workflow.tasks

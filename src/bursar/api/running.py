@@ -2,12 +2,11 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.matching import locate_replicas
 from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
@@ -19,7 +18,7 @@ from bursar.broker.trading import CampaignTrader
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.matching import Brokering
+from bursar.model.matching import Brokering, Replica
 from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
@@ -32,7 +31,7 @@ from bursar.runs.detached_runs import start_detached
 from bursar.runs.folder import RunFolder
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
-from bursar.runs.run_record import bill_of, read_run, summarise
+from bursar.runs.run_record import read_run, summarise
 from bursar.sites.owners import known_owners
 
 # The result of ``run``.
@@ -83,7 +82,7 @@ class RunResult:
 
     def bill(self) -> Bill:
         """Cost of the run, by site and by task."""
-        return bill_of(read_run(self._folder))
+        return read_run(self._folder).bill
 
     def to_dict(self) -> dict[str, Any]:
         """Return the key figures; the keys are in the documentation."""
@@ -282,7 +281,12 @@ def _quoted(
     customer: str | None,
 ) -> Quote:
     """Quote a campaign on real sites; an economy asks their owners, who know the customer."""
-    copies = locate_replicas(policy.brokering, campaign)
+    copies: Mapping[str, Sequence[Replica]] = {}
+    if policy.brokering is not None:
+        # Late: most campaigns are planned, and need neither the broker nor its language.
+        from bursar.api.matching import locate_replicas
+
+        copies = locate_replicas(policy.brokering, campaign)
     if policy.kind != "economy":
         return quote_policy(policy, campaign, sites, make_plan, copies=copies)
     with known_owners(customer) as owners:

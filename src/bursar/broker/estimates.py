@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scipy.special import stdtrit
-
 from bursar.model.site import SiteFacts
 
 # Estimate how long jobs take, from what was given and what has been observed since.
@@ -178,7 +176,12 @@ class RuntimeEstimates:
     def quantile(self) -> float:
         """Standard deviations that cover :data:`CONFIDENCE` by Student's t; 0 without data."""
         degrees = self._deviations()[1]
-        return float(stdtrit(degrees, CONFIDENCE)) if degrees else 0.0
+        if not degrees:
+            return 0.0
+        # Late: SciPy takes longer to load than the rest of the broker.
+        from scipy.special import stdtrit
+
+        return float(stdtrit(degrees, CONFIDENCE))
 
     def _blend(self, seen: _ObservedRuntimes, total: float, over: float) -> float:
         """

@@ -178,13 +178,13 @@ def show_bill(
     """Show what a run cost, by site and by task; its total is the ledger's to the unit."""
     from bursar.report.bill import print_bill
     from bursar.runs.folder import RunFolder
-    from bursar.runs.run_record import bill_of, integrity_warning, read_run
+    from bursar.runs.run_record import integrity_warning, read_run
 
     record = read_run(RunFolder.open(runs, run))
     doubt = integrity_warning(record)
     if doubt:
         print_note(doubt)
-    bill = bill_of(record)
+    bill = record.bill
     if as_json:
         print_json(bill.to_dict())
     else:

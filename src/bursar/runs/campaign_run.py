@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bursar.broker.economy import EconomyScheduler
 from bursar.broker.feasibility import Forecast
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.trading import CampaignTrader
@@ -33,7 +32,6 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Status
 from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
-from bursar.runs.brokerage import RunBroker
 from bursar.runs.data_mover import StagedDataMover
 from bursar.runs.detached_runs import RunViews
 from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
@@ -51,6 +49,7 @@ from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
 
 if TYPE_CHECKING:
+    from bursar.broker.economy import EconomyScheduler
     from bursar.provisioning.pool import PilotPool
 
 CHECK_INTERVAL = 1.0
@@ -499,6 +498,9 @@ def _matched(
     folder: RunFolder, campaign: Campaign, sites: Mapping[str, Site], settings: Brokering
 ) -> RunEnvironment:
     """Return an environment in which the resource broker brings jobs to sites."""
+    # Late: planned runs need neither the broker nor its language.
+    from bursar.runs.brokerage import RunBroker
+
     tasks = campaign.workflow.tasks
     staging = None
     if settings.catalogue is not None and any(task.data or task.registers for task in tasks):
@@ -539,8 +541,10 @@ def economy_of(
     sites: Sequence[SiteFacts],
     campaign: Campaign,
     trading: CampaignTrader | None = None,
-) -> EconomyScheduler:
+) -> "EconomyScheduler":
     """Make the scheduler of a strategy, which buys by ``trading`` where that is given."""
+    from bursar.broker.economy import EconomyScheduler  # late: planned runs follow no strategy
+
     assert policy.strategy is not None
     return EconomyScheduler(
         campaign.workflow.tasks,

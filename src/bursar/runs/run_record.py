@@ -114,6 +114,20 @@ class RunRecord:
         return {pilot: sites[pilot] for pilot in self.recorded if pilot in sites}
 
     @cached_property
+    def bill(self) -> Bill:
+        """The run's cost so far."""
+        bill = make_bill(
+            self.folder.name,
+            self.ledger,
+            self.leases,
+            self.campaign.workflow.tasks,
+            self.journal.records,
+            self.recorded,
+            self.recorded_at,
+        )
+        return msgspec.structs.replace(bill, unsettled=list(self.unsettled))
+
+    @cached_property
     def incarnations(self) -> list[RunIncarnation]:
         """Begin and end of each incarnation."""
         return incarnations_of(self.journal.events)
@@ -202,20 +216,6 @@ def effective_manifest(folder: RunFolder) -> RunManifest:
     return info
 
 
-def bill_of(record: RunRecord) -> Bill:
-    """Return the run's cost so far."""
-    bill = make_bill(
-        record.folder.name,
-        record.ledger,
-        record.leases,
-        record.campaign.workflow.tasks,
-        record.journal.records,
-        record.recorded,
-        record.recorded_at,
-    )
-    return msgspec.structs.replace(bill, unsettled=list(record.unsettled))
-
-
 def summarise(record: RunRecord) -> dict[str, Any]:
     """Return the key figures of a run, the output of ``bursar run --json``."""
     info, ledger = record.info, record.ledger
@@ -228,7 +228,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     amended_finish, amended_cost = expected_after(record.journal.events)
     unpriced = any(not lease.is_priced for lease in record.leases)
     late = is_late(record)
-    figures = bill_of(record).figures
+    figures = record.bill.figures
     recorded = [one.recorded for one in figures if one.recorded is not None]
     exit_status = EXIT_STATUS[info.state]
     return {

@@ -13,7 +13,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.report.run_report import ReportContent, write_report, write_results
 from bursar.runs.folder import RunFolder
-from bursar.runs.run_record import RunRecord, bill_of, summarise
+from bursar.runs.run_record import RunRecord, summarise
 
 # The output of a task: from the journal, or from a file where it was long.
 
@@ -148,7 +148,7 @@ def write_reports(record: RunRecord) -> None:
         skipped=record.skipped,
         log_files=lambda r: log_files(folder, r.outcome.task, tasks[r.outcome.task].id, r),
     )
-    bill = msgspec.json.encode(bill_of(record).to_dict())
+    bill = msgspec.json.encode(record.bill.to_dict())
     write_atomically(folder.bill_file, msgspec.json.format(bill, indent=2))
     report_to(folder.report_file, record)
 
@@ -175,6 +175,6 @@ def report_to(path: Path, record: RunRecord) -> None:
             leases=record.leases,
             incarnations=record.incarnations,
             events=record.journal.events,
-            bill=bill_of(record),
+            bill=record.bill,
         ),
     )

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from bursar.planning.bounds import offers_endless_leases
-from bursar.planning.covering import relaxed_shares
 from bursar.planning.evaluation import PurchaseScores
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.ranks import after_others
@@ -142,6 +141,9 @@ def _seed_relaxed(search: PlanSearch) -> None:
     Slots join by the share that it buys of them; each share has a part of what is tried.
     """
     problem, points = search.problem, search.archive.points
+    # Late: it brings SciPy, which the methods that need no such start do without.
+    from bursar.planning.covering import relaxed_shares
+
     everything, slots = problem.everything, problem.offers.arrays
     price = slots.unit_price / problem.speeds[slots.site]
     for deadline in np.linspace(points[0, 0], points[-1, 0], DEADLINES):
