@@ -114,7 +114,7 @@ def simulate_strategy(
         as the run stands. Owners are asked as if nobody else bought from them.
     """
     trading = None if epoch is None else CampaignTrader(sites, epoch=epoch)
-    from bursar.broker.strategy_simulation import StrategySimulation  # late: see _scheduler
+    from bursar.broker.strategy_simulation import StrategySimulation  # late: see _economy
 
     rehearsal = StrategySimulation(
         _economy(campaign, sites, strategy, goal, trading),

@@ -50,8 +50,6 @@ MOST_RETURNED = 24 * 1024 * 1024
 
 _KILL = int(signal.SIGKILL)
 
-_STREAMS = ("stdout", "stderr")
-
 _ATTEMPT_ERRORS = (StagingError, BursarError, OSError, ValueError, RecursionError)
 """Errors that a job's content and files may cause: the attempt fails, and the worker goes on."""
 
@@ -126,12 +124,7 @@ class AttemptContext:
 
     def find(self, name: str, path: str) -> str:
         """
-        Return the path of a program, found in the folders of ``path`` as a shell finds programs.
-
-        Parameters
-        ----------
-        name
-            Name of the program, without a slash.
+        Return the path of a program without a slash in its name, as a shell finds it in ``path``.
 
         Raises
         ------
@@ -372,8 +365,6 @@ class Attempt:
                 if not argv:
                     raise ValueError("there is no program to run")
                 program = self._doing = argv[0]
-                # A name with a slash is a path already: execvp(3) does not search PATH for it
-                # either.
                 if "/" not in program:
                     # A task's own PATH counts for finding its program, as it would in a shell.
                     path = self.job.environment.get("PATH", self.place.environment["PATH"])
@@ -467,10 +458,7 @@ class Attempt:
     def _count(self, usage: ProcessUsage) -> None:
         user, system, rss = usage
         total = self._usage
-        total[0] += user
-        total[1] += system
-        if rss > total[2]:
-            total[2] = rss
+        self._usage = [total[0] + user, total[1] + system, max(total[2], rss)]
 
     def _sweep(self) -> None:
         """Kill the processes of the group that outlived the leader."""
@@ -490,18 +478,11 @@ class Attempt:
         end = self.start + time.monotonic() - self._began
         content, sizes = [b"", b""], [0, 0]
         # What was printed is taken even where the attempt failed: it is what the user looks at.
-        for which, capture in enumerate(self._captures):
-            fd = self._streams[which]
-            if capture is None or fd != capture.writer:
-                self._close_redirect(which)
+        for which, stream in enumerate(("stdout", "stderr")):
+            self._close_redirect(which)
+            capture = self._captures[which]
             if capture is None:
                 continue
-            short = capture.take_short() if self._seal is None else None
-            if short is not None:
-                content[which], sizes[which] = short, len(short)
-                self.place.captures.give(capture, reuse=self._clean)
-                continue
-            stream = _STREAMS[which]
             try:
                 content[which], sizes[which] = self._take(capture, stream)
             except OSError as error:
@@ -535,6 +516,9 @@ class Attempt:
     def _take(self, capture: OutputCapture, stream: str) -> tuple[bytes, int]:
         captures = self.place.captures
         if self._seal is None:
+            if (short := capture.take_short()) is not None:
+                captures.give(capture, reuse=self._clean)
+                return short, len(short)
             name = log_name(self.job.folder, self.job.attempt, stream)
             return captures.take(capture, name, reuse=self._clean)
         # In clear nothing of it gets a name on disk.
