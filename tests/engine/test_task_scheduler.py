@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import EngineTaskState
-from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
+from bursar.engine.worker_slots import SharedMemory, WorkerClaim, WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
 from bursar.model.task import Status
@@ -382,7 +382,7 @@ def test_tasks_that_run_together_need_no_more_memory_than_a_worker_has(
     workers = []
     for i, (processors, memory) in enumerate(sizes):
         worker = WorkerSlot[Owned](f"w{i}", "shared", "", processors)
-        worker.memory = memory or math.inf
+        worker.shared_memory.total = memory or math.inf
         workers.append(worker)
         scheduler.join(worker)
     owner = Owned(1, "ann")
@@ -409,7 +409,7 @@ def test_tasks_that_run_together_need_no_more_memory_than_a_worker_has(
             stated = [memory for _, memory in mine if memory]
             assert sum(width for width, _ in mine) <= worker.processors
             assert sum(stated) <= worker.memory or (len(stated) == 1 and worker.memory == most)
-            assert worker.memory_used == sum(min(memory, worker.memory) for memory in stated)
+            assert worker.shared_memory.used == sum(min(m, worker.memory) for m in stated)
         waiting = [n for task, n in enumerate(needs) if task not in started]
         if not scheduler.claims:
             widest = {w.name: w.processors for w in workers}
@@ -424,14 +424,14 @@ def test_tasks_that_run_together_need_no_more_memory_than_a_worker_has(
         running[claim.worker.name].remove(claim.task)
         end(scheduler, claim, 0.25)
     assert len(started) == len(set(started))
-    assert all(worker.memory_used == 0 for worker in workers)
+    assert all(worker.shared_memory.used == 0 for worker in workers)
 
 
 def test_a_small_task_may_overtake_one_that_waits_for_memory() -> None:
     """But not on the memory that the promised start needs."""
     scheduler: TaskScheduler[Owned] = TaskScheduler()
     worker = WorkerSlot[Owned]("w", "shared", "", 4)
-    worker.memory = 8
+    worker.shared_memory.total = 8
     scheduler.join(worker)
     owner = Owned(1, "ann")
     owner.tasks.grow(5)
@@ -442,3 +442,29 @@ def test_a_small_task_may_overtake_one_that_waits_for_memory() -> None:
     scheduler.enlist(owner)
     given = [claim.task for _, claims in scheduler.fill("shared", 0.0) for claim in claims]
     assert given == [0, 3, 4]
+
+
+def test_workers_of_one_machine_share_its_memory() -> None:
+    """A task waits for the memory that a task of the worker beside it holds."""
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    memory = SharedMemory(10)
+    for name in ("v", "w"):
+        scheduler.join(WorkerSlot[Owned](name, "shared", "", 2, shared_memory=memory))
+    owner = Owned(1, "ann")
+    owner.tasks.grow(3)
+    owner.tasks.enter(range(3), [1] * 3, [math.inf] * 3, memory={0: 6, 1: 6, 2: 4})
+    owner.tasks.start(range(3))
+    scheduler.enlist(owner)
+
+    def fill() -> list[int]:
+        return [claim.task for _, claims in scheduler.fill("shared", 0.0) for claim in claims]
+
+    first = fill()
+    assert 0 in first
+    assert 1 not in first
+    for claim in list(scheduler.claims.values()):
+        end(scheduler, claim, 1.0)
+    second = fill()
+    assert 1 in second
+    assert sorted(first + second) == [0, 1, 2]
+    assert memory.used <= 10

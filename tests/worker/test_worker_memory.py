@@ -28,5 +28,7 @@ def test_a_control_groups_limit_counts_where_it_is_less(
     group = tmp_path / "cgroup"
     group.write_text("1:name=old:/elsewhere\n0::/job/step\n")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert memory_limit(group, groups) == (machine if expected is None else expected)
-    assert memory_limit(tmp_path / "none", groups) == machine
+    found, owner = memory_limit(group, groups)
+    assert found == (machine if expected is None else expected)
+    assert bool(owner) == (expected is not None)
+    assert memory_limit(tmp_path / "none", groups) == (machine, "")

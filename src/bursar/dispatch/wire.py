@@ -53,6 +53,8 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     memory
         Bytes that the worker's tasks may use together: those of its control group or machine; None:
         not known.
+    memory_owner
+        Name of that machine or group: workers that name the same one share the bytes.
     """
 
     token: str
@@ -64,6 +66,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     holds: tuple[tuple[int, int], ...] = ()
     has_seal_key: bool = False
     memory: int | None = None
+    memory_owner: str = ""
 
 
 class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):

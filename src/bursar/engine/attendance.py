@@ -7,7 +7,6 @@ lost, and its tasks run elsewhere. It keeps each outcome until the outcome is du
 when it has no task and nothing to keep.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from bursar.engine.held_tasks import missing_claims, resume_held
 from bursar.engine.loop_clock import EngineClock
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.worker_link import NO_LINK, WorkerLink
-from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
+from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerSlot
 
 OnDurable = Callable[[], None]
 """Called when what was recorded is durable."""
@@ -109,7 +108,12 @@ def take_in(
         worker = None
     if worker is None:
         worker = WorkerSlot[Of](hello.worker, pool, hello.lease, hello.processors)
-        worker.memory = math.inf if hello.memory is None else hello.memory
+        if hello.memory is not None:
+            owner_of_memory = hello.memory_owner or hello.worker
+            worker.shared_memory = room.scheduler.memories.setdefault(
+                owner_of_memory, SharedMemory()
+            )
+            worker.shared_memory.total = hello.memory
         worker.joined_at = now
         room.scheduler.join(worker)
     else:

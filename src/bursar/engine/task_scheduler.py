@@ -23,7 +23,7 @@ from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.ready_tasks import ANYWHERE, BITS, ReadyBucket, ReadyWalk
 from bursar.engine.task_states import CLAIMED, READY, REFUSED
-from bursar.engine.worker_slots import Of, WorkerClaim, WorkerPool, WorkerSlot
+from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerPool, WorkerSlot
 from bursar.model.money import Refusal
 
 FIRST_COST = 1.0
@@ -65,8 +65,8 @@ class TaskScheduler(Generic[Of]):
 
     Attributes
     ----------
-    claims
-        All claims, by the number of the task on the wire.
+    claims, memories
+        All claims, by the number of the task on the wire, and the memory of each machine by name.
     """
 
     def __init__(self, serial: int | None = None, limit: float | None = None) -> None:
@@ -75,6 +75,7 @@ class TaskScheduler(Generic[Of]):
         self.pools: dict[str, WorkerPool[Of]] = {}
         self.workers: dict[str, WorkerSlot[Of]] = {}
         self.claims: dict[int, WorkerClaim[Of]] = {}
+        self.memories: dict[str, SharedMemory] = {}
         self._owing: dict[int, Of] = {}
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
 

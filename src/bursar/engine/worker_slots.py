@@ -89,6 +89,23 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
 
 
 @dataclass(slots=True, eq=False)
+class SharedMemory:
+    """
+    Memory of a machine or a control group, which several workers may share.
+
+    Parameters
+    ----------
+    total
+        Bytes; infinite: not known, and taken to be enough.
+    used
+        Bytes that claimed tasks need together.
+    """
+
+    total: float = math.inf
+    used: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class WorkerSlot(Generic[Of]):
     """
     One worker: its processors, the tasks that it has claimed, and the link to it.
@@ -101,8 +118,8 @@ class WorkerSlot(Generic[Of]):
         Names of the pool whose tasks the worker runs, and of the lease that started the worker.
     processors
         Number of processors.
-    memory
-        Bytes that its tasks may need together; infinite: not known, and taken to be enough.
+    shared_memory
+        Memory that its tasks use, together with those of the workers beside it.
     site
         Name of the worker's site.
     link
@@ -133,8 +150,6 @@ class WorkerSlot(Generic[Of]):
     used
         Processors that running and waiting tasks of the worker hold; more than ``processors``
         when tasks wait.
-    memory_used
-        Bytes that the claimed tasks need together.
     claims
         Claims by number, in the order in which they were given; without the chained ones.
     takes_followers
@@ -158,7 +173,7 @@ class WorkerSlot(Generic[Of]):
     pool: str
     lease: str
     processors: int
-    memory: float = math.inf
+    shared_memory: SharedMemory = field(default_factory=SharedMemory)
     site: str = ""
     link: WorkerLink = NO_LINK
     prefetch: Prefetch = field(default_factory=Prefetch)
@@ -173,7 +188,6 @@ class WorkerSlot(Generic[Of]):
     given_up: EngineTimer | None = None
     joined_at: float = 0.0
     used: int = 0
-    memory_used: int = 0
     claims: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
     takes_followers: bool = False
     chained: "dict[int, WorkerClaim[Of]]" = field(default_factory=dict)
@@ -200,9 +214,14 @@ class WorkerSlot(Generic[Of]):
         return self.processors if self.limit is None else self.limit
 
     @property
+    def memory(self) -> float:
+        """Bytes of the worker's machine or control group; infinite: not known."""
+        return self.shared_memory.total
+
+    @property
     def free_memory(self) -> float:
         """Bytes that no claimed task needs."""
-        return self.memory - self.memory_used
+        return self.shared_memory.total - self.shared_memory.used
 
     @property
     def running(self) -> int:
@@ -236,7 +255,7 @@ class WorkerSlot(Generic[Of]):
         else:
             self.claims[claim.number] = claim
             self.used += claim.processors
-            self.memory_used += claim.memory
+            self.shared_memory.used += claim.memory
         # Sums by worker, so that what waits there is known without looking at each claim.
         if claim.estimate == math.inf:
             self.unknown += claim.processors
@@ -248,7 +267,7 @@ class WorkerSlot(Generic[Of]):
         if self.chained.pop(claim.number, None) is not None:
             self.claims[claim.number] = claim
             self.used += claim.processors
-            self.memory_used += claim.memory
+            self.shared_memory.used += claim.memory
             claim.ends += now - claim.given
 
     def let_go(self, claim: WorkerClaim[Of]) -> None:
@@ -256,7 +275,7 @@ class WorkerSlot(Generic[Of]):
         if self.chained.pop(claim.number, None) is None:
             del self.claims[claim.number]
             self.used -= claim.processors
-            self.memory_used -= claim.memory
+            self.shared_memory.used -= claim.memory
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.is_idle:
@@ -312,6 +331,8 @@ class WorkerSlot(Generic[Of]):
             free += freed
             room += bytes_freed
             shadow = end
+        if room < memory:  # tasks of other workers hold it
+            return math.inf, 0, 0
         # A task that should have ended already is expected to end now.
         return max(shadow, now), free - width, room - memory
 

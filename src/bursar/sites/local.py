@@ -39,7 +39,7 @@ def this_machine() -> SiteFacts:
         unit_price=1 / 3600,
         fixed_price=0.0,
         currency="SU",
-        memory=memory_limit(),
+        memory=memory_limit()[0],
     )
 
 

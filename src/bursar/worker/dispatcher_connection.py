@@ -322,6 +322,7 @@ def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) 
     holds
         Task and attempt of all work kept since a connection was lost.
     """
+    memory, group = memory_limit()
     return Hello(
         settings.token,
         settings.worker,
@@ -331,5 +332,6 @@ def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) 
         socket.gethostname(),
         holds,
         bool(settings.seal_pem),
-        memory_limit(),
+        memory,
+        f"{socket.gethostname()}:{group}",
     )

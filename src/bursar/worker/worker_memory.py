@@ -11,17 +11,18 @@ GROUPS = Path("/sys/fs/cgroup")
 """Where control groups of version 2 are mounted."""
 
 
-def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> int | None:
+def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> tuple[int | None, str]:
     """
     Return the bytes of this machine or, where it is less, of the process's control group.
 
-    None where the system states neither.
+    The bytes are None where the system states neither. The name of the control group, empty for the
+    machine, says which processes share them.
     """
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
         found = 0
-    limits = [found] if found > 0 else []
+    limits = [(found, "")] if found > 0 else []
     try:
         # Lines are "number:controllers:path"; version 2 has the number 0 and no controllers.
         paths = [line[3:] for line in group.read_text().splitlines() if line.startswith("0::")]
@@ -33,7 +34,7 @@ def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> int | None:
         for folder in (place, *place.parents):
             # The outermost has none; "max" is no number.
             with contextlib.suppress(OSError, ValueError):
-                limits.append(int((folder / "memory.max").read_text()))
+                limits.append((int((folder / "memory.max").read_text()), str(folder)))
             if folder == groups:
                 break
-    return min(limits, default=None)
+    return min(limits, default=(None, ""))
