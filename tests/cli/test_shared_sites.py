@@ -19,11 +19,11 @@ from bursar.sites.owners import OwnersBook
 SITES = """\
 [site.here]
 processors = 2
-unit_price = "3600 SU/core-hour"
 """
 EXCLUSIVE = SITES + "shared = false\n"
+CHARGED = SITES + 'unit_price = "3600 SU/core-hour"\n'
 PRICED = (
-    SITES
+    CHARGED
     + """
 [[site.here.price]]
 kind = "loyalty"
@@ -126,9 +126,10 @@ def test_two_runs_at_once_never_put_four_tasks_on_two_processors(
     assert held(shared) == 0
 
 
-def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path) -> None:
+@pytest.mark.parametrize("sites", [EXCLUSIVE, CHARGED], ids=["exclusive", "charged"])
+def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path, sites: str) -> None:
     """Not shared: the second plans for the processor that is free and does not wait for more."""
-    shared.write("s.toml", EXCLUSIVE)
+    shared.write("s.toml", sites)
     shared.write("c.toml", campaign(1, 0.1, gated=True))
     first = shared.start(*words("first", "-p", "1", "-q"))
     shared.until(lambda: held(shared) == 1, first)

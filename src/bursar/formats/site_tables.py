@@ -289,12 +289,12 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
         Meta(description="Processors that Bursar may use; default: all of this machine."),
     ] = None
     shared: Annotated[
-        bool,
+        bool | None,
         Meta(
             description="Whether runs at the same time share the processors fairly; otherwise a "
-            "later run waits for an earlier one."
+            "later run waits for an earlier one. Default: they do where nothing is charged."
         ),
-    ] = True
+    ] = None
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
         processors = self.processors or len(os.sched_getaffinity(0))

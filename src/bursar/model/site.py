@@ -171,7 +171,7 @@ class SiteFacts:
         The other Bursar that it is, where it is one.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
-        that comes later waits until the processors are free.
+        that comes later waits until the processors are free. None: where they cost nothing.
     source
         File that describes it; empty for none. Sites of one name in one file are one site,
         whichever run uses it.
@@ -198,7 +198,7 @@ class SiteFacts:
     acquiring: AcquisitionPolicy = field(default_factory=AcquisitionPolicy)
     dask: DaskEndpoint | None = None
     remote: RemoteEndpoint | None = None
-    shared: bool = True
+    shared: bool | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -260,8 +260,13 @@ class SiteFacts:
     def is_divided(self) -> bool:
         """
         Whether runs divide its processors; not where an owner's prices promise some to a buyer.
+
+        A lease is paid for as long as it is held. So where processors cost something, a run that
+        divides them pays for some that others use, and does so only if the site's owner says so.
         """
-        return self.shared and self.kind == "local" and self.pricing is None
+        if self.kind != "local" or self.pricing is not None:
+            return False
+        return not (self.unit_price or self.fixed_price) if self.shared is None else self.shared
 
     @property
     def offers(self) -> tuple[Slot, ...]:
