@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -87,7 +88,7 @@ def test_a_program_starts_in_a_clean_state(spawner: Spawner) -> None:
 @pytest.mark.parametrize("by_vfork", [True, False])
 def test_what_this_process_ignores_programs_do_not_ignore(by_vfork: bool) -> None:
     """SIGPIPE, SIGXFSZ and the signals of a terminal are as usual in a program."""
-    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         spawner = Spawner({}, (), by_vfork=by_vfork)
@@ -152,13 +153,15 @@ def output_of_lines(spawner: Spawner) -> str:
 def test_signals_that_come_while_nothing_is_blocked_are_taken_as_well() -> None:
     """Those that are pending, too: a program is started with no signal blocked."""
     before = signal.getsignal(signal.SIGUSR1)
+    # To this thread alone: another one of the process, in which the signal is not blocked, would
+    # take a signal to the process.
     inbox = SignalInbox((signal.SIGUSR1,))
     try:
         assert inbox.take() == 0
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         assert not inbox.handled
         assert inbox.take() == signal.SIGUSR1
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         spawner = Spawner({}, ())
         spawner.close()
         assert inbox.handled
@@ -166,7 +169,7 @@ def test_signals_that_come_while_nothing_is_blocked_are_taken_as_well() -> None:
         assert not inbox.handled
         assert inbox.take() == 0
         assert not inbox.wait_for(signal.SIGUSR1, 0.0)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         assert inbox.wait_for(signal.SIGUSR1, 10.0)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])

@@ -31,8 +31,16 @@ except ImportError:
 _SETMASK = int(signal.SIG_SETMASK)
 _MASK_SIZE = 128  # bytes; glibc's sigset_t, the largest
 
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that Python or the worker ignores and programs expect to be as usual."""
+_RESET = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+)
+"""Signals that Python, the worker or the shell behind them may ignore, as for a command in the
+background, and that programs expect to be as usual."""
 
 _ROOM = 64  # bytes; what a child that fails writes: "OSError:", a hexadecimal number, a colon
 
