@@ -468,3 +468,56 @@ def test_workers_of_one_machine_share_its_memory() -> None:
     assert 1 in second
     assert sorted(first + second) == [0, 1, 2]
     assert memory.used <= 10
+
+
+def holding(scheduler: TaskScheduler[Owned], needs: dict[int, tuple[int, float]]) -> Owned:
+    """An owner with a ready task of one processor for each need: bytes, and seconds."""
+    owner = Owned(1, "ann")
+    owner.tasks.grow(len(needs))
+    memory = {task: need for task, (need, _) in needs.items()}
+    seconds = [seconds for _, seconds in needs.values()]
+    owner.tasks.enter(range(len(needs)), [1] * len(needs), seconds, memory=memory)
+    owner.tasks.start(range(len(needs)))
+    scheduler.enlist(owner)
+    return owner
+
+
+def test_workers_beside_it_do_not_take_the_memory_that_a_waiting_task_was_promised() -> None:
+    """Small tasks, one beside the other for ever, would keep a large one out of the machine."""
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    memory = SharedMemory(10)
+    for name in ("u", "v", "w"):
+        scheduler.join(WorkerSlot[Owned](name, "shared", "", 1, shared_memory=memory))
+    # The third needs all, the fourth ends before that is free, and the others do not.
+    first = {0: (5, 2.0), 1: (5, 4.0), 2: (10, 4.0), 3: (5, 1.5)}
+    holding(scheduler, first | {4 + i: (5, 4.0) for i in range(4)})
+    now = 0.0
+    started: list[int] = []
+    while 2 not in started:
+        started += [c.task for _, claims in scheduler.fill("shared", now) for c in claims]
+        claim = min(scheduler.claims.values(), key=lambda claim: claim.ends)
+        now = claim.ends
+        end(scheduler, claim, now - claim.given)
+    assert started == [0, 1, 3, 2]
+    assert memory.used == 0
+
+
+def test_a_task_waits_for_the_memory_of_a_worker_that_may_come_back() -> None:
+    """Begun on a smaller one it would be killed there, or bring the others down."""
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    large, small = (
+        WorkerSlot[Owned](name, "shared", "", 1, shared_memory=SharedMemory(size))
+        for name, size in (("large", 8), ("small", 2))
+    )
+    scheduler.join(large)
+    scheduler.join(small)
+    large.open = False  # its connection has ended
+    holding(scheduler, {0: (6, 1.0), 1: (2, 1.0)})
+
+    def fill() -> list[tuple[str, int]]:
+        return [(w.name, c.task) for w, claims in scheduler.fill("shared", 0.0) for c in claims]
+
+    assert fill() == [("small", 1)]
+    scheduler.leave(large)
+    end(scheduler, next(iter(scheduler.claims.values())), 1.0)
+    assert fill() == [("small", 0)]

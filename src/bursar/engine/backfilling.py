@@ -5,11 +5,13 @@ Tasks are tried in turn: users by their fair turns, instances of a user likewise
 instance in their order. The first task that no worker has room for gets a worker *reserved*, the
 one where it can start soonest. What comes behind it may overtake it, on any other worker, and on
 the reserved one where that does not delay it: what should end before, or runs on processors and
-memory that are to spare then, as in EASY backfilling [1]_. One task has such a promise at a time,
+memory that are to spare then, as in EASY backfilling [1]_. The promised memory is kept on all
+workers that share it. One task has such a promise at a time,
 of those that are bound to the same lease, and of those that are bound to none.
 
 A task that states more memory than any worker has starts on the one with most, when no other task
-needs memory there: what sites state was checked before, and waiting for ever would help nobody.
+needs memory there: what sites state was checked before, and waiting for ever would help nobody. A
+worker whose connection is broken counts, too, as long as it may come back.
 
 References
 ----------
@@ -19,12 +21,13 @@ References
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Generic
 
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket, ReadyWalk
 from bursar.engine.task_states import READY
-from bursar.engine.worker_slots import Of, WorkerPool, WorkerReservation, WorkerSlot
+from bursar.engine.worker_slots import Of, SharedMemory, WorkerPool, WorkerReservation, WorkerSlot
 
 BACKFILL_DEPTH = 128
 """Ready tasks of an instance that are examined, at most, behind one that does not fit."""
@@ -85,13 +88,16 @@ class BackfillPass(Generic[Of]):
         self._workers = [pool.workers[name] for name in room]
         self._room = {name: most for name, most in room.items() if most > 0}
         self._widest = max((worker.processors for worker in self._workers), default=0)
-        self._most_memory = max((worker.memory for worker in self._workers), default=math.inf)
+        # A worker that is waited for may come back; one that leaves does not.
+        able = (w.memory for w in pool.workers.values() if w.open or not w.connected)
+        self._most_memory = max(able, default=math.inf)
         self._turns = _PassTurns(pool, allowed)
         self._walks: dict[int, tuple[ReadyWalk, Iterator[int]]] = {}
         self._last = -1
         self._too_long: dict[ReadyBucket, int] = {}
-        # By worker that is kept for a task: when that task starts there, and what is to spare then.
-        self._shadows: dict[str, list[float]] = {}
+        # By worker that is kept for a task, and of all such workers by the memory that they use.
+        self._shadows: dict[str, _Shadow] = {}
+        self._memory_shadows: dict[SharedMemory, list[_Shadow]] = {}
         self._before, pool.reserved = pool.reserved, {}
 
     def run(self, start: Start[Of]) -> None:
@@ -206,7 +212,13 @@ class BackfillPass(Generic[Of]):
             if memory > worker.free_memory or (best is not None and worker.free >= best.free):
                 continue
             shadow = self._shadows.get(name)
-            if shadow is not None and end > shadow[0] and (width > shadow[1] or memory > shadow[2]):
+            if shadow is not None and end > shadow.begin and width > shadow.processors:
+                continue
+            # A worker beside the kept one must not take the memory that is promised.
+            if memory and any(
+                end > shadow.begin and memory > shadow.memory
+                for shadow in self._memory_shadows.get(worker.shared_memory, ())
+            ):
                 continue
             if self._could_run(worker, instance, task):
                 best = worker
@@ -237,11 +249,13 @@ class BackfillPass(Generic[Of]):
         self._room[worker.name] -= width
         if self._room[worker.name] <= 0:
             del self._room[worker.name]
+        # A task that goes on beyond the promised start takes from what is to spare then.
         shadow = self._shadows.get(worker.name)
-        # It goes on beyond the promised start, so it takes from what is to spare then.
-        if shadow is not None and end > shadow[0]:
-            shadow[1] -= width
-            shadow[2] -= memory
+        if shadow is not None and end > shadow.begin:
+            shadow.processors -= width
+        for shadow in self._memory_shadows.get(worker.shared_memory, ()):
+            if end > shadow.begin:
+                shadow.memory -= memory
 
     def _reserve(self, instance: Of, task: int, place: str, able: Sequence[WorkerSlot[Of]]) -> None:
         """Keep the worker where a task can start soonest, of those not kept for another."""
@@ -257,13 +271,21 @@ class BackfillPass(Generic[Of]):
         if not shadows:
             return
         begin, spare, bytes_spare, i = min(shadows, key=lambda f: (f[0], -f[1], -f[2], f[3]))
-        self._pool.reserved[place] = WorkerReservation(instance, task, able[i])
+        worker = able[i]
+        self._pool.reserved[place] = WorkerReservation(instance, task, worker)
         # Where the start is unknown nothing is sure to end before it.
-        self._shadows[able[i].name] = [
-            -math.inf if begin == math.inf else begin,
-            spare,
-            bytes_spare,
-        ]
+        shadow = _Shadow(-math.inf if begin == math.inf else begin, spare, bytes_spare)
+        self._shadows[worker.name] = shadow
+        self._memory_shadows.setdefault(worker.shared_memory, []).append(shadow)
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """When a task that a worker is kept for starts there, and what is to spare then."""
+
+    begin: float
+    processors: int
+    memory: float
 
 
 class _PassTurns(Generic[Of]):

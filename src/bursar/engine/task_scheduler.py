@@ -17,6 +17,7 @@ processors there would keep others idle; see :mod:`bursar.engine.backfilling`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
+from weakref import WeakValueDictionary
 
 from bursar.engine.backfilling import TOO_LONG, BackfillPass, StartAnswer
 from bursar.engine.fair_turns import FairQueue
@@ -75,7 +76,8 @@ class TaskScheduler(Generic[Of]):
         self.pools: dict[str, WorkerPool[Of]] = {}
         self.workers: dict[str, WorkerSlot[Of]] = {}
         self.claims: dict[int, WorkerClaim[Of]] = {}
-        self.memories: dict[str, SharedMemory] = {}
+        # Kept as long as a worker uses it: machines come and go.
+        self.memories: WeakValueDictionary[str, SharedMemory] = WeakValueDictionary()
         self._owing: dict[int, Of] = {}
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
 

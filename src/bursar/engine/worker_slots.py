@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -88,7 +88,7 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     memory: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class SharedMemory:
     """
     Memory of a machine or a control group, which several workers may share.
@@ -99,10 +99,25 @@ class SharedMemory:
         Bytes; infinite: not known, and taken to be enough.
     used
         Bytes that claimed tasks need together.
+    claims
+        Claims of tasks that need some, of all workers, by number.
     """
 
     total: float = math.inf
     used: int = 0
+    claims: "dict[int, WorkerClaim[Any]]" = field(default_factory=dict)
+
+    def hold(self, claim: "WorkerClaim[Any]") -> None:
+        """Count the bytes of a claim."""
+        if claim.memory:
+            self.used += claim.memory
+            self.claims[claim.number] = claim
+
+    def let_go(self, claim: "WorkerClaim[Any]") -> None:
+        """Count the bytes of a claim no longer."""
+        if claim.memory:
+            self.used -= claim.memory
+            del self.claims[claim.number]
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +270,7 @@ class WorkerSlot(Generic[Of]):
         else:
             self.claims[claim.number] = claim
             self.used += claim.processors
-            self.shared_memory.used += claim.memory
+            self.shared_memory.hold(claim)
         # Sums by worker, so that what waits there is known without looking at each claim.
         if claim.estimate == math.inf:
             self.unknown += claim.processors
@@ -267,7 +282,7 @@ class WorkerSlot(Generic[Of]):
         if self.chained.pop(claim.number, None) is not None:
             self.claims[claim.number] = claim
             self.used += claim.processors
-            self.shared_memory.used += claim.memory
+            self.shared_memory.hold(claim)
             claim.ends += now - claim.given
 
     def let_go(self, claim: WorkerClaim[Of]) -> None:
@@ -275,7 +290,7 @@ class WorkerSlot(Generic[Of]):
         if self.chained.pop(claim.number, None) is None:
             del self.claims[claim.number]
             self.used -= claim.processors
-            self.shared_memory.used -= claim.memory
+            self.shared_memory.let_go(claim)
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.is_idle:
@@ -320,7 +335,14 @@ class WorkerSlot(Generic[Of]):
         shadow = -math.inf
         # All claims that end at the same time make room together: processors to spare are counted
         # when the last of them has ended.
-        ends = sorted((c.ends, c.processors, c.memory) for c in self.claims.values())
+        ends = [(c.ends, c.processors, c.memory) for c in self.claims.values()]
+        # Tasks of the workers beside this one hold memory, too.
+        ends += [
+            (c.ends, 0, c.memory)
+            for c in self.shared_memory.claims.values()
+            if c.worker is not self
+        ]
+        ends.sort()
         for end, freed, bytes_freed in ends:
             if free >= width and room >= memory and end > shadow:
                 break
@@ -331,8 +353,6 @@ class WorkerSlot(Generic[Of]):
             free += freed
             room += bytes_freed
             shadow = end
-        if room < memory:  # tasks of other workers hold it
-            return math.inf, 0, 0
         # A task that should have ended already is expected to end now.
         return max(shadow, now), free - width, room - memory
 
