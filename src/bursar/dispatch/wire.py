@@ -47,7 +47,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         Name of the worker's machine.
     holds
         Task and attempt of all that it has, of a connection that was lost: running, waiting, or
-        ended and not :class:`OutcomeAck`.
+        ended and not :class:`OutcomeAck`, in the order in which they were given.
     has_seal_key
         Whether the worker was given a key for sealed tasks, and takes a :class:`SealKey`.
     memory

@@ -36,7 +36,7 @@ class UnacknowledgedWork:
     __slots__ = ("_held", "_sent", "_unsent", "size", "unsent_size")
 
     def __init__(self) -> None:
-        self._held: set[tuple[int, int]] = set()
+        self._held: dict[tuple[int, int], None] = {}  # in the order in which they came
         self._sent: deque[Outcome] = deque()  # over this connection; the oldest first
         self._unsent: deque[Outcome] = deque()
         self.size = 0
@@ -68,12 +68,12 @@ class UnacknowledgedWork:
         """
         if (task, attempt) in self._held:
             return False
-        self._held.add((task, attempt))
+        self._held[task, attempt] = None
         return True
 
     def returned(self, task: int, attempt: int) -> None:
         """Forget a job that was given back unbegun."""
-        self._held.discard((task, attempt))
+        self._held.pop((task, attempt), None)
 
     def finished(self, outcome: Outcome) -> None:
         """Note the outcome of an attempt that has ended."""
@@ -107,7 +107,7 @@ class UnacknowledgedWork:
             raise ValueError(f"{count} outcomes are durable, but {len(self._sent)} were said")
         for _ in range(count):
             outcome = self._sent.popleft()
-            self._held.discard((outcome.task, outcome.attempt))
+            self._held.pop((outcome.task, outcome.attempt), None)
             self.size -= size_of(outcome)
 
     def lost_connection(self) -> None:
@@ -118,8 +118,13 @@ class UnacknowledgedWork:
         self.unsent_size = self.size
 
     def holds(self) -> tuple[tuple[int, int], ...]:
-        """Return task and attempt of all work: waiting, running, or ended and not durable."""
-        return tuple(sorted(self._held))
+        """
+        Return task and attempt of all work: waiting, running, or ended and not durable.
+
+        They are in the order in which they came, and in which the worker begins them: a dispatcher
+        that was restarted learns from it which of them run.
+        """
+        return tuple(self._held)
 
     def _piece(self) -> tuple[list[Outcome], int]:
         """Return the next outcomes to send, at least one, and their size."""
