@@ -508,6 +508,34 @@ def test_a_fault_of_ours_stops_the_engine_and_is_kept() -> None:
     assert bench.figures.counts.waiting == 1
 
 
+def test_processors_of_a_share_are_not_kept_for_a_worker_that_gets_no_tasks() -> None:
+    """One that leaves keeps those of its running task only."""
+    bench = Bench(tasks(1))
+    leaving, _ = bench.join("leaving", 4)
+    bench.settle()
+    reactor.leave_requested(bench.core, leaving, must=True)
+    _, link = bench.join("one", 4, lease="lease-2")
+    reactor.limit(bench.core, "here", 4)
+    for task in tasks(4):
+        reactor.submit(bench.core, task)
+    bench.settle()
+    assert link.told() == [("welcome",), ("give", [(1, 1), (2, 1), (3, 1)])]
+
+
+def test_a_chained_task_counts_on_its_processors_once_its_parents_are_durable() -> None:
+    bench = Bench(tasks(2), [[], [0]])
+    worker, link = bench.join("far")
+    worker.takes_followers = True
+    bench.settle()
+    assert link.told() == [("welcome",), ("give", [(0, 1), (1, 1)])]
+    bench.ended(worker, 0)
+    bench.settle()
+    assert worker.used == 0
+    bench.commit()
+    assert worker.used == 1
+    assert bench.figures.counts.running == 1
+
+
 # Workers that outlive their connection, and the engine.
 
 
@@ -613,6 +641,22 @@ def test_a_worker_leaves_after_its_last_outcome_was_acknowledged() -> None:
     assert link.told() == [("acknowledge", 1), ("leave",)]
 
 
+def test_a_worker_that_asks_to_leave_before_its_last_outcome_is_durable_leaves_then() -> None:
+    """A worker asks once: one that is refused, and gets no task any more, would stay for ever."""
+    bench = outliving(2)
+    worker, link = bench.join("one")
+    bench.settle()
+    bench.ended(worker, 0)
+    bench.settle()
+    bench.ended(worker, 1)
+    link.told()
+    reactor.leave_requested(bench.core, worker, must=False)
+    assert link.told() == []
+    reactor.submit(bench.core, Task(id="late"))
+    bench.commit()
+    assert link.told() == [("acknowledge", 1), ("acknowledge", 1), ("leave",)]
+
+
 def test_a_cancelled_task_is_ended_when_its_worker_comes_back() -> None:
     """The order may have been lost with the connection, or there was none."""
     bench = outliving(1)
@@ -656,6 +700,16 @@ def test_a_worker_of_an_earlier_life_goes_on_and_the_rest_starts_when_all_are_ba
     # An attempt that was adopted is noted anew, for the life after this one.
     assert [(s.task, s.time) for s in bench.store.pending.starts] == [(0, 100.0), (1, 100.0)]
     assert worker.joined_at == 50.0  # so that times before this life are believed
+
+
+def test_after_a_restart_the_task_that_runs_is_blamed_and_not_the_one_of_the_least_number() -> None:
+    """A worker says what it holds in the order in which it was given."""
+    starts = [start_of(task) for task in range(2)]
+    bench = outliving(2, restored=RestoredAttempts.of(starts))
+    old, _ = bench.join("old", holds=[(1, 1), (0, 1)])
+    bench.settle()
+    reactor.worker_lost(bench.core, old)
+    assert [record.outcome.task for record in bench.store.pending.records] == [1]
 
 
 def test_restored_tasks_start_elsewhere_when_no_worker_brings_them_back() -> None:

@@ -205,6 +205,18 @@ def is_done(worker: WorkerSlot[Of]) -> bool:
     return worker.is_idle and not worker.unrecorded
 
 
+def ask_to_leave(worker: WorkerSlot[Of], *, must: bool) -> None:
+    """
+    Let a worker leave that asks for it, if it has no tasks or must go; give it no more tasks then.
+
+    A worker that is refused gets a task that was on its way, and asks again after that one. One
+    whose outcomes are not durable yet leaves when they are, since it would not ask again.
+    """
+    if must or worker.is_idle:
+        worker.open, worker.leaving = False, True
+        let_go(worker)
+
+
 def let_go(worker: WorkerSlot[Of]) -> None:
     """Order a worker to end that is to leave, once it has nothing to do."""
     if worker.leaving and is_done(worker):

@@ -179,7 +179,8 @@ def _apply_limit(core: EngineCore, site: str, processors: int) -> None:
         held.append(min(left, worker.used, worker.processors))
         left -= held[-1]
     for worker, part in zip(workers, held, strict=True):
-        more = min(left, worker.processors - part)
+        # A worker that gets no tasks now would keep what others can use.
+        more = min(left, worker.processors - part) if worker.open else 0
         left -= more
         worker.limit = None if part + more == worker.processors else part + more
         waiting = worker.used - worker.processors

@@ -251,8 +251,7 @@ def _take_back(
 
 def leave_requested(core: EngineCore, worker: WorkerSlot[RunTasks], *, must: bool) -> None:
     """Dismiss a worker that asks for it if it has no tasks; one that must go gets no more."""
-    worker.leaving |= must or attendance.is_done(worker)
-    attendance.let_go(worker)
+    attendance.ask_to_leave(worker, must=must)
     # One that must go is being killed; its pilot may stay, as on a node that dies.
     worker.took_leave = worker.leaving and not must
     core.changed.set()
@@ -291,7 +290,7 @@ def committed(core: EngineCore, transaction: EngineTransaction) -> None:
     for record in transaction.records:
         if record.outcome.status is Status.SUCCEEDED:
             _release(core, record.outcome)
-    if core.queue.tasks.ready:
+    if core.queue.tasks.ready or core.queue.tasks.unchained:
         schedule_fill(core)
     elif core.settings.delay is not None:
         set_waker(core, core.clock.now())

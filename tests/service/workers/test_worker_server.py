@@ -542,6 +542,30 @@ def test_a_worker_leaves_when_it_must_or_has_nothing_to_do(journal: FakeJournal)
     asyncio.run(leave())
 
 
+def test_a_worker_leaves_that_asked_while_its_last_outcome_was_not_durable(
+    journal: FakeJournal,
+) -> None:
+    """A worker asks once: one that is refused would stay, and be paid for, without a task."""
+
+    async def leave() -> None:
+        async with running(journal) as floor:
+            await floor.submit(1)
+            worker = await floor.worker()
+            await worker.welcome()
+            (job,) = await worker.jobs(1)
+            journal.is_full = True
+            worker.end(job)
+            worker.say(LeaveRequest(must=False))
+            async with asyncio.timeout(30):
+                while not floor.worker_server._dispatching.registered["here-l-0"].leaving:
+                    await asyncio.sleep(0.01)
+            journal.is_full = False
+            assert [await worker.hear(), await worker.hear()] == [OutcomeAck(1), LeaveOrder()]
+            await worker.close()
+
+    asyncio.run(leave())
+
+
 def test_what_comes_back_unbegun_is_given_again_in_order(journal: FakeJournal) -> None:
     """
     As other attempts, so that no outcome of the former ones counts.

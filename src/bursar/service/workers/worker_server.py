@@ -309,11 +309,8 @@ class WorkerServer(ConnectionHandler):
             case LeaveRequest(must):
                 if must:
                     _see_off(worker)
-                # Asked while a task was on its way: the worker gets that one, and asks again
-                # later.
-                elif attendance.is_done(worker):
-                    worker.leaving = True
-                    attendance.let_go(worker)
+                else:
+                    attendance.ask_to_leave(worker, must=False)
             case Hello():
                 raise ProtocolError("a second hello")
         if attendance.is_done(worker):
