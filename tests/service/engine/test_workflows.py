@@ -401,6 +401,19 @@ def test_a_retry_waits_as_long_as_it_was_told_to(world: World) -> None:
     assert states(world, handle) == {1: "cancelled"}
 
 
+def test_an_instance_that_is_destroyed_is_not_kept_for_a_retry(world: World) -> None:
+    """Nor is a timer: a delay may be days long, and what the instance takes would stay."""
+    handle = world.create()
+    world.submit(handle, [spec(retries=1, delay=1e6)])
+    world.join("w", 1)
+    end(world, 0, Status.FAILED)
+    dispatching = world.engine.dispatching
+    assert dispatching._waker is not None
+    world.run(world.engine.destroy("ann", handle))
+    assert not dispatching._sleeping
+    assert dispatching._waker is None
+
+
 def test_records_of_a_workflow_go_with_its_tasks(world: World) -> None:
     """A submission that is rewritten keeps what its unfinished tasks come after."""
     handle = world.create()

@@ -105,6 +105,8 @@ class TaskDispatcher:
     def close(self) -> None:
         """Stop giving out tasks."""
         self._is_open = False
+        self._sleeping.clear()
+        self._set_waker()
 
     @property
     def running(self) -> int:
@@ -243,7 +245,7 @@ class TaskDispatcher:
             return self._end(claim, verdict.state, attempt, outcome, cost)
         if verdict.retry_at is None:
             self.enlist(instance)
-        else:
+        elif self._is_open:
             self._sleeping[instance.number] = instance
             self._set_waker()
         if taken:  # and nobody cancelled the task
@@ -317,6 +319,8 @@ class TaskDispatcher:
     def drop(self, instance: Instance) -> None:
         """Give out no more tasks of an instance that is destroyed."""
         self._scheduler.drop(instance)
+        if self._sleeping.pop(instance.number, None) is not None:
+            self._set_waker()
 
     def enlist(self, instance: Instance) -> None:
         """Queue an instance with ready tasks, and fill the workers of the pool soon."""
@@ -413,12 +417,15 @@ class TaskDispatcher:
     def wake(self) -> None:
         """Let tasks start whose next try is due; called by a timer."""
         now = self._clock()
-        for number, instance in list(self._sleeping.items()):
-            if instance.tasks.wake(now):
-                self.enlist(instance)
-            if instance.destroyed or instance.tasks.next_wake() is None:
-                del self._sleeping[number]
-        self._set_waker()
+        try:
+            for number, instance in list(self._sleeping.items()):
+                if instance.tasks.wake(now):
+                    self.enlist(instance)
+                if instance.tasks.next_wake() is None:
+                    del self._sleeping[number]
+            self._set_waker()
+        except Exception as error:  # in a callback of the loop nobody else would hear of it
+            self._on_fault(error)
 
     def _set_waker(self) -> None:
         """Set the timer of the next try, in place of an earlier one."""
