@@ -67,7 +67,7 @@ class TaskScheduler(Generic[Of]):
     Attributes
     ----------
     claims, memories
-        All claims, by the number of the task on the wire, and the memory of each machine by name.
+        All claims, by the task's number on the wire; the memory of each machine in use, by name.
     """
 
     def __init__(self, serial: int | None = None, limit: float | None = None) -> None:
@@ -76,7 +76,6 @@ class TaskScheduler(Generic[Of]):
         self.pools: dict[str, WorkerPool[Of]] = {}
         self.workers: dict[str, WorkerSlot[Of]] = {}
         self.claims: dict[int, WorkerClaim[Of]] = {}
-        # Kept as long as a worker uses it: machines come and go.
         self.memories: WeakValueDictionary[str, SharedMemory] = WeakValueDictionary()
         self._owing: dict[int, Of] = {}
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
@@ -438,8 +437,7 @@ class TaskScheduler(Generic[Of]):
                     answer = per_task(instance.number << BITS | task, worker.lease)
                     if isinstance(answer, Refusal):
                         if not answer.final:
-                            # For now there is no money: whatever is cheaper may not start either,
-                            # or it would use up what this one waits for.
+                            # Whatever is cheaper would use up what this one waits for.
                             break
                         walk.unkeep()
                         tasks.move(task, REFUSED)
