@@ -1,6 +1,5 @@
 """Commands of who offers a service: ``bursar serve``, ``tokens`` and ``certs``."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bursar.cli.options import AsJson, ServiceName, print_json, print_note
-from bursar.cli.service_commands import connect_service
+from bursar.cli.service_commands import connect_service, run_async
 
 if TYPE_CHECKING:
     from bursar.remote.admin_messages import TokenInfo
@@ -195,7 +194,7 @@ def create(
                 raise
             return made
 
-    made = asyncio.run(ask())
+    made = run_async(ask())
     if as_json:
         print_json(
             {**_token_fields(made), **({"file": str(out)} if out else {"token": made.token})}
@@ -214,7 +213,7 @@ def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
         async with connect_service(site) as service:
             return await service.client.tokens()
 
-    found = asyncio.run(ask())
+    found = run_async(ask())
     if as_json:
         print_json({"tokens": [_token_fields(token) for token in found]})
     else:
@@ -242,7 +241,7 @@ def revoke_token(
         async with connect_service(site) as service:
             await service.client.revoke_token(token)
 
-    asyncio.run(ask())
+    run_async(ask())
     if as_json:
         print_json({"revoked": token})
     else:

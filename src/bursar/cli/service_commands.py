@@ -1,6 +1,5 @@
 """Commands that use a service: ``bursar account``, ``watch``, ``instance`` and ``top``."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -71,10 +70,18 @@ async def connect_service(site: str | None) -> AsyncGenerator[ServiceSession, No
         yield ServiceSession(client, service.seal)
 
 
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a command's work."""
+    # Not at the top: commands that do without it begin sooner.
+    import asyncio
+
+    return asyncio.run(work)
+
+
 def run_until_done(work: Coroutine[Any, Any, T], interrupted: Callable[[], None]) -> T:
     """Return the result of a command's work; an interrupt is reported and ends the command."""
     try:
-        return asyncio.run(work)
+        return run_async(work)
     except KeyboardInterrupt:
         interrupted()
         raise typer.Exit(INTERRUPTED) from None
@@ -257,7 +264,7 @@ def _ask(site: str | None, question: "Callable[[AsyncServiceClient], Awaitable[T
         async with connect_service(site) as service:
             return await question(service.client)
 
-    return asyncio.run(ask())
+    return run_async(ask())
 
 
 # ``bursar top``: a service at a glance.
@@ -283,6 +290,8 @@ def show_top(
 
 
 async def _show(site: str | None, *, once: bool, every: float, as_json: bool) -> None:
+    import asyncio
+
     from rich.console import Console
     from rich.live import Live
 
@@ -372,7 +381,7 @@ def list_instances(site: ServiceName = None, as_json: AsJson = False) -> None:
         async with connect_service(site) as service:
             return await service.client.instances()
 
-    found = asyncio.run(ask())
+    found = run_async(ask())
     if as_json:
         print_json({"instances": all_keys(found)})
     else:
@@ -397,7 +406,7 @@ def cancel_tasks(
         async with connect_service(site) as service:
             return await service.client.cancel(instance, tasks or None)
 
-    count = asyncio.run(ask())
+    count = run_async(ask())
     if as_json:
         print_json({"cancelled": count})
     else:
@@ -412,7 +421,7 @@ def destroy(instance: InstanceId, site: ServiceName = None) -> None:
         async with connect_service(site) as service:
             await service.client.destroy(instance)
 
-    asyncio.run(ask())
+    run_async(ask())
 
 
 @instance_app.command("files")
@@ -423,7 +432,7 @@ def list_files(instance: InstanceId, site: ServiceName = None, as_json: AsJson =
         async with connect_service(site) as service:
             return await service.client.files(instance)
 
-    found = asyncio.run(ask())
+    found = run_async(ask())
     if as_json:
         print_json({"files": found})
         return
@@ -457,7 +466,7 @@ def fetch(
                 size = await client.download(instance, name, target)
                 print_note(f"{target}: {size:,} bytes")
 
-    asyncio.run(ask())
+    run_async(ask())
 
 
 def watch(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:

@@ -8,17 +8,19 @@ day that is behind is not believed; one that is ahead makes the break between th
 longer, and nothing is charged for a break.
 """
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome, Status
+
+if TYPE_CHECKING:  # commands that only read a journal begin sooner without it
+    from asyncio import AbstractEventLoop
 
 # Records of a run's journal (:mod:`bursar.dispatch.journal`), and attempts that a kill cut off.
 
@@ -233,7 +235,7 @@ _FIELDS = msgspec.msgpack.Decoder(dict[str, Any])
 # The time of a run's journal, mapped from a loop's clock: all spans and charges are measured in it.
 
 
-def epoch_of(loop: asyncio.AbstractEventLoop, last_seen: float = 0.0) -> float:
+def epoch_of(loop: "AbstractEventLoop", last_seen: float = 0.0) -> float:
     """
     Return what the loop's time 0 is, seconds since the epoch.
 
