@@ -49,6 +49,7 @@ _ENVIRONMENT = (
     apsw.AuthError,
     apsw.NoMemError,
     apsw.InterruptError,
+    apsw.ProtocolError,
     apsw.MisuseError,
     apsw.ConnectionClosedError,
     apsw.CursorClosedError,
@@ -66,7 +67,9 @@ _T = TypeVar("_T")
 
 def warn_on_stderr(line: str) -> None:
     """Tell people one line where nobody else listens."""
-    print(f"bursar: {line}", file=sys.stderr, flush=True)
+    # What cannot be said, as to a log on a full disk, is no reason to stop.
+    with contextlib.suppress(OSError):
+        print(f"bursar: {line}", file=sys.stderr, flush=True)
 
 
 class LockWaitingConnection(apsw.Connection):
@@ -88,6 +91,29 @@ class LockWaitingConnection(apsw.Connection):
             if not is_locked(error):
                 raise
             return self._wait(lambda: apsw.Connection.execute(self, sql, parameters), error)
+
+    def begin(self, patience: float | None = None) -> None:
+        """
+        Begin a transaction that excludes other writers.
+
+        Parameters
+        ----------
+        patience
+            Seconds to wait for another writer, without a word; None: as for other statements.
+
+        Raises
+        ------
+        apsw.BusyError
+            When another process writes for longer.
+        """
+        if patience is None:
+            self.execute("BEGIN IMMEDIATE")
+            return
+        self.set_busy_timeout(int(1000 * patience))
+        try:
+            super().execute("BEGIN IMMEDIATE")
+        finally:
+            self.set_busy_timeout(_BUSY_TIMEOUT)
 
     def _wait(self, act: Callable[[], _T], error: apsw.Error) -> _T:
         """Repeat what met a lock until it does not."""
@@ -210,9 +236,16 @@ def is_empty(db: LockWaitingConnection) -> bool:
 
 
 @contextlib.contextmanager
-def transaction(db: LockWaitingConnection) -> Iterator[None]:
-    """Write all that is done within, or nothing: nobody else writes meanwhile."""
-    db.execute("BEGIN IMMEDIATE")
+def transaction(db: LockWaitingConnection, patience: float | None = None) -> Iterator[None]:
+    """
+    Write all that is done within, or nothing: nobody else writes meanwhile.
+
+    Parameters
+    ----------
+    patience
+        Seconds to wait for another writer; None: as long as the connection's statements wait.
+    """
+    db.begin(patience)
     try:
         yield
         db.execute("COMMIT")

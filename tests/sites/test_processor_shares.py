@@ -1,6 +1,7 @@
 """Fair shares of a machine: the pure division, and runs that share by one file."""
 
 import math
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from bursar.sites.processor_shares import (
     ShareRequest,
     divide_processors,
 )
-from bursar.sqlite_file import LockWaitingConnection, connect
+from bursar.sqlite_file import LockWaitingConnection, connect, transaction
 
 SITE = SiteFacts(name="here", kind="local", processors=4, unit_price=1.0, source="s.toml")
 
@@ -301,5 +302,53 @@ def test_who_insists_has_all_processors_of_the_site(tmp_path: Path) -> None:
     one, two = OwnersBook(path), OwnersBook(path, insist=True)
     demand = ShareDemand(wanted=9, narrowest=1, widest=1)
     assert one.share(SITE, demand) == two.share(SITE, demand) == 4
+    one.close()
+    two.close()
+
+
+def test_a_run_stopped_while_it_divides_keeps_no_other_from_its_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of a run stopped by Ctrl-Z goes on; the others keep what they have, and say so."""
+    monkeypatch.setattr("bursar.sites.owners.NOTIFY_AFTER", 0.0)
+    path = tmp_path / "owners.sqlite"
+    one, two = OwnersBook(path, run="one"), OwnersBook(path, run="two")
+    demand = ShareDemand(wanted=9, narrowest=1, widest=1)
+    assert one.share(SITE, demand) == 4
+    assert two.share(SITE, demand) == 0
+    stopped = connect(path, synchronous="NORMAL")
+    with transaction(stopped):
+        # All of it is wanted back, and nothing can be given.
+        assert [one.share(SITE, replace(demand, used=1)) for _ in range(3)] == [4, 4, 4]
+        assert two.share(SITE, demand) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(": ", 1)[1] for line in said] == [
+        f"{path}: another process has locked it for too long; "
+        "this run goes on with 4 processors meanwhile"
+    ]
+    assert one.share(SITE, replace(demand, used=1)) == 2
+    assert two.share(SITE, demand) == 2
+    for db in (one, two, stopped):
+        db.close()
+
+
+def test_a_run_goes_on_where_its_share_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it would take from others is not its own before that is on record."""
+    path = tmp_path / "owners.sqlite"
+    one, two = OwnersBook(path, run="one"), OwnersBook(path, run="two")
+    demand = ShareDemand(wanted=9, narrowest=1, widest=1)
+    assert one.share(SITE, demand) == 4
+    assert two.share(SITE, demand) == 0
+    assert one.share(SITE, replace(demand, used=2)) == 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # no file can be written: EFBIG
+    try:
+        found = two.share(SITE, demand)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found == 0
+    assert two.share(SITE, demand) == 2
     one.close()
     two.close()

@@ -12,6 +12,7 @@ A process that is killed leaves its rows behind. They count until neither the pr
 
 import asyncio
 import contextlib
+import copy
 import math
 import os
 import pwd
@@ -38,6 +39,7 @@ from bursar.sites.holder_processes import (
 )
 from bursar.sites.processor_shares import TABLE, ShareDemand, ShareHolder
 from bursar.sqlite_file import (
+    NOTIFY_AFTER,
     LockWaitingConnection,
     SqliteSchema,
     connect,
@@ -45,6 +47,7 @@ from bursar.sqlite_file import (
     keep_write_ahead_log,
     transaction,
     translate_sqlite_errors,
+    warn_on_stderr,
 )
 
 VARIABLE = "BURSAR_OWNERS"
@@ -85,6 +88,9 @@ _LAYOUT = SqliteSchema(
     ),
 )
 _TABLES = ("held", "waiting", "agreements", "demands")
+
+_SHARE_PATIENCE = 0.1
+"""Seconds for which a run at work waits for another one to have divided the machine."""
 
 _TRACE_INTERVAL = 1.0
 """Seconds between two looks for the tasks of one dead process: each reads all of /proc."""
@@ -155,6 +161,8 @@ class OwnersBook:
         self._is_registered = False
         self._shares: dict[str, ShareHolder] = {}
         self._traced: dict[str, float] = {}  # dead holders whose tasks were there, and when
+        # Since when the machine cannot be divided anew; -inf: people were told.
+        self._undivided_since = math.inf
 
     @property
     def is_usable(self) -> bool:
@@ -216,8 +224,26 @@ class OwnersBook:
         # Nothing is read or written but one number while the run is alone.
         if self._db is not None and mine.is_settled(self._db):
             return mine.share
-        with self._writing(_TRACE_INTERVAL) as db:
-            return mine.update(db, demand, living_holders(db), time.monotonic())
+        # On a copy: what was not written down is not ours.
+        fresh = copy.copy(mine)
+        # The first division has to be made; before that there is nothing to go on with.
+        patience = _SHARE_PATIENCE if self._is_registered else None
+        try:
+            with self._writing(_TRACE_INTERVAL, patience) as db:
+                fresh.update(db, demand, living_holders(db), time.monotonic())
+        except InputError:
+            raise
+        except BursarError as error:
+            if patience is None:
+                raise
+            # Another run was stopped in the middle of a division, or the disk is full: our share
+            # is in the file and nobody takes it away, so the run goes on. To wait would keep it
+            # from its workers, whose results are to be written down.
+            self._go_on(mine, error)
+            return mine.share
+        self._undivided_since = math.inf
+        self._shares[fresh.site] = fresh
+        return fresh.share
 
     def mark(self, run: str) -> None:
         """Set the mark by which the processes of this run's workers are found."""
@@ -286,6 +312,15 @@ class OwnersBook:
             self._db = None
 
     # Inside.
+
+    def _go_on(self, mine: ShareHolder, error: BursarError) -> None:
+        """Tell people once that a run goes on with the share it has, when that lasts."""
+        now = time.monotonic()
+        if self._undivided_since == math.inf:
+            self._undivided_since = now
+        elif 0 <= self._undivided_since <= now - NOTIFY_AFTER:
+            self._undivided_since = -math.inf
+            warn_on_stderr(f"{error}; this run goes on with {mine.share} processors meanwhile")
 
     def _share_of(self, site: SiteFacts) -> ShareHolder:
         key = _key(site)
@@ -457,12 +492,14 @@ class OwnersBook:
                 self._traced.pop(process.id, None)
 
     @contextlib.contextmanager
-    def _writing(self, trace_interval: float = 0.0) -> Iterator[LockWaitingConnection]:
+    def _writing(
+        self, trace_interval: float = 0.0, patience: float | None = None
+    ) -> Iterator[LockWaitingConnection]:
         """Open a transaction that excludes other writers, after dead holders were dropped."""
         with _speaking_of(self._path):
             if self._db is None:
                 self._db = _open(self._path)
-            with transaction(self._db):
+            with transaction(self._db, patience):
                 # In the same transaction as the first row: rows of an unregistered holder would
                 # never be dropped.
                 if not self._is_registered:
