@@ -190,6 +190,9 @@ def test_what_cannot_be_started_says_so(spawner: Spawner) -> None:
         spawner.spawn("/bin/true", ("x", "a\0b"), (b"1",), {}, 1, 2)
     with pytest.raises(ValueError, match="null"):
         spawner.spawn("/bin/true", ("x",), (b"1",), {"A": "a\0b"}, 1, 2)
+    for name in ("", "BASE=x"):
+        with pytest.raises(ValueError, match="environment variable name"):
+            spawner.spawn("/bin/true", ("x",), (b"1",), {name: "b"}, 1, 2)
 
 
 def test_ended_children_are_heard_of_one_by_one(spawner: Spawner) -> None:

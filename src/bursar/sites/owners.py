@@ -31,12 +31,7 @@ from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
-from bursar.sites.holder_processes import (
-    HolderProcess,
-    boot_id,
-    living_holders,
-    started_at,
-)
+from bursar.sites.holder_processes import HolderProcess, boot_id, living_holders, started_at
 from bursar.sites.processor_shares import TABLE, ShareDemand, ShareHolder
 from bursar.sqlite_file import (
     NOTIFY_AFTER,
@@ -496,7 +491,7 @@ class OwnersBook:
         self, trace_interval: float = 0.0, patience: float | None = None
     ) -> Iterator[LockWaitingConnection]:
         """Open a transaction that excludes other writers, after dead holders were dropped."""
-        with _speaking_of(self._path):
+        with translate_sqlite_errors(self._path, "owners' book"):
             if self._db is None:
                 self._db = _open(self._path)
             with transaction(self._db, patience):
@@ -514,7 +509,7 @@ class OwnersBook:
         if self._db is None and not _is_there(self._path):
             yield None
             return
-        with _speaking_of(self._path):
+        with translate_sqlite_errors(self._path, "owners' book"):
             if self._db is None:
                 self._db = _open(self._path)
             # One snapshot for all queries of the block; rolled back, since nothing was written.
@@ -601,9 +596,3 @@ def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
         yield book if is_named() or book.is_usable else None
     finally:
         book.close()
-
-
-@contextlib.contextmanager
-def _speaking_of(path: Path) -> Iterator[None]:
-    with translate_sqlite_errors(path, "owners' book"):
-        yield

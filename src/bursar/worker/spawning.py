@@ -249,6 +249,9 @@ class Spawner:
 
     def _block(self, more: Mapping[str, str]) -> list[bytes]:
         """Return the variables, with room for the varying ones at the end."""
+        # The name would end at the first "=": another variable would be set than was asked for.
+        if any(not name or "=" in name for name in more):
+            raise ValueError("illegal environment variable name")
         # A variable of the task's own wins over a varying one: the first of a name counts.
         entries = [os.fsencode(f"{k}={v}") for k, v in {**self._base, **more}.items()]
         # A C string ends at a zero byte: the program would get another value than was asked for.
