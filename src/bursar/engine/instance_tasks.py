@@ -190,10 +190,17 @@ class InstanceTasks:
         memory
             Bytes that tasks need, by task; tasks that state none are left out.
         """
-        for task, width, estimate in zip(tasks, processors, estimates, strict=True):
-            self.processors[task] = width
-            self.estimates[task] = estimate
-            self.states[task] = HELD
+        if isinstance(tasks, range) and tasks.step == 1:
+            # Most submissions: slices take a tenth of the time of the loop.
+            rows = slice(tasks.start, tasks.stop)
+            self.processors[rows] = array("I", processors)
+            self.estimates[rows] = array("d", estimates)
+            self.states[rows] = bytes((HELD,)) * len(tasks)
+        else:
+            for task, width, estimate in zip(tasks, processors, estimates, strict=True):
+                self.processors[task] = width
+                self.estimates[task] = estimate
+                self.states[task] = HELD
         self.ready_tasks.add(tasks, places or repeat(ANYWHERE, len(tasks)), memory)
         self.counts[ABSENT] -= len(tasks)
         self.counts[HELD] += len(tasks)
@@ -270,6 +277,19 @@ class InstanceTasks:
             self.ready_tasks.count_out(task)
         if state >= SUCCEEDED > before and self.ready_tasks.bound:
             self.ready_tasks.ended(task)
+
+    def _move_all(self, tasks: Iterable[int], states: Iterable[int]) -> None:
+        """Change the states of several tasks, as :meth:`move` does, without a call for each."""
+        column, counts, ready = self.states, self.counts, self.ready_tasks
+        for task, state in zip(tasks, states, strict=True):
+            before = column[task]
+            counts[before] -= 1
+            counts[state] += 1
+            column[task] = state
+            if before == READY:
+                ready.count_out(task)
+            if state >= SUCCEEDED > before and ready.bound:
+                ready.ended(task)
 
     def make_ready(self, *tasks: int) -> None:
         """Queue tasks that may start now."""

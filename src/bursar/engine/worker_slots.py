@@ -287,7 +287,7 @@ class WorkerSlot(Generic[Of]):
 
     def let_go(self, claim: WorkerClaim[Of]) -> None:
         """Remove a claim."""
-        if self.chained.pop(claim.number, None) is None:
+        if not self.chained or self.chained.pop(claim.number, None) is None:
             del self.claims[claim.number]
             self.used -= claim.processors
             self.shared_memory.let_go(claim)

@@ -78,7 +78,13 @@ def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
 
 
 def make_wire_job(
-    body: bytes, number: int, serial: int, processors: int, limit: float, folder: str, home: bytes
+    body: bytes | bytearray,
+    number: int,
+    serial: int,
+    processors: int,
+    limit: float,
+    folder: str,
+    home: bytes,
 ) -> bytes:
     """
     Return the :class:`bursar.dispatch.wire.WireJob` of a task, encoded.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.task_states import ABSENT, ENDING, HELD, SUCCEEDED, WAITING
 from bursar.remote.messages import TaskSpec, TaskState
+from bursar.service.engine.body_column import BodyColumn
 from bursar.service.engine.records import TaskLost, TasksAdded, pack_column
 
 NO_TIME = math.nan
@@ -60,7 +61,7 @@ class SubmittedTasks(InstanceTasks):
         self.most_losses: bytearray = bytearray()
         self.after: dict[int, tuple[int, ...]] = {}
         self.retries: dict[int, tuple[int, float]] = {}
-        self.bodies: list[bytes] = []
+        self.bodies = BodyColumn()
         self.labels: dict[int, str] = {}
         self.size = 0
         # Kept between two portions: numbers of tasks, as a queue of iterators would take more.
@@ -79,7 +80,7 @@ class SubmittedTasks(InstanceTasks):
         if more > 0:
             super().grow(count)
             self.most_losses.extend(bytes(more))
-            self.bodies.extend([b""] * more)
+            self.bodies.grow(more)
 
     def place(self, added: TasksAdded) -> Sequence[int]:
         """
@@ -90,36 +91,36 @@ class SubmittedTasks(InstanceTasks):
         sequence of int
             Numbers of the tasks that were entered.
         """
-        end = added.first + added.count
+        first, end = added.first, added.first + added.count
         self.grow(end)
-        states, bodies, most_losses = self.states, self.bodies, self.most_losses
-        processors = pack_column("I", added.processors)
-        limits, runtimes = array("d"), array("f")
-        limits.frombytes(added.limits)
-        runtimes.frombytes(added.runtimes)
-        new: list[int] = []
-        widths: list[int] = []
-        estimates: list[float] = []
-        size = 0
-        for row, offset in enumerate(_offsets(added)):
-            task = added.first + offset
+        states = self.states
+        new: Sequence[int] = range(first, end)
+        widths: Sequence[int] = pack_column("I", added.processors)
+        limits: Sequence[float] = array("d", added.limits)
+        runtimes: Sequence[float] = array("f", added.runtimes)
+        losses, bodies = added.tries, added.bodies
+        if len(bodies) == added.count == states.count(ABSENT, first, end):
+            self.most_losses[first:end] = losses
+            self.size += self.bodies.fill(first, bodies)
+        else:
             # A result or a forgotten run was restored first and has said how the task ended;
             # records come in any order.
-            if states[task] != ABSENT:
-                continue
-            runtime, limit = runtimes[row], limits[row]
-            new.append(task)
-            widths.append(processors[row])
-            # NaN, the only value that differs from itself, stands for what was not given.
-            estimates.append(runtime if runtime == runtime else math.inf)
-            if limit == limit:
-                self.set_limit(task, limit)
-            body = added.bodies[row]
-            bodies[task] = body
-            size += len(body)
-            most_losses[task] = added.tries[row]
+            offsets = _offsets(added)
+            rows = [row for row, at in enumerate(offsets) if states[first + at] == ABSENT]
+            new = [first + offsets[row] for row in rows]
+            widths = [widths[row] for row in rows]
+            limits = [limits[row] for row in rows]
+            runtimes = [runtimes[row] for row in rows]
+            for task, row in zip(new, rows, strict=True):
+                self.most_losses[task] = losses[row]
+                self.size += self.bodies.fill(task, [bodies[row]])
+        # NaN, the only value that differs from itself, stands for what was not given.
+        estimates = [runtime if runtime == runtime else math.inf for runtime in runtimes]
+        if not all(map(math.isnan, limits)):
+            for task, limit in zip(new, limits, strict=True):
+                if limit == limit:
+                    self.set_limit(task, limit)
         self.enter(new, widths, estimates, memory=added.memory)
-        self.size += size
         for task, label in added.labels.items():
             if states[task] == HELD:
                 self.labels[task] = label
@@ -216,12 +217,8 @@ class SubmittedTasks(InstanceTasks):
         int
             Bytes of the tasks that were counted in :attr:`size`.
         """
-        bodies, move = self.bodies, self.move
-        freed = 0
-        for task, state in zip(tasks, states, strict=True):
-            move(task, state)
-            freed += len(bodies[task])
-            bodies[task] = b""
+        self._move_all(tasks, states)
+        freed = self.bodies.clear(tasks)
         if self.labels:
             freed += sum(len(self.labels.get(task, "")) for task in tasks)
         if self.after:
@@ -253,7 +250,7 @@ class SubmittedTasks(InstanceTasks):
             array("d", [_stated(self.limit(t)) for t in left]).tobytes(),
             bytes([self.most_losses[t] for t in left]),
             array("f", [_stated(self.estimates[t]) for t in left]).tobytes(),
-            [self.bodies[t] for t in left],
+            [bytes(self.bodies[t]) for t in left],
             {t: self.labels[t] for t in left if t in self.labels} if self.labels else {},
             digest,
             {t: self.after[t] for t in left if t in self.after} if self.after else {},
