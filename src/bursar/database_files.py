@@ -21,6 +21,9 @@ SAFE = 4096
 """Offset of a durable note in the file of noted bytes: no sector holds this and the start."""
 
 
+_PIECE = 1 << 20  # bytes
+
+
 class DiskFull(Exception):
     """The disk is full: nothing of what was to be written together is there."""
 
@@ -57,6 +60,15 @@ class DatabaseFiles(Protocol):
         Return the bytes noted last, and at :data:`SAFE` those noted durably; none at first.
 
         After a power cut the first may be of an earlier note, or damaged.
+        """
+
+    def rewrite_log(self) -> None:
+        """
+        Write SQLite's write-ahead log again as it is, and wait for the disk.
+
+        To be called before the database is opened. A process that was killed before a sync, or
+        whose sync failed, leaves transactions that can be read and that a power cut would still
+        take back; whoever opens the database would acknowledge them.
         """
 
     def reserve(self, size: int) -> bool:
@@ -135,6 +147,25 @@ class RealFiles:
                 return self._head_path.read_bytes()
             except FileNotFoundError:
                 return b""
+
+    def rewrite_log(self) -> None:
+        """Write SQLite's write-ahead log again as it is, and wait for the disk."""
+        path = self.folder / f"{self._database.name}-wal"
+        with self._translated(path.name):
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return
+            try:
+                at = 0
+                # Written anew, since the system may hold bytes of a failed sync to be on the disk.
+                # In place, so that a full disk has room.
+                while piece := os.pread(fd, _PIECE, at):
+                    at += os.pwrite(fd, piece, at)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._sync_folder()
 
     def reserve(self, size: int) -> bool:
         """

@@ -270,6 +270,36 @@ def test_a_disk_that_fails_ends_it() -> None:
     simulated(story)
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_is_restored_survives_a_power_cut(is_full: bool) -> None:
+    """Also a transaction whose sync failed, which the next life finds in the log."""
+
+    async def story(storage: SimulatedStorage) -> None:
+        process = process_of_its_own()
+        store, keeper = store_on(storage, process)
+        await store.open()
+        keeper.add(store, b"1")
+        storage.fails_next_sync = True
+        with pytest.raises(DiskBroken):
+            await store.durable()
+        process.kill()
+        if is_full:
+            storage.fill_up(0)
+        process = process_of_its_own()
+        store, keeper = store_on(storage, process)
+        await store.open()
+        process.kill()
+        for attempt in range(20):
+            storage.cut_power()
+            process = process_of_its_own()
+            store, again = store_on(storage, process)
+            await store.open()
+            assert again.contents == keeper.contents == [(1, b"1")], attempt
+            process.kill()
+
+    simulated(story)
+
+
 def test_a_merge_of_the_log_that_fails_is_not_ignored() -> None:
     """SQLite itself would say nothing of it."""
 

@@ -158,13 +158,13 @@ class RunJournal:
         self._durable = durable
         self._encoder = msgspec.msgpack.Encoder()
         self._key = sealing_key(make=durable)
-        # Before the file is opened: two writers would each extend the chain from the same
-        # transaction.
+        # First: two writers would each extend the chain from the same transaction.
         self._files = files or _files_of(path)
         with contextlib.ExitStack() as opened:
             opened.callback(self._files.close)
             with _complaining(path):
                 head = self._read_head()
+                self._files.rewrite_log()
                 self._db = connect(
                     self._files.database,
                     synchronous="FULL" if durable else "OFF",

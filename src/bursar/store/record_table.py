@@ -120,6 +120,7 @@ class RecordTable:
                     where=name,
                 )
         self._disk.prepare()
+        self._disk.rewrite_log()
         with self._translated():
             # No other process reads the database, so that the index of the log can be kept in
             # memory. The log is merged by us, since SQLite would not tell of errors.

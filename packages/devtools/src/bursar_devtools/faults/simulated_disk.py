@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import apsw
 
 from bursar.database_files import SAFE
-from bursar.store import DiskFull
+from bursar.store import DiskBroken, DiskFull
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.simulated_process import ProcessKilled, SimulatedProcess
 
@@ -36,7 +36,7 @@ _SYNC = 2e-3  # seconds for the flush of a plain disk
 _SLOWER = 200.0  # factor on all times of a slow disk
 _ROOM = 1 << 40
 
-_DATABASE, _HEAD = "/store.sqlite", "head"
+_DATABASE, _LOG, _HEAD = "/store.sqlite", "/store.sqlite-wal", "head"
 
 _FURTHEST = 40.0
 """Most operations on files before the process is killed; the number drawn is mostly smaller."""
@@ -274,6 +274,16 @@ class SimulatedDisk:
     def noted(self) -> bytes:
         """Return the bytes noted last; none at first."""
         return self.load(_HEAD) or b""
+
+    def rewrite_log(self) -> None:
+        """Write SQLite's write-ahead log again as it is, and make the log durable."""
+        stored = self.storage.files.get(_LOG)
+        if stored is not None and self.operates():
+            if self.storage.fails_next_sync:
+                self.storage.fails_next_sync = False
+                self.storage.trace.fault("sync failed", "disk", _LOG)
+                raise DiskBroken("store.sqlite-wal: input/output error")
+            self.storage.sync(_LOG, stored)
 
     def free(self) -> int:
         """Return the number of bytes that may still be written."""
