@@ -117,7 +117,7 @@ def test_a_python_with_another_function_is_served_by_posix_spawn(
         raise TypeError(f"takes 24 arguments, not {len(arguments)}")
 
     monkeypatch.setattr("bursar.worker.spawning._fork_exec", refuse)
-    spawner = Spawner({}, ())
+    spawner = Spawner({}, (), by_vfork=True)
 
     assert not spawner.by_vfork
     assert output_of_lines(spawner) == "hello\n"
@@ -134,7 +134,7 @@ def test_a_child_by_fork_is_no_child_by_vfork(monkeypatch: pytest.MonkeyPatch) -
         return pid
 
     monkeypatch.setattr("bursar.worker.spawning._fork_exec", fork_and_wait)
-    spawner = Spawner({}, ())
+    spawner = Spawner({}, (), by_vfork=True)
 
     assert not spawner.by_vfork
     spawner.close()
@@ -162,7 +162,7 @@ def test_signals_that_come_while_nothing_is_blocked_are_taken_as_well() -> None:
         assert not inbox.handled
         assert inbox.take() == signal.SIGUSR1
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        spawner = Spawner({}, ())
+        spawner = Spawner({}, (), by_vfork=True)
         spawner.close()
         assert inbox.handled
         assert inbox.take() == signal.SIGUSR1
