@@ -142,6 +142,39 @@ def test_a_plan_is_searched_and_placed_as_stated(folder: Any) -> None:
     assert all('"method":"heft","scheduler":"minmin"' in text for text in stored)
 
 
+@pytest.mark.parametrize("command", ["run", "simulate"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--method", "auto", "--provisioning", "dynamic"),
+            "bursar: method: chooses what a plan buys, and a pool follows none",
+        ),
+        (
+            ("--scheduler", "heft", "--strategy", "cost"),
+            "bursar: scheduler: places the tasks of a plan, and a strategy follows none",
+        ),
+        (
+            ("--method", "heft", "--choice", "best"),
+            "bursar: method: chooses what a plan buys, and the broker follows none",
+        ),
+        (
+            ("--out-of-reach", "fit"),
+            "bursar: out-of-reach: says what a strategy does, and a plan brings the processors",
+        ),
+    ],
+)
+def test_an_option_that_the_policy_does_not_use_is_refused(
+    folder: Any, command: str, words: tuple[str, ...], said: str
+) -> None:
+    """Also where the stated value is the default: nothing that is stated is without effect."""
+    folder.write("c.toml", '[campaign]\nname = "c"\n[tasks.a]\ncommand = "true"\nruntime = 0.1\n')
+
+    refused = folder.bursar(command, "c.toml", *words, status=2)
+
+    assert refused.stderr.startswith(said)
+
+
 def test_a_recorded_workflow_is_replayed_alike(folder: Any) -> None:
     """Stand-ins take the recorded times, scaled, in a run and in simulated time."""
     folder.write("w.json", RECORDED)

@@ -37,7 +37,7 @@ def test_each_way_of_getting_processors(grid: Any) -> None:
     for way in ("planned", "best-effort", "queued", "either"):
         told[way] = grid.json(
             *("simulate", "steps.toml", "--sites", "grid.toml", "--provisioning", way),
-            *QUICK,
+            *(() if way == "best-effort" else QUICK),
         )
         assert told[way]["succeeded"] == told[way]["tasks"] == 22
         assert told[way]["simulated"]

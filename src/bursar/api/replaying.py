@@ -9,7 +9,7 @@ with that simulation and not with the bill.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -228,7 +228,6 @@ class _ReplaySimulator:
         wanted = PolicyRequest(
             strategy=None if policy == "planned" else policy,
             provisioning="planned" if policy == "planned" else None,
-            out_of_reach=self._record.info.out_of_reach,
         )
         try:
             decision = choose_policy(self._campaign, self._grid.sites, wanted)
@@ -236,6 +235,7 @@ class _ReplaySimulator:
             return None  # its jobs ask for what the broker alone can give
         campaign, chosen = decision.campaign, decision.policy
         if chosen.kind == "economy":
+            chosen = replace(chosen, out_of_reach=self._record.info.out_of_reach)
             return self._simulator(campaign).carry_out(chosen, None, {})
         if any(task.runtime is None for task in campaign.workflow.tasks):
             return None

@@ -109,12 +109,12 @@ def run(
     processors: int | None = None,
     provisioning: ProvisioningMode | None = None,
     strategy: Named | None = None,
-    out_of_reach: OutOfReach = "fit",
+    out_of_reach: OutOfReach | None = None,
     broker: Brokering | None = None,
     catalogue: str | Path | None = None,
     seed: int | None = None,
-    method: Method = "auto",
-    scheduler: Scheduler = "heft",
+    method: Method | None = None,
+    scheduler: Scheduler | None = None,
     account: str | None = None,
     book: str | Path | None = None,
     oversubscribe: bool = False,
@@ -148,7 +148,7 @@ def run(
         several sites.
     out_of_reach
         With a strategy, once the goal goes out of reach: do as many jobs as ``"fit"``, or
-        ``"refuse"`` to start any more.
+        ``"refuse"`` to start any more. None: ``"fit"``.
     broker
         Match each job to a site by its requirements and rank, and how; None: only where
         tasks ask for what the broker alone can give, see :mod:`bursar.broker.policy_choice`.
@@ -158,7 +158,8 @@ def run(
         Seed of the choices of a broker whose settings are not stated (``broker``), refused where
         no job is matched; None: not stated.
     method, scheduler
-        Methods that search for and place what a plan buys; see :func:`bursar.plan`.
+        Methods that search for and place what a plan buys; see :func:`bursar.plan`. None:
+        ``"auto"`` and ``"heft"``. Refused where no plan is followed.
     account
         User of a book who pays (see ``bursar ledger``). What the run may come to, the lesser
         of its budget and what allocation and quota leave, is set aside there before work
@@ -208,6 +209,8 @@ def run(
         provisioning=provisioning,
         strategy=strategy,
         out_of_reach=out_of_reach,
+        method=method,
+        scheduler=scheduler,
         brokering=broker,
         catalogue=catalogue,
         processors=processors,
@@ -232,7 +235,13 @@ def run(
         # Planned for what is free, the run begins at once; else it would wait until other runs
         # have ended.
         free = facts if processors or oversubscribe else _free_now(wanted, facts)
-        return plan(wanted, free, processors=processors, method=method, scheduler=scheduler)
+        return plan(
+            wanted,
+            free,
+            processors=processors,
+            method=method or "auto",
+            scheduler=scheduler or "heft",
+        )
 
     # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
     allowed = campaign if payer is None else within_account(campaign, facts, payer)

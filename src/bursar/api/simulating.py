@@ -82,12 +82,12 @@ def simulate(
     *,
     provisioning: ProvisioningMode | None = None,
     strategy: Named | None = None,
-    out_of_reach: OutOfReach = "fit",
+    out_of_reach: OutOfReach | None = None,
     broker: Brokering | None = None,
     catalogue: str | Path | None = None,
     processors: int | None = None,
-    method: Method = "auto",
-    scheduler: Scheduler = "heft",
+    method: Method | None = None,
+    scheduler: Scheduler | None = None,
     chance: ExecutionUncertainty | None = None,
     anyway: bool = False,
     name: str | None = None,
@@ -119,7 +119,7 @@ def simulate(
     broker, catalogue
         See :func:`bursar.run`; what the catalogue says of copies is only read.
     processors, method, scheduler
-        Of the plan; see :func:`bursar.plan`.
+        See :func:`bursar.run`.
     chance
         How far runtimes differ from their estimates, and which attempts fail.
     anyway
@@ -147,6 +147,8 @@ def simulate(
         provisioning=provisioning,
         strategy=strategy,
         out_of_reach=out_of_reach,
+        method=method,
+        scheduler=scheduler,
         brokering=broker,
         catalogue=catalogue,
         processors=processors,
@@ -161,6 +163,7 @@ def simulate(
     grid = SimulatedGrid(tuple(_as_simulated(site) for site in decision.sites))
     chance = chance or ExecutionUncertainty()
     ExecutionModel(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
+    search, placement = method or "auto", scheduler or "heft"
     work: dict[int, float] | None = None
     if chance.hidden:
         if policy.kind != "economy":
@@ -174,8 +177,8 @@ def simulate(
         campaign,
         grid,
         chance,
-        method=method,
-        scheduler=scheduler,
+        method=search,
+        scheduler=placement,
         copies=locate_replicas(policy.brokering, campaign),
         recorded=RecordedConditions(work=work),
         progress=progress,
@@ -184,8 +187,8 @@ def simulate(
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if policy.kind == "queued":
             return _quote_queues(simulator)
-        how = "heft" if quick else method
-        return plan(wanted, grid.sites, processors=processors, method=how, scheduler=scheduler)
+        how = "heft" if quick else search
+        return plan(wanted, grid.sites, processors=processors, method=how, scheduler=placement)
 
     def carry_out() -> dict[str, Any]:
         quote = quote_policy(policy, campaign, grid.sites, make_plan, copies=simulator.copies)

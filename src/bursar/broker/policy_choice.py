@@ -84,7 +84,9 @@ class PolicyRequest:
     strategy
         Strategy that brings the jobs of a bag to sites, or sets the trade-off of a workflow.
     out_of_reach
-        What a strategy does once the goal is out of reach.
+        What a strategy does once the goal is out of reach; None: ``"fit"``.
+    method, scheduler
+        Methods that choose what a plan buys, and place its tasks; None: not stated.
     brokering
         Settings of the broker, which matches each job to a site.
     catalogue
@@ -97,7 +99,9 @@ class PolicyRequest:
 
     provisioning: ProvisioningMode | None = None
     strategy: Named | None = None
-    out_of_reach: OutOfReach = "fit"
+    out_of_reach: OutOfReach | None = None
+    method: str | None = None
+    scheduler: str | None = None
     brokering: Brokering | None = None
     catalogue: str | Path | None = None
     processors: int | None = None
@@ -146,6 +150,7 @@ def choose_policy(
     if brokered:
         _refuse_beside_broker(brokered, wanted)
         policy = SupplyPolicy(kind="matched", brokering=_brokering(campaign, sites, wanted))
+        _refuse_unused(policy.kind, wanted)
         return PolicyDecision(policy=policy, campaign=campaign, sites=sites)
     sites = suitable_sites(campaign, sites)
     if wanted.seed is not None:
@@ -155,6 +160,7 @@ def choose_policy(
             hint="leave it out, or name a rule of choice with --choice",
         )
     policy, goal = _without_broker(campaign, sites, wanted)
+    _refuse_unused(policy.kind, wanted)
     return PolicyDecision(policy=policy, campaign=replace(campaign, goal=goal), sites=sites)
 
 
@@ -196,7 +202,8 @@ def _without_broker(
 
 
 def _economy(strategy: Named, wanted: PolicyRequest) -> SupplyPolicy:
-    return SupplyPolicy(kind="economy", strategy=strategy, out_of_reach=wanted.out_of_reach)
+    rule = wanted.out_of_reach or "fit"
+    return SupplyPolicy(kind="economy", strategy=strategy, out_of_reach=rule)
 
 
 _PROVISIONED: dict[ProvisioningMode, PolicyKind] = {
@@ -213,6 +220,41 @@ _LEASES_AS_IT_GOES: dict[ProvisioningMode, str] = {
     "queued": "a queue",
 }
 """Ways to get processors that leave no number of processors to be stated, in words."""
+
+
+_IN_WORDS: dict[PolicyKind, str] = {
+    "planned": "a plan",
+    "economy": "a strategy",
+    "matched": "the broker",
+    "pool": "a pool",
+    "best-effort": "best effort",
+    "queued": "a queue",
+    "either": "a plan or a queue",
+}
+
+_PLANS: tuple[PolicyKind, ...] = ("planned", "queued", "either")
+"""Policies with a plan: where the goal is in danger, the rest of a queue's is searched anew."""
+
+
+def _refuse_unused(kind: PolicyKind, wanted: PolicyRequest) -> None:
+    """Refuse what the caller states about another policy than the one that was decided on."""
+    chosen = _IN_WORDS[kind]
+    if kind not in _PLANS:
+        purposes = (
+            ("method", wanted.method, "chooses what a plan buys"),
+            ("scheduler", wanted.scheduler, "places the tasks of a plan"),
+        )
+        for what, given, purpose in purposes:
+            if given is not None:
+                raise InputError(
+                    f"{purpose}, and {chosen} follows none", where=what, hint="leave it out"
+                )
+    if kind != "economy" and wanted.out_of_reach is not None:
+        raise InputError(
+            f"says what a strategy does, and {chosen} brings the processors",
+            where="out-of-reach",
+            hint="leave it out, or name a strategy for a bag of tasks",
+        )
 
 
 def suitable_sites(campaign: Campaign, sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
