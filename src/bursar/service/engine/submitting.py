@@ -84,17 +84,18 @@ class SubmissionRecorder:
         bodies: list[bytes] = []
         widest = min(n for n in (self._processors, agreed, math.inf) if n is not None)
         edges = 0
+        before: api.TaskSpec | None = None
         for at in range(0, len(specs), _CHUNK):
             # Other users' requests, and workers, get their turn between two portions.
             if at:
                 await asyncio.sleep(0)
             for i, spec in enumerate(specs[at : at + _CHUNK], at):
-                if spec.processors > widest:
-                    self._refuse_width(spec.processors, agreed, f"tasks[{i}].processors")
-                if spec.memory is not None and spec.memory > (self._memory or math.inf):
-                    detail = f"needs {spec.memory} bytes of memory, and the site has {self._memory}"
-                    raise ServiceError("bad-value", 422, detail, where=f"tasks[{i}].memory")
-                bodies.append(make_body(spec, self._directories, f"tasks[{i}]"))
+                # Tasks that are alike mostly come together: to compare two of them takes a tenth
+                # of the time of a body.
+                if spec != before:
+                    body = self._make_body(spec, widest, agreed, f"tasks[{i}]")
+                    before = spec
+                bodies.append(body)
                 if spec.after:
                     edges += len(spec.after)
                     # They are entered in one go, as no other submission may come between.
@@ -102,6 +103,17 @@ class SubmissionRecorder:
                         detail = f"a submission has at most {MOST_EDGES:,} dependencies of tasks"
                         raise ServiceError("bad-value", 422, detail, where=f"tasks[{i}].after")
         return bodies
+
+    def _make_body(
+        self, spec: api.TaskSpec, widest: float, agreed: int | None, where: str
+    ) -> bytes:
+        """Check a task against what the site and the agreement have, and return its body."""
+        if spec.processors > widest:
+            self._refuse_width(spec.processors, agreed, f"{where}.processors")
+        if spec.memory is not None and spec.memory > (self._memory or math.inf):
+            detail = f"needs {spec.memory} bytes of memory, and the site has {self._memory}"
+            raise ServiceError("bad-value", 422, detail, where=f"{where}.memory")
+        return make_body(spec, self._directories, where)
 
     def _refuse_width(self, width: int, agreed: int | None, where: str) -> None:
         """Refuse a task with more processors than the site or the agreement has."""
