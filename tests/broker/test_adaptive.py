@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.situations import off_peak, posted, situation
 
-from bursar.broker.adaptive import AdaptiveScheduleAdviser, ProbingLimits
+from bursar.broker.adaptive import AdaptiveScheduleAdviser, probes_left
 from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot, SiteSnapshot
 from bursar.broker.estimates import RuntimeEstimates
 from bursar.model.campaign import Goal
@@ -436,10 +436,10 @@ def test_some_jobs_of_a_large_campaign_may_go_where_nobody_knows_how_long_they_t
     jobs = [one("s", 1.0)], [10.0] * 100
     few = [one("s", 1.0)], [10.0] * 3
 
-    assert ProbingLimits().allowed(situation(*jobs, probes=2)) == 3
-    assert ProbingLimits().allowed(situation(*jobs, money_left=1e6)) == 2
-    assert ProbingLimits().allowed(situation(*few)) == 1
-    assert ProbingLimits().allowed(situation(*few, probes=1)) == 0
+    assert probes_left(situation(*jobs, probes=2)) == 3
+    assert probes_left(situation(*jobs, money_left=1e6)) == 2
+    assert probes_left(situation(*few)) == 1
+    assert probes_left(situation(*few, probes=1)) == 0
 
 
 # What is waited for.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bursar.model.errors import InputError
+from bursar_papers.hpdc07_slots import poisson_slots
 from bursar_papers.workflows import BANDWIDTH, cybershake, layered
 
 
@@ -23,6 +24,26 @@ def test_layered_graphs_have_their_depth_parents_and_means() -> None:
     assert np.mean([t.processors for t in workflow.tasks]) == pytest.approx(22, rel=0.05)
     sizes = [t.outputs[0].size or 0 for t in workflow.tasks]
     assert np.mean(sizes) / BANDWIDTH == pytest.approx(50, rel=0.05)
+
+
+def test_the_slots_of_the_study() -> None:
+    """124 of them on four sites, from 0, of 1000 s and 1000 s apart; and equal seeds."""
+    slots = poisson_slots(np.random.default_rng(7))
+
+    assert len(slots) == 124
+    assert {slot.site for slot in slots if slot.start == 0.0} == {
+        "site-10", "site-20", "site-30", "site-40",
+    }  # fmt: skip
+    assert all(slot.processors <= int(slot.site[5:]) for slot in slots)
+    assert all(slot.start < 30_000 for slot in slots)
+    assert not any(slot.divisible or slot.extensible for slot in slots)
+    assert {(slot.unit_price, slot.fixed_price) for slot in slots} == {(1.0, 0.0)}
+    assert slots == poisson_slots(np.random.default_rng(7))
+    many = poisson_slots(np.random.default_rng(2), until=1e6, count=None)
+    assert np.mean([slot.duration for slot in many]) == pytest.approx(1000, rel=0.05)
+    assert len(many) == pytest.approx(4 * 1001, rel=0.05)
+    with pytest.raises(InputError, match="too far"):
+        poisson_slots(np.random.default_rng(1), until=100.0)
 
 
 def test_equal_seeds_give_equal_graphs() -> None:

@@ -209,8 +209,7 @@ def test_what_many_purchases_come_to_is_what_their_schedules_cost(
     outputs = (np.empty(2), np.empty(2), np.zeros((2, n), dtype=bool), np.zeros((2, n)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedulers, "MANY_SERIAL", 1)
-        due = np.full((1, problem.n_tasks), np.inf)
-        run(problem, caps, PlacementPolicy(), priority, np.zeros(2), due, whole, outputs)
+        run(problem, caps, PlacementPolicy(), priority, whole, outputs)
         for i, row in enumerate(caps):
             made = schedule(problem, row, priority=priority[0])
             assert (outputs[0][i] < np.inf) == made.complete

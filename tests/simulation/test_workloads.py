@@ -13,10 +13,9 @@ from bursar.model.trace import Trace
 from bursar.simulation.workloads import (
     lublin_feitelson,
     poisson_background,
-    poisson_slots,
     probability_for,
     repeated,
-    with_second_copy,
+    with_copies,
 )
 
 
@@ -32,26 +31,6 @@ def test_the_poisson_background_has_its_means() -> None:
     assert counts.min() > 0.7 * counts.mean()
     assert trace.processors.max() == 40
     assert (trace.estimate == trace.runtime).all()
-
-
-def test_the_slots_of_the_study() -> None:
-    """124 of them on four sites, from 0, of 1000 s and 1000 s apart; and equal seeds."""
-    slots = poisson_slots(np.random.default_rng(7))
-
-    assert len(slots) == 124
-    assert {slot.site for slot in slots if slot.start == 0.0} == {
-        "site-10", "site-20", "site-30", "site-40",
-    }  # fmt: skip
-    assert all(slot.processors <= int(slot.site[5:]) for slot in slots)
-    assert all(slot.start < 30_000 for slot in slots)
-    assert not any(slot.divisible or slot.extensible for slot in slots)
-    assert {(slot.unit_price, slot.fixed_price) for slot in slots} == {(1.0, 0.0)}
-    assert slots == poisson_slots(np.random.default_rng(7))
-    many = poisson_slots(np.random.default_rng(2), until=1e6, count=None)
-    assert np.mean([slot.duration for slot in many]) == pytest.approx(1000, rel=0.05)
-    assert len(many) == pytest.approx(4 * 1001, rel=0.05)
-    with pytest.raises(InputError, match="too far"):
-        poisson_slots(np.random.default_rng(1), until=100.0)
 
 
 def test_the_lublin_feitelson_model_is_like_its_authors(data: Path) -> None:
@@ -120,6 +99,11 @@ def small(rows: list[tuple[int, int, int]]) -> Trace:
     )
 
 
+def second_copy(trace: Trace, probability: float, seed: int, shift: float) -> Trace:
+    """Add a copy of each job, later by a shift, with a probability."""
+    return with_copies(trace, np.random.default_rng(seed).random(len(trace)) < probability, shift)
+
+
 JOBS = st.lists(
     st.tuples(st.integers(0, 1000), st.integers(1, 50), st.integers(1, 8)), min_size=2, max_size=30
 ).filter(lambda rows: len({submit for submit, _, _ in rows}) > 1)
@@ -132,7 +116,7 @@ def test_a_second_copy_is_the_same_jobs_a_week_later(
     """All of the first, a part of the second, in order; numbers stay unique."""
     trace = small(rows)
 
-    loaded = with_second_copy(trace, probability, np.random.default_rng(seed), shift=100.0)
+    loaded = second_copy(trace, probability, seed, 100.0)
 
     assert (np.diff(loaded.submit) >= 0).all()
     assert len(set(loaded.number.tolist())) == len(loaded)
@@ -164,7 +148,7 @@ def test_the_probability_for_a_load_is_found(
         return float(work.sum()) / (8 * span)
 
     own = load_of(trace)
-    whole = load_of(with_second_copy(trace, 1.0, np.random.default_rng(seed), shift=shift))
+    whole = load_of(second_copy(trace, 1.0, seed, shift))
     wanted = min(own + share * (whole - own), whole - 1e-12)
     if wanted < own:
         return
@@ -176,7 +160,7 @@ def test_the_probability_for_a_load_is_found(
     assert load_of(loaded) <= wanted + 1e-9
     heaviest = float((trace.runtime * trace.processors).max()) / (8 * span)
     assert load_of(loaded) >= wanted - heaviest - 1e-9
-    again = with_second_copy(trace, probability, np.random.default_rng(seed), shift=shift)
+    again = second_copy(trace, probability, seed, shift)
     assert np.array_equal(again.number, loaded.number)
 
 
@@ -226,13 +210,10 @@ def test_a_repeated_trace_is_that_much_longer() -> None:
     [
         lambda rng: poisson_background(rng, processors=0, until=10.0),
         lambda rng: poisson_background(rng, processors=2, until=1e-9),
-        lambda rng: poisson_slots(rng, mean_gap=-1.0),
-        lambda rng: poisson_slots(rng, sites={"until": 0}),
         lambda rng: poisson_background(rng, processors=2, until=1e12),
         lambda rng: lublin_feitelson(rng, jobs=0),
         lambda rng: lublin_feitelson(rng, jobs=10**12),
         lambda rng: lublin_feitelson(rng, jobs=5, processors=1),
-        lambda rng: with_second_copy(small([(0, 1, 1), (1, 1, 1)]), 1.5, rng),
     ],
 )
 def test_what_makes_no_sense_is_refused(call: object) -> None:

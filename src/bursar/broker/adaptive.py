@@ -9,7 +9,7 @@ free before the deadline and of the budget follows from the spread that was obse
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bursar.broker.adviser import (
     BookingRequest,
@@ -40,26 +40,16 @@ _Way = tuple[Sequence[PriceInterval], JobPacking, PackingResult]
 """Price intervals that can be bought, and the packing of jobs into these intervals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbingLimits:
-    """
-    Limits on probing jobs, which are sent only to learn runtimes and are not part of the plan.
+PROBED = 0.05
+"""Greatest share of the jobs that are sent only to learn runtimes; one job in any case."""
+PROBED_BUDGET = 0.02
+"""Greatest share of the budget for such jobs, where a job takes its even share of the budget."""
 
-    Parameters
-    ----------
-    tasks
-        Share of the jobs, at the most; one in any case.
-    budget
-        Share of the budget, at the most, where a job takes its even share of it.
-    """
 
-    tasks: float = 0.05
-    budget: float = 0.02
-
-    def allowed(self, situation: SchedulingSnapshot) -> float:
-        """Return how many probing jobs may still be sent."""
-        share = self.tasks if math.isinf(situation.budget) else min(self.tasks, self.budget)
-        return max(1.0, math.floor(share * situation.jobs)) - situation.probes
+def probes_left(situation: SchedulingSnapshot) -> float:
+    """Return how many jobs may still be sent only to learn runtimes, outside the plan."""
+    share = PROBED if math.isinf(situation.budget) else min(PROBED, PROBED_BUDGET)
+    return max(1.0, math.floor(share * situation.jobs)) - situation.probes
 
 
 class AdaptiveScheduleAdviser:
@@ -75,17 +65,14 @@ class AdaptiveScheduleAdviser:
     goal
         Goal whose trade-off and deadline say which way is best; the limits come with each
         situation.
-    probing
-        Limits on jobs sent to learn from them; None: the defaults.
     """
 
     by_size = True
 
-    def __init__(self, goal: Goal, probing: ProbingLimits | None = None) -> None:
+    def __init__(self, goal: Goal) -> None:
         self._weight = goal.trade_off
         if self._weight is None:
             self._weight = 0.0 if goal.deadline is None else 1.0
-        self._probing = probing or ProbingLimits()
 
     def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """
@@ -303,7 +290,7 @@ class AdaptiveScheduleAdviser:
         Only spare time and money are used for the job.
         """
         estimates = situation.estimates
-        if estimates.between <= DIFFERENT or self._probing.allowed(situation) < 1:
+        if estimates.between <= DIFFERENT or probes_left(situation) < 1:
             return
         for i, site in enumerate(situation.sites):
             seconds = estimates.takes(site.name) * situation.mean

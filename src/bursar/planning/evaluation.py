@@ -93,9 +93,6 @@ class PurchaseEvaluator:
         caps: IntArray,
         *,
         priorities: IntArray | None = None,
-        weights: FloatArray | None = None,
-        due: FloatArray | None = None,
-        policy: PlacementPolicy | None = None,
     ) -> PurchaseScores:
         """
         Compute makespan and cost of each of many purchases.
@@ -106,14 +103,7 @@ class PurchaseEvaluator:
             Processors of each slot that may be used, shape ``(n, n_slots)``.
         priorities
             Tasks in the order to take them, shape ``(n, n_tasks)``; None: the policy's.
-        weights
-            Weights of the cost for ``list-cost``, one for each purchase; None: the policy's.
-        due
-            Moments by which ``list-cost`` tries to finish tasks, shape ``(n, n_tasks)``.
-        policy
-            Instead of the evaluator's own.
         """
-        policy = policy or self.policy
         n = len(caps)
         self.count += n
         used = np.zeros(caps.shape, dtype=np.bool_)
@@ -124,18 +114,14 @@ class PurchaseEvaluator:
         # Fewer purchases than threads leave empty parts.
         parts = [part for part in parts if part.stop > part.start]
         if priorities is None:
-            priorities = np.array([self.priority(row, policy) for row in caps])
-        weighted = np.full(n, policy.weight) if weights is None else weights
-        due = np.full((1, self.problem.n_tasks), np.inf) if due is None else due
+            priorities = np.array([self.priority(row, self.policy) for row in caps])
 
         def work(part: slice) -> None:
             run(
                 self.problem,
                 caps[part],
-                policy,
+                self.policy,
                 priorities if len(priorities) == 1 else priorities[part],
-                weighted[part],
-                due if len(due) == 1 else due[part],
                 self.whole,
                 (scores.makespan[part], scores.cost[part], scores.used[part], scores.area[part]),
             )

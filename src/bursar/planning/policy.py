@@ -51,8 +51,6 @@ class ScheduleRecipe:
         How the tasks are placed.
     priority
         Order of the tasks, shape ``(n_tasks,)``; None: the policy's.
-    due
-        Moments by which ``list-cost`` tries to finish tasks, shape ``(n_tasks,)``.
     schedule
         The schedule itself, where no list scheduler makes it.
     """
@@ -60,7 +58,6 @@ class ScheduleRecipe:
     caps: tuple[int, ...]
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     priority: tuple[int, ...] | None = field(default=None, repr=False)
-    due: tuple[float, ...] | None = field(default=None, repr=False)
     schedule: "Schedule | None" = field(default=None, repr=False, compare=False)
 
 

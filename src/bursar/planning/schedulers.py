@@ -70,7 +70,6 @@ def schedule(
     policy: PlacementPolicy = PlacementPolicy(),  # noqa: B008 (a frozen value)
     *,
     priority: IntArray | None = None,
-    due: FloatArray | None = None,
 ) -> Schedule:
     """
     Schedule the tasks on the slots bought; incomplete when a task fits nowhere.
@@ -82,9 +81,6 @@ def schedule(
     priority
         Tasks, parents before children, shape ``(n_tasks,)``; None: the order of the policy's
         scheduler.
-    due
-        Moments by which ``list-cost`` tries to finish tasks, seconds, shape ``(n_tasks,)``;
-        None: no such moments.
     """
     used = np.empty((1, problem.n_slots), dtype=np.bool_)
     priority = priority_of(problem, caps, policy.scheduler) if priority is None else priority
@@ -93,8 +89,6 @@ def schedule(
         caps[None, :],
         policy,
         priority[None, :],
-        np.array([policy.weight]),
-        np.full((1, problem.n_tasks), np.inf) if due is None else due[None, :],
         False,
         (np.empty(1), np.empty(1), used, np.empty((1, problem.n_slots))),
     )
@@ -112,8 +106,6 @@ def run(
     caps: IntArray,
     policy: PlacementPolicy,
     priorities: IntArray,
-    weights: FloatArray,
-    due: FloatArray,
     whole: bool,
     outputs: Outputs,
 ) -> ScheduleDraft | serial.SerialSchedule:
@@ -122,7 +114,7 @@ def run(
 
     Parameters
     ----------
-    caps, priorities, weights, due, whole
+    caps, priorities, whole
         See :func:`bursar.planning.kernels.lists.evaluate`; with ``minmin`` and
         ``maxmin`` the priorities do not count.
     """
@@ -136,8 +128,9 @@ def run(
     rule = RULES[policy.scheduler]
     if rule == lists.FINISH and many_serial(problem):
         return serial.evaluate_serial(tasks, slots, caps, priorities, whole, *outputs)
+    weight, worth = policy.weight, policy.worth
     return lists.evaluate(
-        tasks, slots, caps, rule, priorities, weights, policy.worth, due, whole, SHORTEST, *outputs
+        tasks, slots, caps, rule, priorities, weight, worth, whole, SHORTEST, *outputs
     )
 
 
@@ -152,13 +145,8 @@ def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
     if recipe.schedule is not None:
         return recipe.schedule
     caps = np.array(recipe.caps, dtype=np.int64)
-    return schedule(
-        problem,
-        caps,
-        recipe.policy,
-        priority=None if recipe.priority is None else np.array(recipe.priority, dtype=np.int64),
-        due=None if recipe.due is None else np.array(recipe.due),
-    )
+    priority = None if recipe.priority is None else np.array(recipe.priority, dtype=np.int64)
+    return schedule(problem, caps, recipe.policy, priority=priority)
 
 
 def from_draft(problem: PlanningProblem, draft: ScheduleDraft) -> Schedule:

@@ -277,11 +277,7 @@ class CopyCheck:
 
 
 def check_copy(
-    catalogue: Catalogue,
-    replica: Replica,
-    *,
-    patience: float = PATIENCE,
-    on_bytes: OnBytes | None = None,
+    catalogue: Catalogue, replica: Replica, *, on_bytes: OnBytes | None = None
 ) -> CopyCheck:
     """
     Read a copy and mark the copy in the catalogue as good or bad.
@@ -291,7 +287,7 @@ def check_copy(
     wanted = content_of(replica)
     try:
         found = read_content(
-            replica.url, stop=CancellationToken(), patience=patience, on_bytes=on_bytes
+            replica.url, stop=CancellationToken(), patience=PATIENCE, on_bytes=on_bytes
         )
         if not found.agrees_with(wanted):
             raise SourceFailed(f"holds {found}, not {wanted}", bad=True)

@@ -120,23 +120,16 @@ class LoadedCluster:
         twin.machine = self.machine.copy()
         return twin
 
-    def as_expected(self, times: int, span: float = WEEK) -> "LoadedCluster":
+    def as_expected(self, times: int) -> "LoadedCluster":
         """
-        Return a copy in which the jobs of the recent past come again as future jobs.
+        Return a copy in which the jobs of the past week come again as future jobs, several times.
 
-        What one can know of the future: what runs and waits now, and what users usually
-        send.
-
-        Parameters
-        ----------
-        times
-            Number of repetitions.
-        span
-            How much of the past comes again, seconds; less where the log is younger.
+        Less comes again where the log is younger. What one can know of the future: what runs and
+        waits now, and what users usually send.
         """
         twin = self.copy()
         past = self._submit[: self._next]
-        span = min(span, self.now - float(past[0])) if len(past) else 0.0
+        span = min(WEEK, self.now - float(past[0])) if len(past) else 0.0
         again = np.flatnonzero(past > self.now - span)
         if not len(again):
             times = 0

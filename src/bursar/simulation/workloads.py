@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bursar.model.errors import InputError
-from bursar.model.slot import Slot
 from bursar.model.trace import Trace
 
 # Workloads made up by models, from a generator of random numbers that is handed in.
@@ -20,10 +19,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MOST = 10_000_000
-"""Jobs or slots that one workload may have; more are a slip, and fill the memory."""
-
-SITES = {"site-10": 10, "site-20": 20, "site-30": 30, "site-40": 40}
-"""The four clusters of both studies by Singh, Kesselman and Deelman, with their processors."""
+"""Jobs that one workload may have; more are a slip, and fill the memory."""
 
 
 def poisson_background(
@@ -56,7 +52,7 @@ def poisson_background(
     """
     _check(processors=processors, until=until, mean_runtime=mean_runtime, mean_gap=mean_gap)
     _check_count(until / mean_gap)
-    submit = _arrivals(rng, until, mean_gap)
+    submit = poisson_arrivals(rng, until, mean_gap)
     if not len(submit):
         raise InputError(f"no job arrives within {until:g} s")
     runtime = rng.exponential(mean_runtime, len(submit))
@@ -67,68 +63,6 @@ def poisson_background(
         rng.integers(1, processors + 1, len(submit)),
         processors,
     )
-
-
-def poisson_slots(
-    rng: np.random.Generator,
-    *,
-    sites: dict[str, int] | None = None,
-    until: float = 30_000.0,
-    mean_duration: float = 1000.0,
-    mean_gap: float = 1000.0,
-    count: int | None = 124,
-) -> list[Slot]:
-    """
-    Slots on offer as in HPDC 2007, section 3, by start.
-
-    Of each site the first starts at 0 and each further one an exponential time
-    later; durations are exponential, processors uniform from 1 to the site's.
-    All cost 1 for each processor-second and nothing besides, and can neither be
-    divided nor extended. As in the paper, slots of one site may together be
-    wider than it.
-
-    Parameters
-    ----------
-    sites
-        Name to processors; None: the paper's four.
-    until
-        Seconds: the last slot starts before.
-    mean_duration, mean_gap
-        Seconds.
-    count
-        How many there shall be, over all sites: drawn again until they are.
-        The paper's set has 124, which is what one expects of it. None: as many
-        as come.
-
-    Raises
-    ------
-    InputError
-        When an argument is out of range, or so many never come.
-    """
-    sites = SITES if sites is None else sites
-    _check(until=until, mean_duration=mean_duration, mean_gap=mean_gap)
-    for name, processors in sites.items():
-        _check(**{name: processors})
-    _check_count(len(sites) * until / mean_gap)
-    for _ in range(10_000):
-        slots = [
-            Slot(
-                site=name,
-                start=start,
-                duration=max(duration, 1e-3),
-                processors=width,
-                unit_price=1.0,
-                fixed_price=0.0,
-                divisible=False,
-                extensible=False,
-            )
-            for name, processors in sites.items()
-            for start, duration, width in _slots(rng, processors, until, mean_duration, mean_gap)
-        ]
-        # Drawn again as a whole, so that the set is one that the process really gives.
-        if count is None or len(slots) == count:
-            return sorted(slots, key=lambda slot: (slot.start, slot.site))
-    raise InputError(f"{count} slots are too far from what these sites offer in {until:g} s")
 
 
 # Lublin and Feitelson, JPDC 63(11), 2003: the model without job types.
@@ -235,17 +169,8 @@ def _weights_of_the_day() -> FloatArray:
     return found
 
 
-def _slots(
-    rng: np.random.Generator, processors: int, until: float, mean_duration: float, mean_gap: float
-) -> list[tuple[float, float, int]]:
-    starts = np.concatenate(([0.0], _arrivals(rng, until, mean_gap)))
-    durations = rng.exponential(mean_duration, len(starts))
-    widths = rng.integers(1, processors + 1, len(starts))
-    return list(zip(starts.tolist(), durations.tolist(), widths.tolist(), strict=True))
-
-
-def _arrivals(rng: np.random.Generator, until: float, mean_gap: float) -> FloatArray:
-    """Moments of a Poisson process in (0, until)."""
+def poisson_arrivals(rng: np.random.Generator, until: float, mean_gap: float) -> FloatArray:
+    """Draw the moments of a Poisson process in (0, until): seconds, rising."""
     found: list[FloatArray] = []
     last = 0.0
     while last < until:
@@ -289,33 +214,6 @@ def _check_count(expected: float) -> None:
 WEEK = 7 * 86_400.0
 
 
-def with_second_copy(
-    trace: Trace, probability: float, rng: np.random.Generator, *, shift: float = WEEK
-) -> Trace:
-    """
-    Add a random part of a shifted copy to a trace (HPDC 2007, section 5).
-
-    Each job of the copy is submitted ``shift`` seconds later, and kept with the
-    same probability. What kind of jobs there are does not change.
-
-    Parameters
-    ----------
-    probability
-        Probability that a job is copied: 0 gives the trace itself, 1 twice the load.
-    shift
-        Seconds.
-
-    Raises
-    ------
-    InputError
-        When the probability does not lie between 0 and 1.
-    """
-    if not 0 <= probability <= 1:
-        raise InputError(f"a probability lies between 0 and 1, got {probability:g}")
-    draws = rng.random(len(trace))
-    return _merged(trace, draws < probability, shift)
-
-
 def probability_for(
     trace: Trace,
     utilisation: float,
@@ -327,8 +225,9 @@ def probability_for(
     """
     Return the probability with which to copy jobs for a wanted load, and the loaded trace.
 
-    The trace is what :func:`with_second_copy` makes with that probability and the same
-    random numbers.
+    The trace gets a random part of a copy of itself (HPDC 2007, section 5): each job of the copy is
+    submitted ``shift`` seconds later, and kept with that probability. What kind of jobs there are
+    does not change.
 
     The load is the work of the jobs submitted in a window over what the machine
     can do in it. The window is that between the first and the last submission
@@ -375,7 +274,7 @@ def probability_for(
     load = own + np.cumsum(added[order])
     joined = int(np.searchsorted(load, utilisation, side="right"))
     probability = float(draws[order[joined]]) if joined < len(trace) else 1.0
-    return probability, _merged(trace, draws < probability, shift)
+    return probability, with_copies(trace, draws < probability, shift)
 
 
 def repeated(trace: Trace, times: int) -> Trace:
@@ -406,7 +305,17 @@ def repeated(trace: Trace, times: int) -> Trace:
     )
 
 
-def _merged(trace: Trace, kept: "np.ndarray", shift: float) -> Trace:
+def with_copies(trace: Trace, kept: NDArray[np.bool_], shift: float) -> Trace:
+    """
+    Add copies of some jobs to a trace.
+
+    Parameters
+    ----------
+    kept
+        Which jobs are copied, one entry for each job of the trace.
+    shift
+        Seconds by which a copy is submitted later.
+    """
     submit = np.concatenate((trace.submit, trace.submit[kept] + shift))
     order = np.argsort(submit, kind="stable")
     beyond = int(trace.number.max() - trace.number.min()) + 1

@@ -63,7 +63,7 @@ def test_the_sum_of_lifetimes_is_the_area_under_the_number_of_jobs() -> None:
         nonlocal area, last, inside
         area += (world.now - last) * inside
         census = world.census
-        last, inside = world.now, census.submitted - census.finished - census.failed
+        last, inside = world.now, world.submitted - census["finished"] - census["failed"]
 
     load = poisson(
         np.random.default_rng(2),

@@ -12,8 +12,8 @@ from bursar.model.network import Link
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.profile_kernel import merged, summed
-from bursar.simulation.workloads import SITES, poisson_background
-from bursar_papers.workflows import BANDWIDTH
+from bursar.simulation.workloads import poisson_background
+from bursar_papers.workflows import BANDWIDTH, SITES
 
 SLOTS = 214
 """Free slots of all sites together when the application is submitted."""

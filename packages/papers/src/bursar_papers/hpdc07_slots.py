@@ -8,14 +8,16 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
+from bursar.model.errors import InputError
 from bursar.model.network import Link
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.genetic import moga
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import PlacementPolicy, Scheduler, SearchLimits
 from bursar.planning.problem import PlanningProblem, build_problem
-from bursar.simulation.workloads import poisson_slots
+from bursar.simulation.workloads import poisson_arrivals
 from bursar_devtools.front_measures import at_trade_off, nondominated
 from bursar_papers import drawing
 from bursar_papers.equivalence import (
@@ -26,7 +28,7 @@ from bursar_papers.equivalence import (
 )
 from bursar_papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
 from bursar_papers.summary import Summary, grouped, selected
-from bursar_papers.workflows import BANDWIDTH, layered
+from bursar_papers.workflows import BANDWIDTH, SITES, layered
 
 if TYPE_CHECKING:
     import altair
@@ -35,6 +37,64 @@ TRADE_OFFS = tuple(k / 10 for k in range(11))
 SCHEDULERS: tuple[Scheduler, ...] = ("heft", "greedy", "minmin", "maxmin")
 REPETITIONS: dict[Effort, int] = {"quick": 3, "normal": 10, "full": 20}
 Charts = dict[str, "altair.TopLevelMixin"]
+
+MEAN_GAP = MEAN_DURATION = 1000.0
+"""Mean time between the starts of a site's slots, and their mean duration, seconds."""
+
+
+def poisson_slots(
+    rng: np.random.Generator, *, until: float = 30_000.0, count: int | None = 124
+) -> list[Slot]:
+    """
+    Draw the slots on offer of section 3, by start.
+
+    The first slot of each site starts at 0 and each further one an exponential time later;
+    durations are exponential, processors uniform from 1 to the site's. All cost 1 for each
+    processor-second and nothing besides, and can neither be divided nor extended. As in the paper,
+    slots of one site may together be wider than it.
+
+    Parameters
+    ----------
+    until
+        Seconds: the last slot starts before.
+    count
+        How many there shall be, over all sites: drawn again until they are. The paper's set has
+        124, which is what one expects of it. None: as many as come.
+
+    Raises
+    ------
+    InputError
+        When so many never come.
+    """
+    for _ in range(10_000):
+        slots = [
+            Slot(
+                site=name,
+                start=start,
+                duration=max(duration, 1e-3),
+                processors=width,
+                unit_price=1.0,
+                fixed_price=0.0,
+                divisible=False,
+                extensible=False,
+            )
+            for name, processors in SITES.items()
+            for start, duration, width in _slots_of_site(rng, processors, until)
+        ]
+        # Drawn again as a whole, so that the set is one that the process really gives.
+        if count is None or len(slots) == count:
+            return sorted(slots, key=lambda slot: (slot.start, slot.site))
+    raise InputError(f"{count} slots are too far from what these sites offer in {until:g} s")
+
+
+def _slots_of_site(
+    rng: np.random.Generator, processors: int, until: float
+) -> list[tuple[float, float, int]]:
+    """Draw the start, the duration and the processors of each slot of one site."""
+    starts = np.concatenate(([0.0], poisson_arrivals(rng, until, MEAN_GAP)))
+    durations = rng.exponential(MEAN_DURATION, len(starts))
+    widths = rng.integers(1, processors + 1, len(starts))
+    return list(zip(starts.tolist(), durations.tolist(), widths.tolist(), strict=True))
 
 
 def slots_and_tasks(seed: int) -> PlanningProblem:

@@ -6,6 +6,8 @@ from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Task
 
+SITES = {"site-10": 10, "site-20": 20, "site-30": 30, "site-40": 40}
+"""The four clusters of both studies by Singh, Kesselman and Deelman, with their processors."""
 BANDWIDTH = 1e6
 """Bytes per second of the links over which the graphs' transfers take their times."""
 

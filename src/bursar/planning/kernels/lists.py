@@ -44,7 +44,6 @@ def in_order(
     rule: int,
     weight: float,
     worth: float,
-    due: FloatArray,
 ) -> ScheduleDraft:
     """
     Places the tasks one after the other.
@@ -59,9 +58,9 @@ def in_order(
         Tasks, parents before children, shape ``(n_tasks,)``.
     rule
         ``FINISH``, ``MAKESPAN`` or ``TOTAL``.
-    weight, worth, due
-        Of ``TOTAL``; see :func:`bursar.planning.kernels.placing.cheapest`; ``due``
-        has shape ``(n_tasks,)``.
+    weight, worth
+        Weight of the cost and worth of a second of makespan, currency units, under ``TOTAL``; see
+        :func:`bursar.planning.kernels.placing.cheapest`.
     """
     draft = new_draft(tasks, slots, caps)
     makespan = 0.0
@@ -71,7 +70,7 @@ def in_order(
         elif rule == MAKESPAN:
             place = first_within(tasks, slots, draft, task, makespan)
         else:
-            place = cheapest(tasks, slots, draft, task, makespan, weight, worth, due[task])
+            place = cheapest(tasks, slots, draft, task, makespan, weight, worth)
         if place.slot == NOWHERE:
             break
         commit(tasks, slots, draft, task, place)
@@ -86,9 +85,8 @@ def evaluate(
     caps: IntArray,
     rule: int,
     priorities: IntArray,
-    weights: FloatArray,
+    weight: float,
     worth: float,
-    due: FloatArray,
     whole: bool,
     shortest: float,
     makespan: FloatArray,
@@ -108,12 +106,8 @@ def evaluate(
     priorities
         Tasks in the order to take them, shape ``(n, n_tasks)``, or ``(1, n_tasks)``
         for all.
-    weights
-        Weights of the cost under ``TOTAL``, shape ``(n,)``.
-    worth
-        Worth of a second of makespan under ``TOTAL``, currency units.
-    due
-        Moments to finish by under ``TOTAL``, shape ``(n, n_tasks)``, or ``(1, n_tasks)`` for all.
+    weight, worth
+        See :func:`in_order`.
     whole, shortest
         See :func:`bursar.planning.kernels.placing.payment`.
     makespan, cost
@@ -124,16 +118,8 @@ def evaluate(
         Written: processor-seconds in use of each slot, shape ``(n, n_slots)``.
     """
     for i in range(len(caps)):
-        draft = in_order(
-            tasks,
-            slots,
-            caps[i],
-            priorities[i % len(priorities)],
-            rule,
-            weights[i],
-            worth,
-            due[i % len(due)],
-        )
+        priority = priorities[i % len(priorities)]
+        draft = in_order(tasks, slots, caps[i], priority, rule, weight, worth)
         one = slice(i, i + 1)
         measure(slots, draft, whole, shortest, makespan[one], cost[one], used[i], area[i])
     return draft

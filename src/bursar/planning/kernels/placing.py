@@ -418,20 +418,17 @@ def cheapest(
     makespan: float,
     weight: float,
     worth: float,
-    due: float,
 ) -> CandidatePlacement:
     """
     Return the place where the total cost rises least (e-Science'06 equation 5).
 
-    The total is weight x allocation cost + (1 - weight) x worth x makespan. Each
-    slot is judged at the task's earliest start in it. Places that finish by
-    ``due`` come before those that do not; of those that do not the one that
-    finishes first. Of equal totals the one that finishes first, then the first.
+    The total is weight x allocation cost + (1 - weight) x worth x makespan. Each slot is judged at
+    the task's earliest start in it. Of equal totals the one that finishes first, then the first.
     """
     board = draft.board
     times, free, base, steps = board.times, board.free, board.base, board.steps
     caps, open_step, open_from = board.caps, board.open_step, board.open_from
-    begin, last, first = slots.begin, slots.last, slots.first
+    last, first = slots.last, slots.first
     width = tasks.widths[task]
     best = CandidatePlacement(-1, NOWHERE, 0.0, np.inf, np.inf)
     for s in range(tasks.runtimes.shape[1]):
@@ -442,47 +439,37 @@ def cheapest(
         if duration == 0.0:
             if draft.open_sites[s] >= width:
                 total = (1 - weight) * worth * max(makespan, ready)
-                if better(total, ready, best, due):
+                if better(total, ready, best):
                     best = CandidatePlacement(s, IDLE, ready, ready, total)
             continue
-        # A place that meets `due` is beaten only by another that does: from then on the search
-        # may stop at `due`.
-        latest = np.inf if best.finish > due else due
         for slot in range(first[s], first[s + 1]):
-            if begin[slot] + duration > latest:
-                break
             from_ = max(ready, open_from[slot])
             if caps[slot] < width or last[slot] < from_ + duration:
                 continue
             low, end = base[slot] + open_step[slot], base[slot] + steps[slot]
-            start = earliest_start(times, free, low, end, from_, duration, width, latest)
+            start = earliest_start(times, free, low, end, from_, duration, width, np.inf)
             if start == np.inf:
                 continue
             finish = start + duration
             price = price_in(slots, board, slot, start, finish, width)
             total = weight * price + (1 - weight) * worth * max(makespan, finish)
-            if better(total, finish, best, due):
+            if better(total, finish, best):
                 best = CandidatePlacement(s, slot, start, finish, total)
-                latest = np.inf if best.finish > due else due
         if draft.wide[0] > 0 and width > 1:
-            start = earliest_together(slots, board, s, ready, duration, width, latest)
+            start = earliest_together(slots, board, s, ready, duration, width, np.inf)
             if start < np.inf:
                 finish = start + duration
                 price = price_together(slots, board, s, start, finish, width)
                 total = weight * price + (1 - weight) * worth * max(makespan, finish)
-                if better(total, finish, best, due):
+                if better(total, finish, best):
                     best = CandidatePlacement(s, TOGETHER, start, finish, total)
     return best
 
 
 @compiled_part
-def better(total: float, finish: float, than: CandidatePlacement, due: float) -> bool:
+def better(total: float, finish: float, than: CandidatePlacement) -> bool:
     """Whether a place comes before another in the order of :func:`cheapest`."""
-    if finish <= due and than.finish <= due:
-        return total < than.price or (total == than.price and finish < than.finish)
-    if finish <= due or than.finish <= due:
-        return finish <= due
-    return finish < than.finish
+    return total < than.price or (total == than.price and finish < than.finish)
 
 
 @compiled_part

@@ -10,7 +10,6 @@ from bursar.planning.front import EvaluatedPlan, ParetoArchive
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 from bursar.planning.policy import (
     OnProgress,
-    PlacementPolicy,
     ScheduleRecipe,
     SearchLimits,
     SearchProgress,
@@ -90,20 +89,9 @@ class PlanSearch:
             area=np.array([f[3] for f in found]),
         )
 
-    def recipes(
-        self,
-        caps: IntArray,
-        *,
-        priorities: IntArray | None = None,
-        due: FloatArray | None = None,
-        weights: FloatArray | None = None,
-        policy: PlacementPolicy | None = None,
-    ) -> PurchaseScores:
-        """Schedules purchases and keeps the best; see :meth:`PurchaseEvaluator.evaluate`."""
-        policy = policy or self.evaluator.policy
-        scores = self.evaluator.evaluate(
-            caps, priorities=priorities, due=due, weights=weights, policy=policy
-        )
+    def recipes(self, caps: IntArray, *, priorities: IntArray | None = None) -> PurchaseScores:
+        """Schedule purchases and keep the best; see :meth:`PurchaseEvaluator.evaluate`."""
+        scores = self.evaluator.evaluate(caps, priorities=priorities)
         feasible = np.flatnonzero(scores.feasible)
         self.tried.append(np.column_stack((scores.makespan, scores.cost))[feasible])
         for i in feasible.tolist():
@@ -113,15 +101,10 @@ class PlanSearch:
                 continue
             recipe = ScheduleRecipe(
                 caps=tuple(caps[i].tolist()),
-                policy=policy
-                if weights is None
-                else PlacementPolicy(
-                    scheduler=policy.scheduler, weight=float(weights[i]), worth=policy.worth
-                ),
+                policy=self.evaluator.policy,
                 priority=None
                 if priorities is None
                 else tuple(priorities[i % len(priorities)].tolist()),
-                due=None if due is None else tuple(due[i % len(due)].tolist()),
             )
             self.archive.add(EvaluatedPlan(makespan, cost, recipe))
         self.report_progress()

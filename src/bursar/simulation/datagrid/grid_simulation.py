@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -168,50 +168,6 @@ SimulationObserver = Callable[["DataGridSimulation"], None]
 """Told after every event."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridJobCounts:
-    """
-    Counts the jobs at each place.
-
-    Parameters
-    ----------
-    submitted
-        Jobs submitted so far.
-    paused
-        Jobs that failed or matched nothing, and go to the broker again.
-    staging
-        Jobs at the submission service that wait for files.
-    submitting
-        Jobs at the submission service with all files.
-    queued, running
-        Jobs at the computing elements.
-    finished, failed
-        Jobs that are done with.
-    """
-
-    submitted: int
-    paused: int
-    staging: int
-    submitting: int
-    queued: int
-    running: int
-    finished: int
-    failed: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every job is at one place."""
-        return self.submitted == (
-            self.paused
-            + self.staging
-            + self.submitting
-            + self.queued
-            + self.running
-            + self.finished
-            + self.failed
-        )
-
-
 def simulate(
     grid: DataGrid,
     load: GridWorkload,
@@ -362,18 +318,17 @@ class DataGridSimulation:
         return self._next
 
     @property
-    def census(self) -> GridJobCounts:
-        """Jobs at each place, counted at the services that hold the jobs."""
-        return GridJobCounts(
-            submitted=self._next,
-            paused=len(self._paused),
-            staging=self._submission.waiting + len(self._staging.jobs),
-            submitting=self._submission.ready,
-            queued=sum(element.queued for element in self._elements.values()),
-            running=sum(element.running for element in self._elements.values()),
-            finished=self._record.finished,
-            failed=self._record.failed,
-        )
+    def census(self) -> dict[str, int]:
+        """Number of jobs at each place, counted at the services that hold the jobs."""
+        return {
+            "paused": len(self._paused),
+            "staging": self._submission.waiting + len(self._staging.jobs),
+            "submitting": self._submission.ready,
+            "queued": sum(element.queued for element in self._elements.values()),
+            "running": sum(element.running for element in self._elements.values()),
+            "finished": self._record.finished,
+            "failed": self._record.failed,
+        }
 
     # The life of a job.
 
