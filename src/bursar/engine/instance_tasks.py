@@ -274,7 +274,7 @@ class InstanceTasks:
         counts[state] += 1
         states[task] = state
         if before == READY:
-            self.ready_tasks.count_out(task)
+            self.ready_tasks.count_out((task,))
         if state >= SUCCEEDED > before and self.ready_tasks.bound:
             self.ready_tasks.ended(task)
 
@@ -287,7 +287,7 @@ class InstanceTasks:
             counts[state] += 1
             column[task] = state
             if before == READY:
-                ready.count_out(task)
+                ready.count_out((task,))
             if state >= SUCCEEDED > before and ready.bound:
                 ready.ended(task)
 

@@ -158,7 +158,7 @@ class ReadyTasks:
         if ready:
             # The old heap keeps the key: taking it out would mean a search. A walk finds it stale,
             # as its bucket is not the task's any more.
-            self.count_out(task)
+            self.count_out((task,))
         memory = self.bucket_of(task).memory
         self.add((task,), (place,), {task: memory} if memory else {})
         if ready:
@@ -213,21 +213,23 @@ class ReadyTasks:
                 if estimate > bucket.longest:
                     bucket.longest = estimate
 
-    def count_out(self, task: int) -> None:
-        """Count a task that is not ready any more."""
-        bucket = self.buckets[self._bucket[task]]
-        bucket.ready -= 1
-        if bucket.processors > 1 or bucket.memory:
-            self.wide -= 1
-        estimate = self._estimates[task]
-        if estimate == math.inf:
-            bucket.unknown -= 1
-        else:
-            bucket.work -= estimate
-        if not bucket.ready:
-            # With the last ready task goes what is stale, and what rounding made.
-            bucket.heap.clear()
-            bucket.work = bucket.longest = 0.0
+    def count_out(self, tasks: Iterable[int]) -> None:
+        """Count tasks that are not ready any more."""
+        buckets, numbers, estimates = self.buckets, self._bucket, self._estimates
+        for task in tasks:
+            bucket = buckets[numbers[task]]
+            bucket.ready -= 1
+            if bucket.processors > 1 or bucket.memory:
+                self.wide -= 1
+            estimate = estimates[task]
+            if estimate == math.inf:
+                bucket.unknown -= 1
+            else:
+                bucket.work -= estimate
+            if not bucket.ready:
+                # With the last ready task goes what is stale, and what rounding made.
+                bucket.heap.clear()
+                bucket.work = bucket.longest = 0.0
 
     def push(self, tasks: Iterable[int]) -> None:
         """Queue ready tasks; one that had its turn in a sequence is first there again."""

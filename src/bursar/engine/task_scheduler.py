@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from bursar.engine.backfilling import TOO_LONG, BackfillPass, StartAnswer
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
-from bursar.engine.ready_tasks import ANYWHERE, BITS, ReadyBucket, ReadyWalk
+from bursar.engine.ready_tasks import BITS, ReadyBucket, ReadyWalk
 from bursar.engine.task_states import CLAIMED, READY, REFUSED
 from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerPool, WorkerSlot
 from bursar.model.money import Refusal
@@ -165,7 +165,7 @@ class TaskScheduler(Generic[Of]):
             math.inf,
             memory=worker.memory_for(tasks, task),
         )
-        worker.hold(claim)
+        worker.hold((claim,))
 
     def release(self, claim: WorkerClaim[Of], seconds: float | None = None) -> None:
         """
@@ -394,7 +394,7 @@ class TaskScheduler(Generic[Of]):
         """Give a worker tasks of one processor each."""
         passed: set[int] = set()  # instances that have nothing more for this worker now
         while room > 0:
-            instance = _first_in_turn(pool, passed)
+            instance = pool.first_in_turn(passed)
             if instance is None:
                 return
             # Tags are charged once for a run of tasks, not for each. With rivals a run is a
@@ -415,10 +415,13 @@ class TaskScheduler(Generic[Of]):
     ) -> list[WorkerClaim[Of]]:
         """Claim the next tasks of an instance for a worker, up to a number of at least 1."""
         claims: list[WorkerClaim[Of]] = []
+        picked: list[int] = []
+        limits: list[float] = []
         tasks, now, per_task = instance.tasks, grant.now, grant.per_task
+        states = tasks.states
         allowed = grant.allowed[instance.user]
         time_left = worker.time_left(now)
-        walk = ReadyWalk(tasks.ready_tasks, tasks.states, _buckets_for(tasks, worker, time_left))
+        walk = ReadyWalk(tasks.ready_tasks, states, worker.buckets_for(tasks, time_left))
         too_long: dict[ReadyBucket, int] = {}
         try:
             for task in walk:
@@ -445,11 +448,23 @@ class TaskScheduler(Generic[Of]):
                     walk.unkeep()
                     if answer < seconds:
                         seconds = answer
-                claims.append(self.make_claim(instance, task, worker, now, seconds))
-                if len(claims) == count:
+                # At once: the walk may come upon another key of the task.
+                states[task] = CLAIMED
+                picked.append(task)
+                limits.append(seconds)
+                if len(picked) + len(claims) == count:
                     break
+                # Whether the next one has the time depends on the work that is claimed.
+                if time_left != math.inf:
+                    claims += self._make_claims(instance, picked, worker, now, limits)
+                    picked.clear()
+                    limits.clear()
         finally:
             walk.close()
+            claims += self._make_claims(instance, picked, worker, now, limits)
+            tasks.counts[READY] -= len(claims)
+            tasks.counts[CLAIMED] += len(claims)
+            tasks.ready_tasks.count_out([claim.task for claim in claims])
         return claims
 
     def make_claim(
@@ -462,46 +477,65 @@ class TaskScheduler(Generic[Of]):
         after: tuple[int, ...] = (),
     ) -> WorkerClaim[Of]:
         """Claim a task for a worker, after tasks that the worker has; ``seconds``: it may run."""
-        tasks = instance.tasks
-        estimate = tasks.estimates[task]
-        # A call for each of a million tasks without a limit would be a tenth of what a claim takes.
-        limit = self._limit if tasks.limits is None else self.limit_of(tasks, task)
-        if estimate != math.inf:
-            ends, cost = now + estimate, estimate
-        else:
-            # Without an estimate only the limit is a promise of when the task ends; without a
-            # limit no end is known, and nothing overtakes a wide task that waits for it.
-            ends, cost = now + limit, tasks.durations.mean or FIRST_COST
-        # The user may run here for these seconds only, as the agreement ends or the money does:
-        # the worker kills the task then.
-        if seconds < limit:
-            limit = seconds
-        # A number names one attempt. It is never used again, so that a late outcome of an attempt
-        # that was given up cannot be taken for that of the next attempt.
-        if self._serial is None:
-            attempt = tasks.attempts.get(task, 0) + 1
-        else:
-            attempt = self._serial = self._serial + 1
-        number = instance.number << BITS | task
-        width = tasks.processors[task]
-        claim = self.claims[number] = WorkerClaim(
-            instance,
-            task,
-            number,
-            attempt,
-            worker,
-            width,
-            estimate,
-            now,
-            ends,
-            width * (cost if cost > LEAST else LEAST),
-            limit,
-            after=after,
-            memory=worker.memory_for(tasks, task) if tasks.ready_tasks.states_memory else 0,
-        )
-        tasks.move(task, CLAIMED)
-        worker.hold(claim)
-        return claim
+        instance.tasks.move(task, CLAIMED)
+        return self._make_claims(instance, (task,), worker, now, (seconds,), after)[0]
+
+    def _make_claims(
+        self,
+        instance: Of,
+        picked: Sequence[int],
+        worker: WorkerSlot[Of],
+        now: float,
+        limits: Sequence[float],
+        after: tuple[int, ...] = (),
+    ) -> list[WorkerClaim[Of]]:
+        """Claim tasks in the state CLAIMED, each for as many seconds as ``limits`` says."""
+        tasks, serial = instance.tasks, self._serial
+        estimates, widths, attempts = tasks.estimates, tasks.processors, tasks.attempts
+        base = instance.number << BITS
+        usual = tasks.durations.mean or FIRST_COST
+        states_memory = tasks.ready_tasks.states_memory
+        all_claims = self.claims
+        claims: list[WorkerClaim[Of]] = []
+        for task, seconds in zip(picked, limits, strict=True):
+            estimate = estimates[task]
+            limit = self._limit if tasks.limits is None else self.limit_of(tasks, task)
+            if estimate != math.inf:
+                ends, cost = now + estimate, estimate
+            else:
+                # Without an estimate only the limit is a promise of when the task ends; without a
+                # limit no end is known, and nothing overtakes a wide task that waits for it.
+                ends, cost = now + limit, usual
+            # A number names one attempt. It is never used again, so that a late outcome of an
+            # attempt that was given up cannot be taken for that of the next attempt.
+            if serial is None:
+                attempt = attempts.get(task, 0) + 1
+            else:
+                attempt = serial = serial + 1
+            number = base | task
+            width = widths[task]
+            claim = all_claims[number] = WorkerClaim(
+                instance,
+                task,
+                number,
+                attempt,
+                worker,
+                width,
+                estimate,
+                now,
+                ends,
+                width * (cost if cost > LEAST else LEAST),
+                # The user may run here for these seconds only, as the agreement ends or the money
+                # does: the worker kills the task then.
+                seconds if seconds < limit else limit,
+                False,
+                after,
+                worker.memory_for(tasks, task) if states_memory else 0,
+            )
+            claims.append(claim)
+        self._serial = serial
+        worker.hold(claims)
+        return claims
 
     def _length(self, tasks: InstanceTasks, task: int) -> float:
         """Return the seconds in which a task should end: the estimate, or else the limit."""
@@ -557,43 +591,6 @@ class _Grant(Generic[Of]):
         self.allowed = allowed
         self.per_task = per_task
         self.given: dict[str, list[WorkerClaim[Of]]] = {}
-
-
-def _first_in_turn(pool: WorkerPool[Of], passed: set[int]) -> Of | None:
-    """Return the instance whose turn it is, of those that were not passed over."""
-    if not passed:  # nearly always
-        user = pool.users.first()
-        number = None if user is None else pool.instances[user].first()
-        return None if number is None else pool.members[number]
-    for user in pool.users.in_order():
-        for number in pool.instances[user].in_order():
-            if number not in passed:
-                return pool.members[number]
-    return None
-
-
-def _buckets_for(
-    tasks: InstanceTasks, worker: WorkerSlot[Of], time_left: float
-) -> Sequence[ReadyBucket]:
-    """Return the buckets with ready tasks that a worker could run when idle."""
-    ready = tasks.ready_tasks
-    if worker.lease in ready.sequences:
-        return ()  # such a lease has a plan to keep
-    expect = tasks.durations.expect
-    buckets = [
-        bucket
-        for bucket in ready.at(ANYWHERE)
-        if bucket.ready
-        and bucket.processors <= worker.processors
-        and (time_left == math.inf or expect(bucket.shortest) <= time_left)
-    ]
-    if worker.lease:
-        buckets += [
-            bucket
-            for bucket in ready.at(worker.lease)
-            if bucket.ready and bucket.processors <= worker.processors
-        ]
-    return buckets
 
 
 def _load(worker: WorkerSlot[Of]) -> float:

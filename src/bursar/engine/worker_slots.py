@@ -1,6 +1,7 @@
 """Workers, the tasks that each has, and pools of workers, as the scheduler sees them."""
 
 import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -10,6 +11,7 @@ from bursar.dispatch.prefetch import Prefetch
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.loop_clock import EngineTimer
+from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
 
@@ -263,19 +265,23 @@ class WorkerSlot(Generic[Of]):
         """Return the seconds of work at speed 1 that a processor can do until the end."""
         return math.inf if self.until == math.inf else (self.until - now) * self.speed
 
-    def hold(self, claim: WorkerClaim[Of]) -> None:
-        """Add a claim."""
-        if claim.after:
-            self.chained[claim.number] = claim
-        else:
-            self.claims[claim.number] = claim
-            self.used += claim.processors
-            self.shared_memory.hold(claim)
-        # Sums by worker, so that what waits there is known without looking at each claim.
-        if claim.estimate == math.inf:
-            self.unknown += claim.processors
-        else:
-            self.work += claim.estimate * claim.processors
+    def hold(self, claims: Iterable[WorkerClaim[Of]]) -> None:
+        """Add claims."""
+        held, used, unknown, work = self.claims, self.used, self.unknown, self.work
+        for claim in claims:
+            if claim.after:
+                self.chained[claim.number] = claim
+            else:
+                held[claim.number] = claim
+                used += claim.processors
+                if claim.memory:
+                    self.shared_memory.hold(claim)
+            # Sums by worker, so that what waits there is known without looking at each claim.
+            if claim.estimate == math.inf:
+                unknown += claim.processors
+            else:
+                work += claim.estimate * claim.processors
+        self.used, self.unknown, self.work = used, unknown, work
 
     def unchain(self, claim: WorkerClaim[Of], now: float) -> None:
         """Count a chained task on the processors, if it is one: it may have begun."""
@@ -290,7 +296,8 @@ class WorkerSlot(Generic[Of]):
         if not self.chained or self.chained.pop(claim.number, None) is None:
             del self.claims[claim.number]
             self.used -= claim.processors
-            self.shared_memory.let_go(claim)
+            if claim.memory:
+                self.shared_memory.let_go(claim)
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.is_idle:
@@ -318,6 +325,27 @@ class WorkerSlot(Generic[Of]):
             ahead = self.work * tasks.durations.stretch + self.unknown * expect(math.inf)
             seconds += ahead / self.processors
         return seconds <= time_left
+
+    def buckets_for(self, tasks: InstanceTasks, time_left: float) -> Sequence[ReadyBucket]:
+        """Return the buckets with ready tasks that the worker could run when idle."""
+        ready = tasks.ready_tasks
+        if self.lease in ready.sequences:
+            return ()  # such a lease has a plan to keep
+        expect = tasks.durations.expect
+        buckets = [
+            bucket
+            for bucket in ready.at(ANYWHERE)
+            if bucket.ready
+            and bucket.processors <= self.processors
+            and (time_left == math.inf or expect(bucket.shortest) <= time_left)
+        ]
+        if self.lease:
+            buckets += [
+                bucket
+                for bucket in ready.at(self.lease)
+                if bucket.ready and bucket.processors <= self.processors
+            ]
+        return buckets
 
     def shadow(self, width: int, memory: float, now: float) -> tuple[float, int, float]:
         """
@@ -406,3 +434,15 @@ class WorkerPool(Generic[Of]):
     def is_waiting(self) -> bool:
         """Whether some tasks could start if there were processors."""
         return len(self.users) > 0
+
+    def first_in_turn(self, passed: Collection[int]) -> Of | None:
+        """Return the instance whose turn it is, of those whose numbers were not passed over."""
+        if not passed:  # nearly always
+            user = self.users.first()
+            number = None if user is None else self.instances[user].first()
+            return None if number is None else self.members[number]
+        for user in self.users.in_order():
+            for number in self.instances[user].in_order():
+                if number not in passed:
+                    return self.members[number]
+        return None
