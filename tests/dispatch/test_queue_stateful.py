@@ -53,6 +53,7 @@ class TwinTask:
     due: float = 0.0
     unwanted: bool = False
     released: bool = False
+    recorded: bool = True
     started: list[int] = field(default_factory=list)
 
 
@@ -143,7 +144,9 @@ class Interleavings(RuleBasedStateMachine):
                 for p in above
             ):
                 task.state = EngineTaskState.SKIPPED
-            elif all(p.state is EngineTaskState.SUCCEEDED and p.released for p in above):
+            elif task.recorded and all(
+                p.state is EngineTaskState.SUCCEEDED and p.released for p in above
+            ):
                 task.state = EngineTaskState.READY
 
     def expect(self, estimate: float) -> float:
@@ -345,6 +348,8 @@ class Interleavings(RuleBasedStateMachine):
                 due = task.due = self.now + wait
             else:
                 task.state = EngineTaskState.READY
+        if hold and task.state in (EngineTaskState.READY, EngineTaskState.DELAYED):
+            task.state, task.recorded, task.due = EngineTaskState.WAITING, False, due or self.now
         assert verdict.final == (task.state in ENDS)
         assert verdict.retry_at == due
         if verdict.final:
@@ -366,6 +371,18 @@ class Interleavings(RuleBasedStateMachine):
         self.queue.tasks.release(i)
         self.twin[i].released = True
         self.unlock()
+
+    @rule(data=st.data())
+    @precondition(lambda self: not all(t.recorded for t in self.twin))
+    def record(self, data) -> None:  # type: ignore[no-untyped-def]
+        """An attempt after which the task is tried again has become durable."""
+        i = data.draw(st.sampled_from([i for i, t in enumerate(self.twin) if not t.recorded]))
+        self.queue.tasks.recorded(i, self.now)
+        task = self.twin[i]
+        task.recorded = True
+        if task.state is EngineTaskState.WAITING:
+            is_due = task.due <= self.now
+            task.state = EngineTaskState.READY if is_due else EngineTaskState.DELAYED
 
     @rule(data=st.data())
     @precondition(lambda self: self.over)

@@ -225,6 +225,24 @@ def test_nobody_hears_of_an_outcome_before_it_is_durable() -> None:
     assert link.told() == [("give", [(1, 1)])]
 
 
+def test_a_task_is_tried_again_once_the_attempt_before_is_durable() -> None:
+    """
+    A run that is killed in between would else adopt the attempt that has ended, and drop what
+    comes of the one that runs.
+    """
+    bench = Bench(tasks(1))
+    worker, link = bench.join("one")
+    bench.settle()
+    link.told()
+
+    bench.ended(worker, 0, Status.FAILED)
+    bench.settle()
+
+    assert link.told() == []
+    bench.commit()
+    assert link.told() == [("give", [(0, 2)])]
+
+
 def test_the_tasks_of_a_worker_that_left_run_elsewhere() -> None:
     bench = Bench(tasks(1))
     lost, _ = bench.join("lost")
@@ -236,10 +254,11 @@ def test_the_tasks_of_a_worker_that_left_run_elsewhere() -> None:
     reactor.worker_disconnected(bench.core, lost)
     bench.settle()
 
-    assert link.told() == [("give", [(0, 2)])]
     assert [r.outcome.status for r in bench.store.pending.records] == [Status.LOST]
     reactor.worker_disconnected(bench.core, lost)  # a second time it changes nothing
     assert len(bench.store.pending.records) == 1
+    bench.commit()
+    assert link.told() == [("give", [(0, 2)])]
 
 
 def with_waiting_tasks(**more: Any) -> tuple[Bench, WorkerSlot[RunTasks]]:
@@ -267,6 +286,7 @@ def test_only_what_can_have_run_uses_up_a_try_when_a_worker_is_lost() -> None:
     assert columns.failures == {first: 1}
     # Not numbered again: the worker may run them yet.
     assert all(columns.attempts[task] == 1 for task in behind)
+    bench.commit()
     _, link = bench.join("two")
     bench.settle()
     assert link.told()[1] == ("give", [(first, 2)])
@@ -391,6 +411,7 @@ def test_a_vacated_lease_gets_nothing_more_and_latecomers_leave() -> None:
     reactor.vacate(bench.core, "lease-1", "over")
     bench.ended(worker, 0, Status.CANCELLED)
     bench.settle()
+    bench.commit()
 
     assert link.told() == [("cancel", [], 0.0, "over")]
     _, late = bench.join("late")
@@ -584,8 +605,9 @@ def test_a_worker_that_comes_back_with_nothing_has_lost_all() -> None:
     _, link = bench.join("one")  # the end of the former connection was not noticed
     bench.settle()
     assert worker.connected
-    assert link.told() == [("welcome",), ("give", [(0, 2)])]
     assert [r.outcome.status for r in bench.store.pending.records] == [Status.LOST]
+    bench.commit()
+    assert link.told() == [("welcome",), ("give", [(0, 2)])]
 
 
 def test_a_worker_that_stays_away_too_long_is_lost_and_ends_its_tasks_if_it_returns() -> None:
@@ -600,6 +622,7 @@ def test_a_worker_that_stays_away_too_long_is_lost_and_ends_its_tasks_if_it_retu
     bench.pass_time(29.0)
     assert other.told() == []
     bench.pass_time(1.0)
+    bench.commit()
 
     assert other.told() == [("give", [(0, 2)])]
     assert list(bench.core.workers) == ["other"]

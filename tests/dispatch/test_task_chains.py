@@ -42,9 +42,12 @@ def end(queue: TaskQueue, task: int, status: Status = Status.SUCCEEDED) -> None:
     """Report the end of a task's present attempt at the worker "far"."""
     attempt = queue.tasks.attempts.get(task, 0) + 1
     outcome = Outcome(task=task, attempt=attempt, status=status)
-    assert queue.finish("far", outcome, 0.0, hold=True) is not None
+    verdict = queue.finish("far", outcome, 0.0, hold=True)
+    assert verdict is not None
     if status is Status.SUCCEEDED:
         queue.tasks.release(task)
+    elif not verdict.final:
+        queue.tasks.recorded(task, 0.0)
 
 
 def test_what_follows_goes_along_through_all_generations() -> None:
@@ -138,6 +141,7 @@ def test_no_task_is_given_before_those_that_it_follows(data: st.DataObject) -> N
     queue.join("near", "lease", 1)
     states = queue.tasks.states
     unreleased: list[int] = []
+    unrecorded: list[int] = []
 
     def check() -> None:
         for worker in queue.workers.values():
@@ -151,6 +155,7 @@ def test_no_task_is_given_before_those_that_it_follows(data: st.DataObject) -> N
                         or parent in mine
                         or (claim.number in worker.chained and claim.task in returned_or_barred())
                     )
+            assert not mine & set(unrecorded)
             for claim in worker.claims.values():
                 assert all(states[parent] == SUCCEEDED for parent in parents[claim.task])
 
@@ -169,11 +174,14 @@ def test_no_task_is_given_before_those_that_it_follows(data: st.DataObject) -> N
         held = [(w, c) for w in queue.workers.values() for c in w.held()]
         steps = ["end", "back"] if held else []
         steps += ["release"] if unreleased else []
+        steps += ["record"] if unrecorded else []
         if not steps:
             break
         step = data.draw(st.sampled_from(steps))
         if step == "release":
             queue.tasks.release(unreleased.pop(0))
+        elif step == "record":
+            queue.tasks.recorded(unrecorded.pop(0), 0.0)
         else:
             worker, claim = data.draw(st.sampled_from(held))
             can_succeed = all(states[parent] == SUCCEEDED for parent in parents[claim.task])
@@ -189,13 +197,18 @@ def test_no_task_is_given_before_those_that_it_follows(data: st.DataObject) -> N
                     )
                 )
                 outcome = Outcome(task=claim.task, attempt=claim.attempt, status=status)
-                assert queue.finish(worker.name, outcome, 0.0, hold=True) is not None
+                verdict = queue.finish(worker.name, outcome, 0.0, hold=True)
+                assert verdict is not None
                 if status is Status.SUCCEEDED:
                     unreleased.append(claim.task)
                     spoilt.discard(claim.task)
                 else:
                     spoilt.add(claim.task)
+                    unrecorded.extend([] if verdict.final else [claim.task])
         check()
+    for task in unrecorded:
+        queue.tasks.recorded(task, 0.0)
+    unrecorded.clear()
     while unreleased or any(w.held() for w in queue.workers.values()) or queue.tasks.ready:
         while unreleased:
             queue.tasks.release(unreleased.pop(0))

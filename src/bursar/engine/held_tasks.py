@@ -69,6 +69,8 @@ def resume_held(
 
     Parameters
     ----------
+    holds
+        In the order in which the worker got them.
     find
         Finds an instance by its number; returns None when there is none.
 
@@ -77,20 +79,21 @@ def resume_held(
     list of int
         Numbers of the tasks that the worker is to end.
     """
-    resumed: set[int] = set()
-    unwanted: dict[int, None] = {}
+    unwanted: list[int] = []
+    last = dict(holds)
     for number, attempt in holds:
+        # Whoever gave out the later attempt had given up this one. It has ended, or was ordered to,
+        # and its outcome is dropped; an order to end would end the later one, too.
+        if attempt != last[number]:
+            continue
         instance, task = find(number >> BITS), number & MASK
         # An attempt that was counted has ended: there is nothing to adopt and nothing to stop. Its
         # outcome comes again and is dropped.
         if instance is not None and attempt in instance.tasks.counted.get(task, ()):
             continue
-        if instance is not None and _goes_on(scheduler, worker, instance, task, attempt, admit):
-            resumed.add(number)
-        else:
-            unwanted[number] = None
-    # An order to end names the task alone: it would end an attempt that goes on, too.
-    return [number for number in unwanted if number not in resumed]
+        if instance is None or not _goes_on(scheduler, worker, instance, task, attempt, admit):
+            unwanted.append(number)
+    return unwanted
 
 
 def _goes_on(

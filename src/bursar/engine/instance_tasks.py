@@ -139,7 +139,7 @@ class InstanceTasks:
         self.doomed: set[int] = set()
         self.counted: dict[int, tuple[int, ...]] = {}
         self.restored = 0
-        self._due: dict[int, float] = {}  # when tasks that wait will have their data
+        self._due: dict[int, float] = {}  # when tasks that wait may start at the earliest
         self._delayed: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
@@ -330,12 +330,16 @@ class InstanceTasks:
                 self._due[child] = due = max(due, self._due.get(child, due))
             if is_last and self.states[child] == WAITING:
                 found = True
-                due = self._due.pop(child, now)
-                if due > now:
-                    self.make_ready_at(child, due)
-                else:
-                    self.make_ready(child)
+                self._wait_no_longer(child, now)
         return found
+
+    def _wait_no_longer(self, task: int, now: float) -> None:
+        """Make a waiting task ready, or have it become ready when its time has come."""
+        due = self._due.pop(task, now)
+        if due > now:
+            self.make_ready_at(task, due)
+        else:
+            self.make_ready(task)
 
     def _skip_children(self, task: int) -> list[int]:
         """Skip all tasks that cannot start any more as a task ended without success."""
@@ -358,7 +362,9 @@ class InstanceTasks:
         self.move(task, state)
         self._skip_children(task)
 
-    def judge(self, task: int, status: Status, now: float, *, counts: bool = True) -> RetryVerdict:
+    def judge(
+        self, task: int, status: Status, now: float, *, counts: bool = True, hold: bool = False
+    ) -> RetryVerdict:
         """
         Decide whether a task has ended with an attempt, and have it tried again if not.
 
@@ -371,6 +377,9 @@ class InstanceTasks:
         counts
             Whether the attempt uses up a try: not if it was taken from the task without a fault of
             the task. One that was stopped never does.
+        hold
+            Whether a task that is tried again waits for :meth:`recorded`. An engine that was killed
+            before the attempt was durable would not know that there is another.
         """
         counts = counts and status is not Status.CANCELLED
         if status is Status.SUCCEEDED:
@@ -392,11 +401,17 @@ class InstanceTasks:
             if failures >= tries:
                 return RetryVerdict(STATE_OF[status])
         self._send_back(task)
-        if wait <= 0:
-            self.requeue(task)
-            return RetryVerdict()
-        self.requeue(task, now + wait)
-        return RetryVerdict(retry_at=now + wait)
+        if hold:
+            self.dependencies.hold(task)
+        retry_at = now + wait if wait > 0 else None
+        self.requeue(task, retry_at)
+        return RetryVerdict(retry_at=retry_at)
+
+    def recorded(self, task: int, now: float) -> None:
+        """Let a task be tried again whose last attempt, judged with ``hold``, is durable."""
+        # The task may have been cancelled or skipped meanwhile.
+        if self.dependencies.satisfy(task) and self.states[task] == WAITING:
+            self._wait_no_longer(task, now)
 
     def may_repeat(self, task: int) -> bool:
         """Whether a task may begin again after an attempt that was lost while it ran."""
@@ -408,7 +423,7 @@ class InstanceTasks:
         return self._tries_of(task), self._retry.wait_before(failures + 1)
 
     def requeue(self, task: int, moment: float | None = None) -> None:
-        """Let a claimed task start again, now or at a time, and after its parents if chained."""
+        """Let a claimed task start again, now or at a time, once it waits for nothing else."""
         if task in self.barred:
             self.barred.discard(task)
             self.end(task, SKIPPED)

@@ -195,13 +195,16 @@ def _take_outcomes(
     for reported in outcomes:
         outcome = placed(reported, worker.joined_at, now)
         # Held: no child starts before its parent's success is durable, or a kill could leave a
-        # child's result without its parent's.
+        # child's result without its parent's. No task is tried again before its last attempt is
+        # durable, or the next life would adopt that one and drop the outcome of the other.
         verdict = finish(name, outcome, now, hold=True)
         if verdict is None:
             continue
         if verdict.final:
             # Steps and environments of tasks at their end would fill memory in long campaigns.
             core.tasks[outcome.task] = None
+        else:
+            core.store.pending.withheld.append(partial(_try_again, core, outcome.task))
         counted.append(outcome)
         records.append(AttemptRecord(outcome, verdict.final, site, lease))
     if counted:
@@ -209,6 +212,12 @@ def _take_outcomes(
         core.store.pending.transfers.extend(core.guard.settle(counted, now))
         core.store.commit_soon()
         _rested(core, worker)
+    schedule_fill(core)
+
+
+def _try_again(core: EngineCore, task: int) -> None:
+    """Let a task be tried again whose last attempt is durable."""
+    core.queue.tasks.recorded(task, core.clock.now())
     schedule_fill(core)
 
 

@@ -1,4 +1,4 @@
-"""Which tasks of an instance follow which."""
+"""Which tasks of an instance follow which, and how much each waits for."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 class TaskDependencies:
     """
     Edges from tasks to their children, and the number of parents that each task waits for.
+
+    A task that runs again also waits until its last attempt is durable; see :meth:`hold`.
 
     Edges lie in linked lists, which grow with each submission: 8 bytes an edge, and 8 a task once
     one has parents.
@@ -29,17 +31,22 @@ class TaskDependencies:
             self._child.append(task)
             self._missing[task] += 1
 
+    def hold(self, task: int) -> None:
+        """Have a task wait for one thing more, until :meth:`satisfy` is called for it."""
+        self._grow(task + 1)
+        self._missing[task] += 1
+
     @property
     def waiting(self) -> bool:
         """Whether any task has ever had a parent."""
         return len(self._child) > 1
 
     def waits(self, task: int) -> bool:
-        """Whether a task waits for some parent."""
+        """Whether a task waits for some parent, or for the record of its last attempt."""
         return task < len(self._missing) and self._missing[task] > 0
 
     def missing(self, task: int) -> int:
-        """Return the number of parents that a task waits for."""
+        """Return how many parents, and records of its own, a task waits for."""
         return self._missing[task] if task < len(self._missing) else 0
 
     def children(self, task: int) -> Iterator[int]:
@@ -50,7 +57,7 @@ class TaskDependencies:
             edge = self._before[edge]
 
     def satisfy(self, task: int) -> bool:
-        """Count one parent of a task as succeeded; True when it was the last."""
+        """Count one thing that a task waits for as done; True when it was the last."""
         # Counted and not kept as sets: each parent is released once, so a counter is enough.
         self._missing[task] -= 1
         return not self._missing[task]

@@ -295,8 +295,8 @@ class TaskQueue:
         Parameters
         ----------
         hold
-            A success lets nothing follow until :meth:`InstanceTasks.release`: what follows
-            must not start before the success is durable.
+            What follows must not start before the outcome is durable: other tasks wait for
+            :meth:`InstanceTasks.release`, another try for :meth:`InstanceTasks.recorded`.
         counts
             Whether the attempt uses up a try; see :meth:`InstanceTasks.judge`.
 
@@ -310,7 +310,7 @@ class TaskQueue:
         claim = self._release(worker, task, outcome.attempt)
         if claim is None:
             return None
-        verdict = tasks.judge(task, outcome.status, now, counts=counts)
+        verdict = tasks.judge(task, outcome.status, now, counts=counts, hold=hold)
         # A success counts even of a task that was to be cancelled: its work is done and paid for.
         if outcome.status is Status.SUCCEEDED:
             # Only of successes: a failure may come at once and says nothing of how long the task
@@ -360,7 +360,11 @@ class TaskQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing more will start unless tasks are added."""
+        """
+        Whether nothing runs and nothing more will start unless tasks are added.
+
+        Outcomes that are not durable may let something start yet.
+        """
         n = self.tasks.counts
         if n[CLAIMED] or n[HELD]:
             return False

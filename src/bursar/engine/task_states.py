@@ -18,7 +18,7 @@ class EngineTaskState(IntEnum):
     HELD = 1
     """The submission is not durable yet, or a worker may run the task since before a restart."""
     WAITING = 2
-    """Some parent has not succeeded yet."""
+    """Some parent has not succeeded yet, or the task's last attempt is not durable yet."""
     DELAYED = 3
     """The task is ready at a later time: a retry waits, or data is on the way."""
     READY = 4

@@ -316,6 +316,112 @@ def test_an_attempt_that_is_reported_again_is_neither_counted_nor_charged_again(
     assert world.repeated == {}
 
 
+@pytest.mark.parametrize("status", [Status.FAILED, Status.LOST, Status.CANCELLED])
+def test_no_retry_begins_before_the_attempt_before_it_is_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    """
+    The service would else be killed in between, and not know of the second attempt: of two that
+    a worker brings back it takes up the one that has ended, and drops what comes of the other.
+    """
+    monkeypatch.setattr(recording, "AGAIN", 0.0)
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("x",), retries=1, tries=2)])
+    world.join("w", 1)
+    world.journal.is_full = True
+    end(world, 0, status, acknowledged=False)
+    assert at(world) == []
+    assert world.info(handle).counts.waiting == 1
+    assert world.told == {}
+    world.restart()
+    world.journal.is_full = False
+    world.join("w", 1)
+    assert at(world) == [0]
+    end(world, 0)
+    (result,) = world.results(handle)
+    attempts = 1 if status is Status.CANCELLED else 2
+    assert (result["state"], result.get("attempt", 1)) == ("succeeded", attempts)
+
+
+@pytest.mark.parametrize("delay", [0.0, 30.0])
+def test_a_retry_begins_when_the_attempt_before_it_has_become_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch, delay: float
+) -> None:
+    """Also if its delay was over before."""
+    monkeypatch.setattr(recording, "AGAIN", 0.0)
+    handle = world.create()
+    world.submit(handle, [spec(retries=1, delay=delay)])
+    world.join("w", 1)
+    world.journal.is_full = True
+    end(world, 0, Status.FAILED)
+    world.now += 31.0
+    world.tick()
+    assert at(world) == []
+    world.journal.is_full = False
+    world.rest()
+    assert at(world) == [0]
+
+
+def test_a_task_of_a_lost_worker_begins_again_when_the_loss_is_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that brings down worker and service would else be tried for ever."""
+    monkeypatch.setattr(recording, "AGAIN", 0.0)
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("x",), tries=2)])
+    world.join("w", 1)
+    world.join("v", 1)
+    world.journal.is_full = True
+    world.lose("w")
+    assert at(world, "v") == []
+    world.journal.is_full = False
+    world.rest()
+    assert at(world, "v") == [0]
+
+
+def test_a_task_is_cancelled_while_its_failure_becomes_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not begin again, and the attempt that it had is charged once."""
+    monkeypatch.setattr(recording, "AGAIN", 0.0)
+    handle = world.create()
+    world.submit(handle, [spec(retries=1), spec(0)])
+    world.join("w", 1)
+    world.journal.is_full = True
+    end(world, 0, Status.FAILED)
+
+    async def cancel() -> api.Cancelled:
+        cancelling = asyncio.create_task(world.engine.cancel("ann", handle, [0], unstarted=True))
+        await asyncio.sleep(0)
+        world.journal.is_full = False
+        return await cancelling
+
+    assert world.run(cancel()).count == 1
+    assert at(world) == []
+    assert states(world, handle) == {0: "cancelled", 1: "skipped"}
+    assert charged(world) == 1.0
+
+
+def test_of_two_attempts_that_a_worker_brings_back_the_later_one_goes_on(world: World) -> None:
+    """The one before was given up in an earlier life: what comes of it is dropped."""
+    handle = world.create()
+    world.submit(handle, 1)
+    world.join("w", 1)
+    (job,) = world.sidecar.jobs["w"].values()
+    earlier = outcome_of(job, Status.CANCELLED, world.now)
+    later = outcome_of(job, Status.SUCCEEDED, world.now)
+    later = msgspec.structs.replace(later, attempt=job.attempt + 7)
+    world.restart()
+    holds = [(job.task, earlier.attempt), (job.task, later.attempt)]
+    assert world.connect("w", holds, 1) == []
+    world.sidecar.jobs["w"].clear()
+    world.say("w", [earlier])
+    assert world.info(handle).counts.running == 1
+    world.say("w", [later])
+    assert states(world, handle) == {0: "succeeded"}
+    assert world.told == {"w": 2}
+
+
 def test_a_failure_is_noted_with_its_charge(world: World) -> None:
     """No kill of the service comes between the two."""
     handle = world.create()

@@ -152,7 +152,7 @@ class TaskDispatcher:
             return None
         tasks = instance.tasks
         attempt = tasks.attempts_failed(task) + 1
-        verdict = tasks.judge(task, Status.LOST, now, counts=bool(reason))
+        verdict = tasks.judge(task, Status.LOST, now, counts=bool(reason), hold=bool(reason))
         if verdict.state == CANCELLED:
             lost = outcome_without_worker(claim, now, "cancelled")
             return self._end(claim, CANCELLED, attempt, lost)
@@ -161,12 +161,12 @@ class TaskDispatcher:
             why = f"{reason}, as in {losses} attempts" if losses > 1 else reason
             lost = outcome_without_worker(claim, now, why, Status.LOST)
             return self._end(claim, FAILED, attempt, lost)
-        self.enlist(instance)
         if not reason:
+            self.enlist(instance)
             return None
         self._counters.retried += 1
         # Journalled, so that a task that kills its workers cannot do so for ever by outliving
-        # restarts of the service. Not awaited: losing the note in a crash grants one try more.
+        # restarts of the service; the task is not given out again before.
         lost = outcome_without_worker(claim, now, reason, Status.LOST)
         note = tasks.note_attempts(instance.number, task)
         return TaskEnd(instance, task, FAILED, attempt, 0.0, claim.worker.host, lost, note)
@@ -240,20 +240,28 @@ class TaskDispatcher:
             if tasks.doomed:
                 tasks.doomed.discard(task)
             return self._end(claim, SUCCEEDED, attempt, outcome, cost)
-        verdict = tasks.judge(task, status, now, counts=not taken)
+        verdict = tasks.judge(task, status, now, counts=not taken, hold=True)
         if verdict.state is not None:
             return self._end(claim, verdict.state, attempt, outcome, cost)
-        if verdict.retry_at is None:
-            self.enlist(instance)
-        elif self._is_open:
-            self._sleeping[instance.number] = instance
-            self._set_waker()
         if taken:  # and nobody cancelled the task
-            return None
-        self._counters.retried += 1
+            cost = 0.0
+        else:
+            self._counters.retried += 1
+        # Noted also if no try was used up: the worker may bring the attempt back to the next life
+        # of the service, which must not take it for one that goes on.
         tasks.count_ended(task, claim.attempt)
         host, note = claim.worker.host, tasks.note_attempts(instance.number, task)
         return TaskEnd(instance, task, state, attempt, cost, host, outcome, note)
+
+    def try_again(self, instance: Instance, endings: Iterable[TaskEnd]) -> None:
+        """Let tasks run again, now or after a delay, once their attempts so far are durable."""
+        now = self._clock()
+        for ending in endings:
+            instance.tasks.recorded(ending.task, now)
+        self.enlist(instance)
+        if self._is_open and instance.tasks.next_wake() is not None:
+            self._sleeping[instance.number] = instance
+            self._set_waker()
 
     def start(self, instance: Instance, tasks: Sequence[int]) -> None:
         """Let durable tasks start as soon as they may."""

@@ -137,6 +137,7 @@ class ServiceEngine:
             clock=clock,
             recent=self._recent,
             on_recorded=self._on_recorded,
+            on_noted=lambda instance, noted: self.dispatching.try_again(instance, noted),
             on_fault=self.on_fault,
         )
         self.dispatching = TaskDispatcher(

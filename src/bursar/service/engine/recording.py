@@ -113,6 +113,8 @@ class ResultRecorder:
     on_recorded
         Called with an instance, the new batch of results, the endings in it, and, by task, the
         serials of attempts whose long streams are in files; all of this is durable.
+    on_noted
+        Called with an instance and attempts after which its tasks run again; all are durable.
     on_fault
         Called with an internal error.
     """
@@ -125,6 +127,7 @@ class ResultRecorder:
         clock: Clock,
         recent: RecentResults,
         on_recorded: Callable[[Instance, RecordedResults, Sequence[TaskEnd], dict[int, int]], None],
+        on_noted: Callable[[Instance, Sequence[TaskEnd]], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
@@ -132,6 +135,7 @@ class ResultRecorder:
         self._clock = clock
         self._recent = recent
         self._on_recorded = on_recorded
+        self._on_noted = on_noted
         self._on_fault = on_fault
         self._queue: deque[tuple[Sequence[TaskEnd], OnDurable | None]] = deque()
         self._tasks = TaskSupervisor(on_fault)  # one at the most
@@ -230,6 +234,9 @@ class ResultRecorder:
             # back as another, under the same cursor.
             self._recent.add(batch)
             self._on_recorded(instance, batch, piece, logs)
+        for some in only_charged.values():
+            if not some[0].instance.destroyed:
+                self._on_noted(some[0].instance, some)
         return True
 
     def _append(
