@@ -20,6 +20,7 @@ import pytest
 from bursar.dispatch.wire import (
     FromWorker,
 )
+from bursar.engine.task_states import SUCCEEDED
 from bursar.market.negotiation.side import NegotiationSide, OwnerSide
 from bursar.market.trade_messages import Accept, TradeMessage
 from bursar.market.trade_server import TradeServer
@@ -461,6 +462,48 @@ def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PilotJobJournal, "has", lambda self, name, jobs: None)
 
 
+def _children_start_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    finish, follow = TaskDispatcher._finish, TaskDispatcher.follow
+
+    def finish_early(self: TaskDispatcher, *arguments: Any) -> TaskEnd | None:
+        ending = finish(self, *arguments)
+        if ending is not None and ending.state == SUCCEEDED:
+            ending.instance.tasks.release(ending.task)
+            self.enlist(ending.instance)
+        return ending
+
+    def follow_failures(self: TaskDispatcher, instance: Instance, endings: Any) -> None:
+        follow(self, instance, [ending for ending in endings if ending.state != SUCCEEDED])
+
+    patch.setattr(TaskDispatcher, "_finish", finish_early)
+    patch.setattr(TaskDispatcher, "follow", follow_failures)
+
+
+def _children_of_failures_start(patch: pytest.MonkeyPatch) -> None:
+    def bar_children(self: SubmittedTasks, task: int) -> None:
+        self.release(task)
+
+    patch.setattr(SubmittedTasks, "bar_children", bar_children)
+
+
+def _after_restoring(patch: pytest.MonkeyPatch, change: Callable[[SubmittedTasks], None]) -> None:
+    real = InstanceRestorer._fill
+
+    def fill(self: InstanceRestorer, instance: Instance, gathered: Any) -> None:
+        real(self, instance, gathered)
+        change(instance.tasks)
+
+    patch.setattr(InstanceRestorer, "_fill", fill)
+
+
+def _barred_children_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    _after_restoring(patch, lambda tasks: tasks.barred.clear())
+
+
+def _retries_begin_anew_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    _after_restoring(patch, lambda tasks: tasks.failures.clear())
+
+
 BREAKS = (
     Break("answers before it is durable", _acknowledges_before_it_is_durable, 1),
     Break("writes the records of one turn in pieces", _a_turn_is_written_in_pieces, 220),
@@ -514,4 +557,8 @@ BREAKS = (
     Break("jobs of leases that are over are not cancelled", _jobs_are_not_cancelled, 7, batch=True),
     Break("the end of a job is not noticed", _the_end_of_a_job_is_not_noticed, 29, batch=True),
     Break("jobs are not written down", _jobs_are_not_written_down, 76, batch=True),
+    Break("children start before a success is durable", _children_start_before_it_is_durable),
+    Break("children of a failure start", _children_of_failures_start),
+    Break("a crash forgets which children are barred", _barred_children_are_forgotten),
+    Break("a crash forgets failed tries", _retries_begin_anew_after_a_crash),
 )

@@ -152,7 +152,7 @@ class CampaignClient:
             if key in campaign.numbers:
                 continue
             await asyncio.sleep(campaign.pauses[key])
-            tasks = [make_task_spec(piece) for piece in pieces]
+            tasks = [make_task_spec(campaign, piece) for piece in pieces]
             numbers = await self._client.submit(campaign.handle, tasks, key)
             assert isinstance(numbers, range)
             self._checker.submitted(campaign, key, numbers)
@@ -247,8 +247,8 @@ class CampaignClient:
         self._trace.note(self._user, f"{campaign.name} {what}")
 
 
-def make_task_spec(piece: SimulatedTask) -> api.TaskSpec:
-    """Return the API's specification of a simulated task."""
+def make_task_spec(campaign: ClientCampaign, piece: SimulatedTask) -> api.TaskSpec:
+    """Return the API's specification of a campaign's task."""
     sealed = base64.b64encode(piece.envelope).decode() if piece.is_sealed else ""
     return api.TaskSpec(
         command=() if sealed else piece.command,
@@ -256,4 +256,7 @@ def make_task_spec(piece: SimulatedTask) -> api.TaskSpec:
         processors=piece.processors,
         label=piece.name,
         tries=100,
+        retries=piece.retries,
+        retry_delay=piece.retry_delay,
+        after=tuple(campaign.number_of(name) for name in piece.after),
     )

@@ -3,7 +3,7 @@ Describes a simulated customer's plan for one instance, with a state that outliv
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from bursar.remote import messages as api
@@ -104,6 +104,14 @@ class ClientCampaign:
                 return self.pieces[key][number - numbers.start]
         return None
 
+    def number_of(self, name: str) -> int:
+        """Return the number of a task in the instance: submissions are sent in order, each once."""
+        return next(
+            number
+            for number, piece in enumerate(p for pieces in self.pieces.values() for p in pieces)
+            if piece.name == name
+        )
+
     def may_be_cancelled(self, piece: SimulatedTask) -> bool:
         """Whether the user has requested the cancellation of a task."""
         return self.all_given_up or piece.name in self.given_up
@@ -116,8 +124,17 @@ class ClientCampaign:
         )
 
 
-def draw_campaign(user: str, number: int, plan: FaultPlan, chance: random.Random) -> ClientCampaign:
-    """Draw a random campaign of a user within the limits of a fault plan."""
+def draw_campaign(
+    user: str, number: int, plan: FaultPlan, chance: random.Random, edges: random.Random
+) -> ClientCampaign:
+    """
+    Draw a random campaign of a user within the limits of a fault plan.
+
+    Parameters
+    ----------
+    chance, edges
+        Random sources of the tasks, and of their dependencies and retries.
+    """
     name = f"{user}-{number}"
     buys = None
     if chance.random() < plan.buys:
@@ -140,6 +157,7 @@ def draw_campaign(user: str, number: int, plan: FaultPlan, chance: random.Random
             )
             for i in range(count)
         ]
+    _draw_dependencies(pieces, plan, edges)
     campaign = ClientCampaign(
         user=user,
         name=name,
@@ -162,6 +180,31 @@ def draw_campaign(user: str, number: int, plan: FaultPlan, chance: random.Random
     if buys is not None and chance.random() < plan.withdraws:
         campaign.withdraws_after = chance.uniform(0, 30)
     return campaign
+
+
+def _draw_dependencies(
+    pieces: dict[str, list[SimulatedTask]], plan: FaultPlan, chance: random.Random
+) -> None:
+    """Let tasks come after earlier ones, also of earlier submissions, and be tried again."""
+    earlier: list[str] = []
+    for some in pieces.values():
+        linked = chance.random() < plan.depends
+        for i, piece in enumerate(some):
+            after: list[str] = []
+            if linked and earlier and chance.random() < 0.6:
+                # Near ones, for chains as well as for trees.
+                near = earlier[-chance.choice((1, 3, 10)) :]
+                after = chance.sample(near, min(len(near), chance.randint(1, 3)))
+            if chance.random() < plan.retries:
+                piece = replace(
+                    piece,
+                    exit_code=int(piece.exit_code or chance.random() < 0.6),
+                    flaky=chance.random() < 0.5,
+                    retries=chance.randint(1, 4),
+                    retry_delay=chance.choice((0.0, chance.uniform(0.1, 5.0))),
+                )
+            some[i] = replace(piece, after=tuple(after))
+            earlier.append(piece.name)
 
 
 def _draw_task(

@@ -79,7 +79,7 @@ class ExpiringInstanceUser:
             self._earliest = info.created + self._keep
             for key, pieces in campaign.pieces.items():
                 numbers = await client.submit(
-                    info.id, [make_task_spec(piece) for piece in pieces], key
+                    info.id, [make_task_spec(campaign, piece) for piece in pieces], key
                 )
                 assert isinstance(numbers, range)
                 self._checker.submitted(campaign, key, numbers)

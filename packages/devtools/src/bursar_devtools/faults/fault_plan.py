@@ -115,6 +115,10 @@ class FaultPlan:
         Longest walltime of a pilot, seconds.
     warns
         Whether pilots get a signal some time before their walltime limit.
+    depends
+        Probability that tasks of a submission come after others.
+    retries
+        Share of the tasks of a submission that are tried again after a failure.
     bursts
         Share of a submission's tasks, the first ones, that take hundredths of a second, so that
         many tasks wait at workers while longer ones follow.
@@ -155,6 +159,8 @@ class FaultPlan:
     expires: bool = False
     log: int = 64 * 1024
     bursts: float = 0.0
+    depends: float = 0.0
+    retries: float = 0.0
     batch: bool = False
     controller: float = 0.0
     others: float = 0.0
@@ -218,7 +224,9 @@ def fault_plan_of(seed: int) -> FaultPlan:
             plan, conditions=conditions, worker_life=0, partitions=0.0, buys=0.0, cuts=False
         )
     plan = _with_connections_and_ends(plan, seeded_random(seed, "plan of connections and ends"))
-    return _with_batch_site(plan, seeded_random(seed, "plan of a batch site"))
+    plan = _with_batch_site(plan, seeded_random(seed, "plan of a batch site"))
+    chance = seeded_random(seed, "plan of dependencies")
+    return replace(plan, depends=chance.choice((0.0, 0.5, 1.0)), retries=chance.choice((0.0, 0.3)))
 
 
 def _with_connections_and_ends(plan: FaultPlan, chance: random.Random) -> FaultPlan:

@@ -13,7 +13,7 @@ from bursar.remote.access import Access
 from bursar.remote.admin_messages import NewToken
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import ServiceConnection
-from bursar.service.interfaces import Clock, Scope
+from bursar.service.interfaces import Clock, Scope, ServiceError
 from bursar.supervisor import TaskSupervisor
 from bursar_devtools.faults.agreement_checker import AgreementChecker
 from bursar_devtools.faults.campaign_client import CampaignClient
@@ -151,6 +151,7 @@ class FaultSimulation:
             prompt=self._prompt,
             calm=self._is_kind_to_workers(plan),
             same_time=not (plan.skew or plan.drift),
+            has_succeeded=self._has_succeeded,
         )
         self._service = SimulatedEndpoint(
             lambda what: self.checker.wrong(PARTY, what), self._on_request, self._is_struck
@@ -224,8 +225,9 @@ class FaultSimulation:
         for number in range(self._plan.users):
             user = f"user-{number}"
             chance = seeded_random(self._seed, user)
+            edges = seeded_random(self._seed, f"{user} dependencies")
             for count in range(self._plan.campaigns):
-                self.checker.wants(draw_campaign(user, count, self._plan, chance))
+                self.checker.wants(draw_campaign(user, count, self._plan, chance, edges))
             self._open.add(user)
             self._start_customer(user)
             if self._plan.rotates:
@@ -426,6 +428,16 @@ class FaultSimulation:
         holders = (w.post.name for w in self._living() if w.has_here(piece))
         return next(holders, "")
 
+    def _has_succeeded(self, user: str, handle: str, task: int) -> bool | None:
+        """Whether a task's success is durable; None: nobody knows, or the instance is gone."""
+        if self.server.service is None or not self.server.is_up:
+            return None
+        try:
+            found = self.server.service.engine.tasks(user, handle, task, 1).tasks
+        except ServiceError:
+            return None
+        return bool(found) and found[0].state == "succeeded"
+
     # Preparation.
 
     async def _until_up(self) -> None:
@@ -530,7 +542,8 @@ class FaultSimulation:
         simple = replace(
             self._plan, buys=0.0, cancels=1.0, destroys=0.0, pieces=4, seals=0.0, bursts=0.0
         )
-        campaign = draw_campaign(EXPIRING_USER, 0, simple, chance)
+        edges = seeded_random(self._seed, "brief dependencies")
+        campaign = draw_campaign(EXPIRING_USER, 0, simple, chance, edges)
         self.checker.wants(campaign)
         await self._some_time()
         process = SimulatedProcess(self._loop, EXPIRING_USER)
@@ -566,6 +579,7 @@ class FaultSimulation:
             self.checker.wrong(PARTY, f"the books: {fault}")
         if service.journal.size > LARGEST_JOURNAL:
             self.checker.wrong(PARTY, f"the journal has grown to {service.journal.size} bytes")
+        self.checker.look_at_parents()
         if self._cluster is not None:
             self._cluster.judge(service.worker_server.admission.leases, self.server.up_since)
 

@@ -402,7 +402,8 @@ class FaultyWorker:
             self._checker.wrong(self.post.name, f"{piece.name} has {job.processors} processors")
         self._free -= job.processors
         seconds = piece.seconds * self._slow
-        status = Status.SUCCEEDED if piece.exit_code == 0 else Status.FAILED
+        exit_code = piece.exit_code_of(job.attempt)
+        status = Status.SUCCEEDED if exit_code == 0 else Status.FAILED
         if job.limit and seconds > job.limit:
             seconds, status = job.limit, Status.TIMED_OUT
         attempt = _SimulatedAttempt(
@@ -435,6 +436,7 @@ class FaultyWorker:
         self._free += job.processors
         end = self._clock()
         ran = status in (Status.SUCCEEDED, Status.FAILED)
+        exit_code = piece.exit_code_of(job.attempt)
         shows = ran and not piece.is_sealed
         # A closed end sends nothing more, though bytes sent before may still arrive.
         hears = self._link is not None and self._link.stands
@@ -444,7 +446,7 @@ class FaultyWorker:
             piece,
             attempt.start,
             end,
-            killed=not ran,
+            exit_code=exit_code if ran else None,
             in_touch_since=self._welcomed if hears else math.inf,
         )
         self._holding.finished(
@@ -452,7 +454,7 @@ class FaultyWorker:
                 task=job.task,
                 attempt=job.attempt,
                 status=status,
-                exit_code=piece.exit_code if shows else None,
+                exit_code=exit_code if shows else None,
                 start=attempt.start,
                 end=end,
                 stdout=piece.name.encode() if shows else b"",

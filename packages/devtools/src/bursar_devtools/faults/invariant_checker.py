@@ -10,6 +10,7 @@ import base64
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
@@ -34,7 +35,16 @@ _SAME = 1e-3
 _ROUGHLY = 0.03
 """Share by which clocks may differ about a duration."""
 
-_FINAL = ("succeeded", "failed", "timed-out", "cancelled")
+_FINAL = ("succeeded", "failed", "timed-out", "cancelled", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedAttempt:
+    """Times of an attempt by its worker's clock, and its exit code; None: it was killed."""
+
+    begin: float
+    end: float
+    exit_code: int | None
 
 
 class InvariantChecker:
@@ -64,6 +74,9 @@ class InvariantChecker:
         Whether no fault hits workers, so that each task must begin exactly once.
     same_time
         Whether all clocks agree.
+    has_succeeded
+        Returns whether the success of a user's task is durable, by user, instance and number; None
+        while that cannot be known.
     """
 
     def __init__(
@@ -79,6 +92,7 @@ class InvariantChecker:
         prompt: bool,
         calm: bool,
         same_time: bool,
+        has_succeeded: Callable[[str, str, int], bool | None],
     ) -> None:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.campaigns: dict[str, ClientCampaign] = {}
@@ -93,10 +107,15 @@ class InvariantChecker:
         self._prompt = prompt
         self._calm = calm
         self._same_time = same_time
+        self._has_succeeded = has_succeeded
         self._busy: Counter[str] = Counter()  # processors, by worker
-        self._ends: dict[str, list[tuple[float, float]]] = {}  # begin, end of attempts, by piece
+        self._ends: dict[str, list[_EndedAttempt]] = {}  # by piece
         self._owner: dict[str, ClientCampaign] = {}  # by piece
-        self._begun: set[str] = set()  # pieces
+        self._pieces: dict[str, SimulatedTask] = {}  # as submitted, by name
+        self._begun: Counter[str] = Counter()  # attempts, by piece
+        self._failed: dict[str, list[float]] = {}  # seconds of acknowledged failures, by piece
+        self._child: dict[str, str] = {}  # a child that has begun, by piece
+        self._unsure: set[tuple[str, str]] = set()  # child that has begun, and a parent
         self._unwanted: dict[str, float] = {}  # virtual s of its acknowledged cancel, by piece
         self._due: dict[str, float] = {}  # processor-seconds to be charged, by campaign
 
@@ -112,12 +131,13 @@ class InvariantChecker:
         self.campaigns[campaign.name] = campaign
         for pieces in campaign.pieces.values():
             self._owner.update((piece.name, campaign) for piece in pieces)
+            self._pieces.update((piece.name, piece) for piece in pieces)
 
     @property
     def work(self) -> float:
-        """Processor-seconds of all tasks, each done once."""
+        """Processor-seconds of all tasks, each done as often as it may be tried."""
         return sum(
-            piece.seconds * piece.processors
+            piece.seconds * piece.processors * (1 + piece.retries)
             for campaign in self.campaigns.values()
             for pieces in campaign.pieces.values()
             for piece in pieces
@@ -139,6 +159,8 @@ class InvariantChecker:
         # Only where messages are prompt: an assignment may have been sent before the cancellation.
         if self._prompt and self._now() > self._unwanted.get(piece.name, math.inf) + UNDER_WAY:
             self.wrong(worker, f"is given {piece.name}, whose cancellation was acknowledged")
+        if child := self._child.get(piece.name):
+            self.wrong(worker, f"is given {piece.name} again, after {child} has begun")
 
     def began(self, worker: str, processors: int, piece: SimulatedTask) -> None:
         """Check the start of a task: processors, pool, repetition, cancellation and agreement."""
@@ -149,11 +171,29 @@ class InvariantChecker:
         pool = self._pool_of(worker)
         if pool and pool != (campaign.agreement or "shared"):
             self.wrong(worker, f"of pool {pool} runs {piece.name} of {campaign.agreement!r}")
-        if self._calm and piece.name in self._begun:
+        failures = sum(bool(ended.exit_code) for ended in self._ends.get(piece.name, ()))
+        allowed = 1 + min(failures, self._pieces[piece.name].retries)
+        if self._calm and self._begun[piece.name] >= allowed:
             self.wrong(worker, f"begins {piece.name} again, and nothing had happened to it")
-        self._begun.add(piece.name)
+        self._begun[piece.name] += 1
+        for parent in self._pieces[piece.name].after:
+            self._child.setdefault(parent, piece.name)
+            self._unsure.add((piece.name, parent))
+        self.look_at_parents()
         self._look_at_wishes(worker, piece, math.inf)
         self._look_at_times(worker, campaign, piece)
+
+    def look_at_parents(self) -> None:
+        """Check that tasks began after their parents' successes were durable, where known."""
+        for child, parent in sorted(self._unsure):
+            campaign = self._owner[child]
+            number = campaign.number_of(parent)
+            has_succeeded = self._has_succeeded(campaign.user, campaign.handle, number)
+            if has_succeeded is None:
+                continue  # a later life of the service says
+            self._unsure.discard((child, parent))
+            if not has_succeeded:
+                self.wrong(campaign.user, f"{child} has begun, and {parent} has not succeeded")
 
     def ended(
         self,
@@ -162,16 +202,18 @@ class InvariantChecker:
         begin: float,
         end: float,
         *,
-        killed: bool,
+        exit_code: int | None,
         in_touch_since: float,
     ) -> None:
         """
-        Check the end of an attempt, by itself or killed, on a worker that was connected since then.
+        Check the end of an attempt on a worker that was connected since then.
+
+        The exit code is None for an attempt that was killed.
         """
-        if not killed:
+        if exit_code is not None:
             self._look_at_wishes(worker, piece, in_touch_since)
         self._busy[worker] -= piece.processors
-        self._ends.setdefault(piece.name, []).append((begin, end))
+        self._ends.setdefault(piece.name, []).append(_EndedAttempt(begin, end, exit_code))
         self._look_at_times(worker, self._owner[piece.name], piece)
 
     def recorded(self, piece: SimulatedTask, outcome: Outcome) -> None:
@@ -187,6 +229,11 @@ class InvariantChecker:
         if ran or (outcome.status is Status.CANCELLED and "destroyed" in outcome.reason):
             used = (outcome.end - outcome.start) * piece.processors
             self._due[campaign.name] = self._due.get(campaign.name, 0.0) + used
+        if outcome.status is Status.FAILED:
+            failures = self._failed.setdefault(piece.name, [])
+            failures.append(outcome.end - outcome.start)
+            if len(failures) > 1 + self._pieces[piece.name].retries:
+                self.wrong(campaign.user, f"{piece.name} has failed {len(failures)} times")
 
     def lost(self, worker: str, piece: SimulatedTask) -> None:
         """Record that an attempt ended together with the worker."""
@@ -274,7 +321,11 @@ class InvariantChecker:
             return  # of a submission whose answer the client has yet to hear
         if result.label != piece.name:
             self.wrong(who, f"{piece.name} was given the result of {result.label}")
-        if result.state == "cancelled":
+        self._compare_parents(campaign, piece, result)
+        if result.state == "skipped":
+            if self._begun[piece.name]:
+                self.wrong(who, f"{piece.name} was skipped, and has begun")
+        elif result.state == "cancelled":
             if not campaign.may_be_cancelled(piece):
                 self.wrong(who, f"{piece.name} was cancelled by nobody: {result.reason}")
         elif piece.is_sealed and result.sealed:
@@ -285,9 +336,27 @@ class InvariantChecker:
         else:
             self._compare_run(who, piece, result)
 
+    def _compare_parents(
+        self, campaign: ClientCampaign, piece: SimulatedTask, result: api.Result
+    ) -> None:
+        """Check that a task ran only if all parents had succeeded before, and else was skipped."""
+        if not piece.after or result.state == "cancelled":
+            return
+        found = [campaign.results.get(campaign.number_of(name)) for name in piece.after]
+        before = [parent for parent in found if parent and parent.cursor < result.cursor]
+        succeeded = [parent for parent in before if parent.state == "succeeded"]
+        if result.state == "skipped":
+            if len(succeeded) == len(before):
+                self.wrong(campaign.user, f"{piece.name} was skipped, and no parent had failed")
+        elif len(succeeded) < len(found):
+            self.wrong(campaign.user, f"{piece.name} {result.state} before all of its parents did")
+
     def _compare_run(self, who: str, piece: SimulatedTask, result: api.Result) -> None:
-        if (result.exit_code, result.stdout) != (piece.exit_code, piece.name):
+        possible = (0, piece.exit_code) if piece.flaky else (piece.exit_code,)
+        if result.exit_code not in possible or result.stdout != piece.name:
             self.wrong(who, f"{piece.name} ended with {result.exit_code}, {result.stdout!r}")
+        if result.state != ("succeeded" if result.exit_code == 0 else "failed"):
+            self.wrong(who, f"{piece.name} is {result.state}, status {result.exit_code}")
         self._compare_attempts(who, piece, result)
 
     def _compare_sealed(self, who: str, piece: SimulatedTask, result: api.Result) -> None:
@@ -298,11 +367,18 @@ class InvariantChecker:
         self._compare_attempts(who, piece, result)
 
     def _compare_attempts(self, who: str, piece: SimulatedTask, result: api.Result) -> None:
-        if result.state != ("succeeded" if piece.exit_code == 0 else "failed"):
-            self.wrong(who, f"{piece.name} is {result.state}, status {piece.exit_code}")
-        attempts = self._ends.get(piece.name, ())
-        if not any(self._is_told(result, begin, end) for begin, end in attempts):
+        has_failed = result.state == "failed"
+        attempts = [
+            ended
+            for ended in self._ends.get(piece.name, ())
+            if ended.exit_code is not None and bool(ended.exit_code) == has_failed
+        ]
+        if not any(self._is_told(result, ended.begin, ended.end) for ended in attempts):
             self.wrong(who, f"{piece.name} has a result that no worker has reported")
+        # A cancelled task that fails before it is stopped has failed, whatever tries are left.
+        may_be_cancelled = self._owner[piece.name].may_be_cancelled(piece)
+        if has_failed and not may_be_cancelled and len(attempts) <= piece.retries:
+            self.wrong(who, f"{piece.name} is failed after {len(attempts)} tries")
 
     def _is_told(self, result: api.Result, begin: float, end: float) -> bool:
         """
@@ -343,9 +419,9 @@ class InvariantChecker:
         shared = [c for c in self.campaigns_of(user) if not c.agreement]
         # Only workers know how far the tasks of a destroyed instance came.
         gone = [campaign for campaign in shared if campaign.destroying]
-        used = sum(self._used(campaign) for campaign in shared if not campaign.destroying)
-        most = used + sum(self._ran(campaign) for campaign in gone)
-        least = used + sum(self._due.get(campaign.name, 0.0) for campaign in gone)
+        here = [self._used(campaign) for campaign in shared if not campaign.destroying]
+        most = sum(high for _, high in here) + sum(self._ran(campaign) for campaign in gone)
+        least = sum(low for low, _ in here) + sum(self._due.get(c.name, 0.0) for c in gone)
         spared = jump * sum(self._width(c) for c in shared if not c.destroying)
         highest = max(prices) * most * (1 + _ROUGHLY) + len(shared)
         # A micro-unit for each sum of rounded amounts; clocks may disagree about durations by up to
@@ -359,20 +435,37 @@ class InvariantChecker:
     def _ran(self, campaign: ClientCampaign) -> float:
         """Return the processor-seconds of all attempts that ended at workers."""
         return sum(
-            (end - begin) * piece.processors
+            (ended.end - ended.begin) * piece.processors
             for pieces in campaign.pieces.values()
             for piece in pieces
-            for begin, end in self._ends.get(piece.name, ())
+            for ended in self._ends.get(piece.name, ())
         )
 
-    def _used(self, campaign: ClientCampaign) -> float:
-        """Return the processor-seconds of all final attempts."""
-        return sum(
-            (result.end - result.start) * piece.processors
-            for result in campaign.results.values()
-            if (piece := campaign.piece(result.task)) is not None
-        )
+    def _used(self, campaign: ClientCampaign) -> tuple[float, float]:
+        """
+        Return the least and most processor-seconds of all attempts to be charged.
+
+        These are the final ones, and those that failed before: all whose acknowledgement was
+        received, and perhaps others, for workers do not see every acknowledgement.
+        """
+        least = most = 0.0
+        for result in campaign.results.values():
+            piece = campaign.piece(result.task)
+            if piece is None:
+                continue
+            final = result.end - result.start
+            acknowledged = sum(self._failed.get(piece.name, ()))
+            failed = sum(e.end - e.begin for e in self._ends.get(piece.name, ()) if e.exit_code)
+            if result.state == "failed":  # the final attempt is one of those that failed
+                least += max(final, acknowledged) * piece.processors
+                most += max(final, failed) * piece.processors
+            else:
+                least += (final + acknowledged) * piece.processors
+                most += (final + failed) * piece.processors
+        return least, most
 
     def _width(self, campaign: ClientCampaign) -> int:
-        """Return the processors of all tasks together."""
-        return sum(piece.processors for some in campaign.pieces.values() for piece in some)
+        """Return the processors of all tasks together, each tried as often as may be."""
+        return sum(
+            p.processors * (1 + p.retries) for some in campaign.pieces.values() for p in some
+        )

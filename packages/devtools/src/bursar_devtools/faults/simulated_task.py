@@ -26,11 +26,17 @@ class SimulatedTask:
     seconds
         Duration on a worker of full speed.
     exit_code
-        Exit code of every attempt that is not stopped.
+        Exit code of every attempt that is not stopped; see ``flaky``.
     processors
         Number of processors that the task holds.
     is_sealed
         Whether command and output travel in an envelope.
+    flaky
+        Whether only some attempts have the exit code, and the others 0; see :meth:`exit_code_of`.
+    after
+        Names of the tasks that must succeed before this one starts.
+    retries, retry_delay
+        Number of tries after the first failure, and seconds before each of them.
     """
 
     name: str
@@ -38,12 +44,22 @@ class SimulatedTask:
     exit_code: int = 0
     processors: int = 1
     is_sealed: bool = False
+    flaky: bool = False
+    after: tuple[str, ...] = ()
+    retries: int = 0
+    retry_delay: float = 0.0
+
+    def exit_code_of(self, attempt: int) -> int:
+        """Return the exit code of an attempt that is not stopped, by its serial number."""
+        if self.flaky and hashlib.blake2b(f"{self.name} {attempt}".encode()).digest()[0] % 2:
+            return 0
+        return self.exit_code
 
     @property
     def command(self) -> tuple[str, ...]:
         """Command that is submitted."""
         words = repr(self.seconds), str(self.exit_code), str(self.processors)
-        return (_PROGRAM, self.name, *words)
+        return (_PROGRAM, self.name, *words, str(int(self.flaky)))
 
     @property
     def envelope(self) -> bytes:
@@ -71,20 +87,21 @@ def open_sealed_task(envelope: bytes) -> SimulatedTask:
 
 def parse_task_command(command: Sequence[str]) -> SimulatedTask:
     """
-    Return the task that a command describes.
+    Return the task that a command describes, without its dependencies and retries.
 
     Raises
     ------
     ValueError
         When it is none of a simulation's: somebody has changed it on the way.
     """
-    if len(command) != 5 or command[0] != _PROGRAM:
+    if len(command) != 6 or command[0] != _PROGRAM:
         raise ValueError(f"no simulated task: {list(command)!r}")
     return SimulatedTask(
         name=command[1],
         seconds=float(command[2]),
         exit_code=int(command[3]),
         processors=int(command[4]),
+        flaky=command[5] == "1",
     )
 
 
