@@ -153,7 +153,12 @@ def is_locked(error: apsw.Error) -> bool:
 
 def is_full(db: apsw.Connection, error: apsw.Error) -> bool:
     """Return whether the last statement of a connection failed for want of room on the disk."""
-    return isinstance(error, apsw.FullError) or db.system_errno in FULL_ERRNOS
+    if isinstance(error, apsw.FullError):
+        return True
+    # SQLite remembers the last error of the system, also that of an earlier statement, so the
+    # number means something only where this statement failed in the system.
+    failed_in_system = isinstance(error, apsw.IOError | apsw.CantOpenError)
+    return failed_in_system and db.system_errno in FULL_ERRNOS
 
 
 def connect(
