@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from bursar.dispatch.linux_processes import children
-from bursar.worker.spawning import Reaper, SignalInbox, Spawner
+from bursar.worker.spawning import Reaper, Spawner
 
 TELL = """
 import json, os, signal
@@ -30,11 +29,10 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(params=[True, False], ids=["vfork", "posix_spawn"])
-def spawner(request: pytest.FixtureRequest) -> Iterator[Spawner]:
-    """A spawner with a variable of its own and one that varies, of each way to start programs."""
-    spawner = Spawner({"BASE": "b", "NUMBER": "old"}, ("NUMBER",), by_vfork=request.param)
-    assert spawner.by_vfork is request.param
+@pytest.fixture
+def spawner() -> Iterator[Spawner]:
+    """A spawner with a variable of its own and one that varies."""
+    spawner = Spawner({"BASE": "b", "NUMBER": "old"}, ("NUMBER",))
     yield spawner
     spawner.close()
 
@@ -85,13 +83,12 @@ def test_a_program_starts_in_a_clean_state(spawner: Spawner) -> None:
     assert told["input"] == ""
 
 
-@pytest.mark.parametrize("by_vfork", [True, False])
-def test_what_this_process_ignores_programs_do_not_ignore(by_vfork: bool) -> None:
+def test_what_this_process_ignores_programs_do_not_ignore() -> None:
     """SIGPIPE, SIGXFSZ and the signals of a terminal are as usual in a program."""
     numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
-        spawner = Spawner({}, (), by_vfork=by_vfork)
+        spawner = Spawner({}, ())
         line = 'grep SigIgn /proc/$$/status; grep -q "SigIgn:.*0000$" /proc/$$/status'
         reader, writer = os.pipe()
         pid = spawner.spawn("/bin/sh", ("/bin/sh", "-c", line), (), {}, writer, writer)
@@ -106,75 +103,6 @@ def test_what_this_process_ignores_programs_do_not_ignore(by_vfork: bool) -> Non
             signal.signal(number, handler)
 
     assert status == 0, printed
-
-
-def test_a_python_with_another_function_is_served_by_posix_spawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The function below subprocess is no public one."""
-
-    def refuse(*arguments: object) -> int:
-        raise TypeError(f"takes 24 arguments, not {len(arguments)}")
-
-    monkeypatch.setattr("bursar.worker.spawning._fork_exec", refuse)
-    spawner = Spawner({}, (), by_vfork=True)
-
-    assert not spawner.by_vfork
-    assert output_of_lines(spawner) == "hello\n"
-    spawner.close()
-
-
-def test_a_child_by_fork_is_no_child_by_vfork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a child says too late why it could not become the program."""
-
-    def fork_and_wait(*arguments: object) -> int:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(255)
-        return pid
-
-    monkeypatch.setattr("bursar.worker.spawning._fork_exec", fork_and_wait)
-    spawner = Spawner({}, (), by_vfork=True)
-
-    assert not spawner.by_vfork
-    spawner.close()
-
-
-def output_of_lines(spawner: Spawner) -> str:
-    """What /bin/echo prints."""
-    reader, writer = os.pipe()
-    pid = spawner.spawn("/bin/echo", ("/bin/echo", "hello"), (), {}, writer, writer)
-    os.close(writer)
-    os.waitpid(pid, 0)
-    with os.fdopen(reader) as file:
-        return file.read()
-
-
-def test_signals_that_come_while_nothing_is_blocked_are_taken_as_well() -> None:
-    """Those that are pending, too: a program is started with no signal blocked."""
-    before = signal.getsignal(signal.SIGUSR1)
-    # To this thread alone: another one of the process, in which the signal is not blocked, would
-    # take a signal to the process.
-    inbox = SignalInbox((signal.SIGUSR1,))
-    try:
-        assert inbox.take() == 0
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        assert not inbox.handled
-        assert inbox.take() == signal.SIGUSR1
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        spawner = Spawner({}, (), by_vfork=True)
-        spawner.close()
-        assert inbox.handled
-        assert inbox.take() == signal.SIGUSR1
-        assert not inbox.handled
-        assert inbox.take() == 0
-        assert not inbox.wait_for(signal.SIGUSR1, 0.0)
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        assert inbox.wait_for(signal.SIGUSR1, 10.0)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-        signal.signal(signal.SIGUSR1, before)
-        inbox.close()
 
 
 def test_what_cannot_be_started_says_so(spawner: Spawner) -> None:

@@ -28,9 +28,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bursar.dispatch.linux_processes import (
+    SIGINFO,
     adopt_orphans,
     children,
     kill_descendants,
+    signal_descriptor,
     task_of,
 )
 from bursar.dispatch.prefetch import HORIZON
@@ -63,7 +65,7 @@ from bursar.worker.dispatcher_connection import (
     make_connection,
 )
 from bursar.worker.output_capture import OutputCapture
-from bursar.worker.spawning import ProcessUsage, Reaper, SignalInbox
+from bursar.worker.spawning import ProcessUsage, Reaper
 from bursar.worker.unacknowledged import UnacknowledgedWork
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Worker:
         self._jobs = msgspec.msgpack.Decoder(WireJob)
         self._frames = FrameDecoder()
         self._poll = select.epoll()
-        self._signals = SignalInbox((signal.SIGCHLD, signal.SIGTERM))
+        self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by file descriptor
         self._streams: dict[int, OutputCapture] = {}  # those drained in the loop, by descriptor
@@ -168,7 +170,7 @@ class Worker:
         # child of this one, so that it is found and killed.
         adopt_orphans()
         self._poll.register(self._server, select.EPOLLIN)
-        self._poll.register(self._signals.fd, select.EPOLLIN)
+        self._poll.register(self._signals, select.EPOLLIN)
         try:
             if not self._has_sent_hello:
                 self._send(frame(hello_of(self._settings)))
@@ -192,10 +194,7 @@ class Worker:
         return self._leaving and nothing
 
     def _turn(self) -> None:
-        server, signals = self._server.fileno(), self._signals.fd
-        # These came while a program was started, and do not wake the poll.
-        while self._signals.handled:
-            self._take_signal()
+        server, signals = self._server.fileno(), self._signals
         for fd, events in self._poll.poll(self._patience()):
             if fd == signals:
                 self._take_signal()
@@ -231,10 +230,10 @@ class Worker:
             self._lose()
 
     def _take_signal(self) -> None:
-        number = self._signals.take()
+        number = int.from_bytes(os.read(self._signals, SIGINFO)[:4], sys.byteorder)
         if number == signal.SIGTERM:
             self._end_soon()
-        elif number:
+        else:
             self._reap()
 
     def _patience(self) -> float | None:
@@ -535,7 +534,7 @@ class Worker:
             and self._must_end == math.inf
             # Waits for the worker's own SIGTERM: if it comes, the task did not fail but its
             # processors are taken away, and it runs again elsewhere without a failure counted.
-            and self._signals.wait_for(signal.SIGTERM, _SAME_BLOW)
+            and signal.sigtimedwait((signal.SIGTERM,), _SAME_BLOW) is not None
         ):
             self._end_soon()
 
