@@ -180,10 +180,12 @@ SHARED = "shared"
 Pool of the processors that are not sold; ``"shared:USER"`` for a user with a local account.
 """
 
+_SHARED_BY_ACCOUNT = f"{SHARED}:"
+
 
 def is_shared(pool: str) -> bool:
     """Return whether a pool has shared processors, which belong to no agreement."""
-    return pool == SHARED or pool.startswith(f"{SHARED}:")
+    return pool == SHARED or pool.startswith(_SHARED_BY_ACCOUNT)
 
 
 class UsageBilling(Protocol):

@@ -364,7 +364,7 @@ class TaskDispatcher:
         given = self._scheduler.fill(pool, now, lambda user: may_run(pool, user, now))
         for worker, claims in given:
             self._counters.started += len(claims)
-            worker.link.give_encoded([_job_of_assignment(claim) for claim in claims])
+            worker.link.give_encoded(_jobs_of(claims))
         for worker, count in to_take_back(self._scheduler.pools.get(pool), now):
             worker.prefetch.asked(count)
             worker.link.recall(count)
@@ -517,15 +517,17 @@ class _InstanceOwner:
         self._dispatching._on_fault(error)
 
 
-def _job_of_assignment(claim: WorkerClaim[Instance]) -> bytes:
-    instance, task = claim.instance, claim.task
-    return make_wire_job(
-        instance.tasks.bodies[task],
-        claim.number,
-        claim.attempt,
-        claim.processors,
-        # 0 means no limit to a worker: time that is all but used up must not become that.
-        0.0 if claim.seconds == math.inf else max(claim.seconds, LEAST),
-        str(task),
-        instance.home,
-    )
+def _jobs_of(claims: Sequence[WorkerClaim[Instance]]) -> list[bytes]:
+    return [
+        make_wire_job(
+            (instance := claim.instance).tasks.bodies[claim.task],
+            claim.number,
+            claim.attempt,
+            claim.processors,
+            # 0 means no limit to a worker: time that is all but used up must not become that.
+            0.0 if claim.seconds == math.inf else max(claim.seconds, LEAST),
+            str(claim.task),
+            instance.home,
+        )
+        for claim in claims
+    ]

@@ -53,7 +53,7 @@ AGAIN = 1.0
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class TaskEnd(msgspec.Struct, eq=False):
+class TaskEnd(msgspec.Struct, eq=False, gc=False):
     """
     The end of a task, to be recorded.
 
