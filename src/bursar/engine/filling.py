@@ -162,8 +162,6 @@ def _take_back(core: EngineCore, now: float) -> None:
     # Where money is refused for now, what comes back would stand still.
     if core.refused_for_now:
         return
-    for worker in core.workers.values():
-        worker.open = core.is_open(worker)
     for name, count in core.queue.to_ask_back(now):
         worker = core.workers[name]
         worker.prefetch.asked(count)
