@@ -8,10 +8,15 @@ from tools.check_docstrings import PUBLISHED, empty_entries, without
 ROOT = Path(__file__).parents[1]
 
 ROOMS = (
+    "api",
+    "broker",
     "classad",
     "cli",
+    "cluster",
     "formats",
+    "market",
     "model",
+    "planning",
     "provisioning",
     "remote",
     "replicas",
@@ -21,6 +26,7 @@ ROOMS = (
     "service/http",
     "service/identity",
     "simulation",
+    "store",
     "worker",
 )
 """Rooms whose entries have been gone through."""

@@ -84,8 +84,6 @@ class RealFiles:
 
     Parameters
     ----------
-    database
-        Path of the database.
     head, reserve, lock
         Names of the file of noted bytes, of the file that only takes room, and of the lock's file,
         in the folder of the database.

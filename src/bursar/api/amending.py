@@ -27,8 +27,6 @@ class AmendmentForecast:
 
     Parameters
     ----------
-    run, folder
-        Name and path of the run.
     goal
         The goal after the amendment.
     elapsed, spent

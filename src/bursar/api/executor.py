@@ -41,19 +41,17 @@ class Executor(concurrent.futures.Executor):
     """
     Runs Python calls on workers of one or more sites.
 
-    The class keeps the contract of :class:`concurrent.futures.Executor`: exceptions of
-    a call are raised by its future, with the traceback in the worker as their
-    cause; ``cancel`` works until the call is with a worker; ``map`` takes a
-    chunk size; leaving the ``with`` block waits. An executor without references,
-    or one that the program did not shut down, finishes its calls and
+    The class keeps the contract of :class:`concurrent.futures.Executor`: exceptions of a call are
+    raised by its future, with the traceback in the worker as their cause; ``cancel`` works until
+    the call is with a worker; ``map`` takes a chunk size; leaving the ``with`` block waits. An
+    executor without references, or one that the program did not shut down, finishes its calls and
     gives the processors back.
 
-    Functions are pickled by value where need be, so lambdas and functions of a
-    notebook will do. Results of this machine's own workers may be anything that can be pickled;
-    from another Bursar they come back as data (:mod:`bursar.worker.call_results`), which runs no
-    code here, unless its site says ``trust = "pickle"``. A call that raises is not repeated; nor
-    is one whose worker died, unless ``retries`` says so. What a call prints is not shown, but
-    kept in the journal.
+    Functions are pickled by value where need be, so lambdas and functions of a notebook will do.
+    Results of this machine's own workers may be anything that can be pickled; from another Bursar
+    they come back as data (:mod:`bursar.worker.call_results`), which runs no code here, unless its
+    site says ``trust = "pickle"``. A call that raises is not repeated; nor is one whose worker
+    died, unless ``retries`` says so. What a call prints is not shown, but kept in the journal.
 
     Parameters
     ----------
@@ -66,8 +64,7 @@ class Executor(concurrent.futures.Executor):
         Most that may be spent, ``"40 SU"`` or a number; None for no limit.
         Calls that it does not cover raise :class:`bursar.BudgetStop`.
     wall_limit
-        Seconds after which a call is killed and raises :class:`TaskFailed`;
-        None for no limit.
+        Seconds after which a call is killed and raises :class:`TaskFailed`; None for no limit.
     retries
         Number of further tries of a call whose worker died.
     folder

@@ -59,8 +59,6 @@ class Matches:
 
     Parameters
     ----------
-    campaign
-        Name of the campaign.
     kinds
         Kinds of task, in the order of their first tasks.
     """

@@ -46,8 +46,6 @@ class PolicyReplay:
     ----------
     policy
         Its name; :data:`AS_IT_WAS` for the run itself, :data:`SIMULATED` for the run simulated.
-    succeeded, tasks
-        Number of tasks that succeeded, and of all tasks.
     makespan, cost
         Seconds, currency units; None when unknown.
     deadline_met
@@ -68,8 +66,6 @@ class RunReplay:
 
     Parameters
     ----------
-    run
-        Name of the run.
     currency
         Currency of every cost.
     rows

@@ -341,8 +341,7 @@ def resume(
     Raises
     ------
     InputError
-        When there is no such run, another process carries it out, or the budget
-        is none.
+        When there is no such run, another process carries it out, or the budget is none.
     BursarError
         When it could not go on.
     """

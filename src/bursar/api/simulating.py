@@ -105,13 +105,12 @@ def simulate(
     sites
         A sites file or the sites, of any kind; None: this machine, as if it were idle.
     provisioning
-        ``"planned"``: by reservations of what a plan buys. ``"dynamic"``: by a pool that
-        acquires and releases processors as there is work for them (DRP).
-        ``"best-effort"``: each task is sent to a queue when its parents have ended (HPDC'07
-        section 5). ``"queued"``: all are put into the queues at once, each to start after its
-        parents (the competitor of its section 7). ``"either"``: whichever of the first and
-        these two is expected to serve the goal best, by what can be known at the begin.
-        None: as for :func:`bursar.run`.
+        ``"planned"``: by reservations of what a plan buys. ``"dynamic"``: by a pool that acquires
+        and releases processors as there is work for them (DRP). ``"best-effort"``: each task is
+        sent to a queue when its parents have ended (HPDC'07 section 5). ``"queued"``: all are put
+        into the queues at once, each to start after its parents (the competitor of its section 7).
+        ``"either"``: whichever of the first and these two is expected to serve the goal best, by
+        what can be known at the begin. None: as for :func:`bursar.run`.
     strategy
         See :func:`bursar.run`.
     out_of_reach

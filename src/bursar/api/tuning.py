@@ -56,8 +56,6 @@ class RankTuning:
         Mean seconds between two submissions.
     jobs
         Number of jobs in each simulation.
-    sites
-        Names.
     """
 
     found: TunedWeights
@@ -172,8 +170,7 @@ def tune_rank(
     Raises
     ------
     InputError
-        When an argument is wrong, a runtime or the size of a file is unknown, or no job can
-        finish.
+        When an argument is wrong, a runtime or the size of a file is unknown, or no job can finish.
     """
     facts = resolve_sites(sites)
     if len(facts) < 2:

@@ -181,8 +181,6 @@ class BookingRequest:
 
     Parameters
     ----------
-    site
-        Number of the site.
     size_class
         Size class of the job.
     begin
@@ -296,8 +294,6 @@ class PriceInterval:
 
     Parameters
     ----------
-    site
-        Number of the site.
     begin
         Start of the price, seconds from now; zero or negative: the price holds now.
     pool

@@ -31,8 +31,7 @@ class Backlog:
     sizes
         Size of every job of the campaign.
     by_size
-        Whether jobs of different sizes are told apart; otherwise they come as they are
-        listed.
+        Whether jobs of different sizes are told apart; otherwise they come as they are listed.
     """
 
     def __init__(self, sizes: Sequence[float], *, by_size: bool) -> None:

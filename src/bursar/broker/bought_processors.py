@@ -17,8 +17,6 @@ class BoughtProcessor:
     ----------
     name
         Name of the pilot's lease.
-    site
-        Name of the site.
     price
         Currency units per processor-second.
     since
@@ -68,11 +66,6 @@ class BoughtProcessor:
 class BoughtProcessors:
     """
     Records our processors by site, and the processor of each job.
-
-    Parameters
-    ----------
-    sites
-        Names of the sites.
     """
 
     def __init__(self, sites: Sequence[str]) -> None:

@@ -49,8 +49,6 @@ class SiteDecision(msgspec.Struct, frozen=True, array_like=True):
 
     Parameters
     ----------
-    site
-        Name of the site.
     price
         Price at the time, currency units per processor-second.
     busy, processors
@@ -77,8 +75,6 @@ class PlacementDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     ----------
     at
         Seconds since the begin of the run.
-    strategy
-        Name of the strategy.
     left
         Number of jobs that had not been sent.
     time_left, money_left

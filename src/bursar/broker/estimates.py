@@ -209,8 +209,7 @@ def sizes_of(runtimes: Iterable[float | None]) -> tuple[list[float], bool]:
     """
     Return the sizes of jobs, and whether sizes are seconds.
 
-    Where only some have an estimate, the others count as their mean; where none has, all
-    count 1.
+    Where only some have an estimate, the others count as their mean; where none has, all count 1.
     """
     estimates = list(runtimes)
     given = [e for e in estimates if e is not None]

@@ -25,8 +25,7 @@ class GoalFeasibility:
     fit
         Number of these that can be done in time and within the budget.
     cost
-        The least that all of them cost in time, currency units; None: not all can be done
-        in time.
+        The least that all of them cost in time, currency units; None: not all can be done in time.
     counter_offers
         Offers for the whole campaign instead; empty where all jobs fit.
     """
@@ -136,10 +135,9 @@ class Forecast:
     """
     Predicts the end from what is left and how long tasks have really taken.
 
-    What is left is counted in processor-seconds by the tasks' estimates, scaled
-    by how far the estimates have been off so far; a task without an estimate
-    counts as the mean of those that have ended. The plan says how much of the
-    processors' time the order of the tasks lets be used.
+    What is left is counted in processor-seconds by the tasks' estimates, scaled by how far the
+    estimates have been off so far; a task without an estimate counts as the mean of those that have
+    ended. The plan says how much of the processors' time the order of the tasks lets be used.
 
     Each outcome is taken in once, at a constant cost.
 

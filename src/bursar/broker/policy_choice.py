@@ -115,8 +115,6 @@ class PolicyDecision:
 
     Parameters
     ----------
-    policy
-        The policy.
     campaign
         Campaign with the goal to serve: a strategy may set a workflow's trade-off.
     sites

@@ -61,8 +61,6 @@ class SiteQueue:
 
     Parameters
     ----------
-    facts
-        Facts of the site.
     element
         Computing element that reports the state of this queue.
     clock

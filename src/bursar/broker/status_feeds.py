@@ -34,8 +34,7 @@ class StatusPoller:
     sites
         Function that asks each site, by its name.
     every
-        Seconds between two questions to a site; a question that is still open is not asked
-        again.
+        Seconds between two questions to a site; a question that is still open is not asked again.
     patience
         Seconds that an answer may take.
     on_round

@@ -89,9 +89,8 @@ def references(expression: Expression, my: Ad) -> frozenset[str]:
     Returns
     -------
     frozenset of str
-        Names in lower case; ``"*"`` among them where the other ad is taken as a whole
-        (``other``, ``other["name"]``). What the other ad's own expressions read is not
-        among them.
+        Names in lower case; ``"*"`` among them where the other ad is taken as a whole (``other``,
+        ``other["name"]``). What the other ad's own expressions read is not among them.
     """
     reading = _ReferenceWalker(my)
     reading.look_at(expression.root)

@@ -206,9 +206,8 @@ def charge_run(
     """
     Record what a run paid to each site, once: all of it or nothing.
 
-    A run with --account does so itself; where it could not, this does what is left.
-    Providers are opened as they are first met. Refused over the user's allocation or
-    quota (status 4).
+    A run with --account does so itself; where it could not, this does what is left. Providers are
+    opened as they are first met. Refused over the user's allocation or quota (status 4).
     """
     from bursar.market.book import read_book
     from bursar.model.money import Payer

@@ -1,9 +1,8 @@
 """
 Entry point of the ``bursar`` command.
 
-Exit status: 0 done; 1 tasks failed, or a fault of ours; 2 the input is at
-fault; 3 no plan meets the goal; 4 stopped by the budget; 5 deadline missed;
-130 interrupted, the run can be resumed.
+Exit status: 0 done; 1 tasks failed, or a fault of ours; 2 the input is at fault; 3 no plan meets
+the goal; 4 stopped by the budget; 5 deadline missed; 130 interrupted, the run can be resumed.
 """
 
 import os

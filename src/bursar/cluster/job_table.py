@@ -229,9 +229,8 @@ class SchedulingRules:
         Order in which waiting jobs start: first come first served, EASY or conservative
         backfilling.
     semantics
-        ``"batch"``: all events of one moment are taken together and the policy
-        runs once. ``"pyss"``: it runs after every single event; not with
-        ``overrun="extend"``.
+        ``"batch"``: all events of one moment are taken together and the policy runs once.
+        ``"pyss"``: it runs after every single event; not with ``overrun="extend"``.
     early
         Under conservative backfilling, when a job ends before its estimate:
         ``"compress"`` moves each waiting job, in order of submission, to the

@@ -5,12 +5,11 @@ The same loop, :func:`advance`, runs a whole trace at once and moves a live
 state forward step by step. Its state:
 
 ``k``, integers (indices ``K_*``)
-    ``K_NEXT`` the next job to be submitted, ``K_FRONT`` where in its array the
-    queue begins and ``K_QUEUE`` how many wait, ``K_HEAP`` how many events are
-    due, ``K_PUSHED`` how many ever were, ``K_LOW`` and ``K_HIGH`` the profile's
-    part of its arrays that counts, ``K_RESERVATIONS`` how many advance
-    reservations there are, ``K_AGAIN`` whether the policy must look at the
-    present moment again.
+    ``K_NEXT`` the next job to be submitted, ``K_FRONT`` where in its array the queue begins and
+    ``K_QUEUE`` how many wait, ``K_HEAP`` how many events are due, ``K_PUSHED`` how many ever were,
+    ``K_LOW`` and ``K_HIGH`` the profile's part of its arrays that counts, ``K_RESERVATIONS`` how
+    many advance reservations there are, ``K_AGAIN`` whether the policy must look at the present
+    moment again.
 jobs
     ``submit``, ``width``, ``estimate``, ``runtime`` as given; ``start``,
     ``finish``, ``expected`` (end by the estimate) and ``promise`` (first start
@@ -20,9 +19,8 @@ jobs
     Under conservative backfilling they begin at 0; otherwise those that start
     from the front only move it, so a long queue costs nothing.
 ``heap_time``, ``heap_event``, ``heap_order``
-    A heap of coming events, earliest first, of equal ones the first that was
-    added: a job's number for its end, and ``~number`` for the moment its
-    estimate is up while it still runs.
+    A heap of coming events, earliest first, of equal ones the first that was added: a job's number
+    for its end, and ``~number`` for the moment its estimate is up while it still runs.
 ``times``, ``free``
     The profile of free processors: :mod:`bursar.cluster.profile_kernels`. It holds
     running jobs to their expected ends, advance reservations, and, under
@@ -425,8 +423,7 @@ def advance(
     jobs
         How many there are in the arrays.
     extra
-        Moments at which room comes back by itself (reservations end),
-        ascending, infinity last.
+        Moments at which room comes back by itself (reservations end), ascending, infinity last.
 
     Returns
     -------

@@ -68,8 +68,7 @@ def simulate(
     Parameters
     ----------
     estimates
-        What decisions go by: what ``"user"`` s asked for, or the ``"actual"``
-        run times.
+        What decisions go by: what ``"user"`` s asked for, or the ``"actual"`` run times.
     policy, semantics, early, overrun
         See :class:`bursar.cluster.machine.Machine`.
     on_progress

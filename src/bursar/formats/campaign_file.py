@@ -1,10 +1,9 @@
 """
 Reads a campaign from a file of any known format; the TOML format is defined here.
 
-The tables of the file (:mod:`bursar.formats.tables`) become *task sets*: each
-is one task, or one for every point of a sweep. Sets are expanded first, so
-that a set may take what another makes; tasks of two sets belong together when
-they agree on every parameter they share.
+The tables of the file (:mod:`bursar.formats.tables`) become *task sets*: each is one task, or one
+for every point of a sweep. Sets are expanded first, so that a set may take what another makes;
+tasks of two sets belong together when they agree on every parameter they share.
 """
 
 import os

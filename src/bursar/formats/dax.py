@@ -30,17 +30,15 @@ def read_dax(path: Path) -> Campaign:
     """
     Read the workflow in a Pegasus DAX file, plain, ``.gz`` or ``.xz``.
 
-    Runtime and processors are read from the attributes ``runtime`` and
-    ``cores`` of a job (version 2.1 as generated), else from its ``pegasus``
-    profiles (version 3). A file has one size: the one its maker states, or,
-    when no job makes it, the largest stated.
+    Runtime and processors are read from the attributes ``runtime`` and ``cores`` of a job (version
+    2.1 as generated), else from its ``pegasus`` profiles (version 3). A file has one size: the one
+    its maker states, or, when no job makes it, the largest stated.
 
     Raises
     ------
     InputError
-        Naming the element at fault: not XML, an entity, a sub-workflow, a
-        missing or malformed attribute, a duplicate id, an unknown job, a
-        negative runtime or size, a cycle.
+        Naming the element at fault: not XML, an entity, a sub-workflow, a missing or malformed
+        attribute, a duplicate id, an unknown job, a negative runtime or size, a cycle.
     """
     path = Path(path)
     data = read_bytes(path)
@@ -147,11 +145,10 @@ def _check_signs(jobs: Sequence[_DaxJob], *, generated: bool) -> None:
     """
     Refuse negative runtimes and sizes, except the workflow generator's known ones.
 
-    The generator drew sizes from normal distributions and did not cut them off at 0; run
-    times and further sizes follow from those. So a negative size is the
-    generator's when all who name the file agree on it, one of them makes it,
-    and another reads it or it follows from a negative input; a negative
-    runtime, when the job reads such a file.
+    The generator drew sizes from normal distributions and did not cut them off at 0; run times and
+    further sizes follow from those. So a negative size is the generator's when all who name the
+    file agree on it, one of them makes it, and another reads it or it follows from a negative
+    input; a negative runtime, when the job reads such a file.
     """
     stated: dict[str, list[int | None]] = {}
     for job in jobs:

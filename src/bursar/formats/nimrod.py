@@ -1,9 +1,8 @@
 """
 Nimrod plan files, the old syntax and the new one, as campaigns.
 
-Sources: the Nimrod Portal manual and the EnFuzion manual (old), the wiki and
-the grammar of nimrodg (new). ``docs/reference/nimrod.md`` describes what is
-read and what each command does here.
+Sources: the Nimrod Portal manual and the EnFuzion manual (old), the wiki and the grammar of nimrodg
+(new). ``docs/reference/nimrod.md`` describes what is read and what each command does here.
 """
 
 import itertools

@@ -239,8 +239,7 @@ def initial_file_sizes(campaign: Campaign) -> dict[str, int]:
     """
     Return the bytes of each initial file of a replay: read by tasks, made by none.
 
-    Empty for any campaign but a replayed one: elsewhere such files are the
-    user's own.
+    Empty for any campaign but a replayed one: elsewhere such files are the user's own.
     """
     if campaign.recorded or campaign.recording is None:
         return {}
@@ -251,9 +250,8 @@ def make_initial_files(campaign: Campaign, folder: Path) -> int:
     """
     Make the files of :func:`initial_file_sizes` as sparse files.
 
-    Call this function with the run's ``files/`` before the first task starts. Files that
-    are already there with their size are left alone, so a resumed run may
-    call it again.
+    Call this function with the run's ``files/`` before the first task starts. Files that are
+    already there with their size are left alone, so a resumed run may call it again.
 
     Parameters
     ----------

@@ -1,15 +1,13 @@
 """
 Parameter sweeps: the parameters and their combinations, and the templates that these fill.
 
-An *axis* is what one entry of ``[parameters]`` says: rows of values for one
-parameter, or, from a CSV table, for several that move together. ``combine``
-joins the axes: every row with every row (``*``) or row by row (``+``, or a
-comma in brackets).
+An *axis* is what one entry of ``[parameters]`` says: rows of values for one parameter, or, from a
+CSV table, for several that move together. ``combine`` joins the axes: every row with every row
+(``*``) or row by row (``+``, or a comma in brackets).
 
-``{{`` and ``}}`` stand for braces. ``{x:03d}`` formats a number as Python
-does; ``{path.name}`` and ``{path.stem}`` are a path's last part, with and
-without its ending. In a line for the shell every value is quoted for the
-place it stands in, so that it arrives as it is: between words, within
+``{{`` and ``}}`` stand for braces. ``{x:03d}`` formats a number as Python does; ``{path.name}`` and
+``{path.stem}`` are a path's last part, with and without its ending. In a line for the shell every
+value is quoted for the place it stands in, so that it arrives as it is: between words, within
 ``'...'`` or within ``"..."``.
 """
 

@@ -169,8 +169,7 @@ class TaskSet:
     places
         Path of single settings that were written elsewhere.
     swept
-        True when it runs over the campaign's sweep even if it mentions none of
-        its parameters.
+        True when it runs over the campaign's sweep even if it mentions none of its parameters.
     """
 
     name: str

@@ -337,8 +337,7 @@ def write_jobs_csv(
     start, finish, killed
         Start and end, seconds, and whether the job was killed, for each job of the trace.
     processors
-        Number of the machine's processors. Each job is given the free ones with the lowest
-        numbers.
+        Number of the machine's processors. Each job is given the free ones with the lowest numbers.
 
     Raises
     ------

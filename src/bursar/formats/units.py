@@ -218,8 +218,7 @@ def parse_price(value: object) -> tuple[float, str | None]:
     """
     Parse currency units per processor-second, and the currency where one is named.
 
-    Text says what it is for: ``"0.05 EUR/core-hour"``. A number is per
-    processor-second.
+    Text says what it is for: ``"0.05 EUR/core-hour"``. A number is per processor-second.
 
     Raises
     ------

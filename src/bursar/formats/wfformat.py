@@ -94,16 +94,14 @@ def read_wfformat(path: Path) -> Campaign:
     """
     Read the recorded workflow in a WfFormat file, plain, ``.gz`` or ``.xz``.
 
-    A fractional ``coreCount`` is a utilisation; the task is given the next
-    whole number of processors. A task without an execution record has no
-    runtime.
+    A fractional ``coreCount`` is a utilisation; the task is given the next whole number of
+    processors. A task without an execution record has no runtime.
 
     Raises
     ------
     InputError
-        Naming the field or task at fault: not JSON, another version, a
-        missing or mistyped field, a duplicate id, an unknown parent, child or
-        file, a negative runtime or size, a cycle.
+        Naming the field or task at fault: not JSON, another version, a missing or mistyped field, a
+        duplicate id, an unknown parent, child or file, a negative runtime or size, a cycle.
     """
     path = Path(path)
     data = read_bytes(path)

@@ -304,8 +304,6 @@ class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    record
-        The usage.
     number
         1 for the first of a chain.
     previous

@@ -24,8 +24,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     id
         Unique in a run: ``"lease-1"``.
-    site
-        Name of the site.
     processors
         Number of processors held. Positive.
     unit_price
@@ -103,8 +101,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         Return the processor-seconds that ``amount`` pays for, after the fixed charge.
 
-        Infinite when they are free; negative when ``amount`` does not even
-        cover the fixed charge.
+        Infinite when they are free; negative when ``amount`` does not even cover the fixed charge.
         """
         if not self.is_priced or not self.unit_price:
             return math.inf if amount >= self.fixed else -math.inf

@@ -16,10 +16,9 @@ hold              ``held:LEASE``      ``held:AGREEMENT``     what is set aside f
 payee             ``site:NAME``       ``provider:NAME``      what a site or provider was paid
 ================  ==================  =====================  ================================
 
-The rows are the ledger; balances follow from them. Every row takes from one
-account what it gives another, so the balances always sum to zero. The rules
-that admit a movement also admit a row that is read back, so that rows which
-are missing, out of order or changed are noticed.
+The rows are the ledger; balances follow from them. Every row takes from one account what it gives
+another, so the balances always sum to zero. The rules that admit a movement also admit a row that
+is read back, so that rows which are missing, out of order or changed are noticed.
 
 Where rows are stored on their own, each has a hash of itself and of the row before
 (:func:`next_link`), so that any change shows. The journal of a run has a chain of its own

@@ -30,8 +30,6 @@ class StatementLine:
 
     Parameters
     ----------
-    row
-        The row.
     party
         The other one: a provider, a user, or the bank.
     amount
@@ -98,8 +96,6 @@ class InvoiceItem:
 
     Parameters
     ----------
-    agreement
-        Which.
     price
         At list price, micro-units.
     discount
@@ -182,8 +178,6 @@ class LedgerDifference:
 
     Parameters
     ----------
-    key, agreement
-        Which.
     user, provider
         Payments by each book, micro-units, negative for a refund; None: no such payment.
     """

@@ -1,10 +1,9 @@
 """
 Meters what was delivered under an agreement, computes charges, and signs records.
 
-A provider signs each record with Ed25519 (RFC 8032) and puts into it the hash
-of the one before, so that neither side can later change, leave out or reorder
-one. That the last ones are missing cannot be seen from the chain: the number of
-records is agreed on apart.
+A provider signs each record with Ed25519 (RFC 8032) and puts into it the hash of the one before, so
+that neither side can later change, leave out or reorder one. That the last ones are missing cannot
+be seen from the chain: the number of records is agreed on apart.
 """
 
 import math

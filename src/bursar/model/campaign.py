@@ -26,9 +26,8 @@ class Workflow:
     Attributes
     ----------
     parents
-        Indices of the tasks that must succeed before each task, those that register its
-        data included, ascending,
-        one tuple per task, in the order of ``tasks``.
+        Indices of the tasks that must succeed before each task, those that register its data
+        included, ascending, one tuple per task, in the order of ``tasks``.
     order
         Task indices such that parents come before children; among those free
         to go, the lowest index first.

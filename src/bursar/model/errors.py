@@ -10,8 +10,7 @@ The tree of exceptions that Bursar raises.
     |-- DeadlineMissed    the campaign ended after its deadline; exit status 5
     `-- SiteError         a site failed; ``transient`` says if trying again may help
 
-A caller asks two things of an error: is it my input, and is trying again
-worth it?
+A caller asks two things of an error: is it my input, and is trying again worth it?
 """
 
 from collections.abc import Iterable

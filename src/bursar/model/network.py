@@ -176,9 +176,8 @@ def shortest_path_tree(arcs: Arcs, source: str, *, least: float = 0.0) -> dict[s
     """
     The last arc of the best way to each node that can be reached.
 
-    The best way has the least latency, of these the fewest hops, of these the least sum of
-    the times that a byte takes on each wire, of these the wires that stand first. Dijkstra's
-    algorithm.
+    The best way has the least latency, of these the fewest hops, of these the least sum of the
+    times that a byte takes on each wire, of these the wires that stand first. Dijkstra's algorithm.
 
     Parameters
     ----------

@@ -99,8 +99,7 @@ class BackgroundLoad:
     trace
         File of the log; None: it has none.
     at
-        Moment of the log at which the simulation begins, seconds on its clock; None: its
-        middle.
+        Moment of the log at which the simulation begins, seconds on its clock; None: its middle.
     policy
         Policy of the scheduler: ``"fcfs"``, ``"easy"`` or ``"conservative"``.
     early

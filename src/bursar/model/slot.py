@@ -189,9 +189,8 @@ class Slot:
     extensible
         True when it may be used, and is paid, past its end.
     leased
-        True when what is bought of it is one rectangle: the most processors in use
-        at once, from the slot's start to the last use, idle or not. A divisible
-        slot's other way to be paid.
+        True when what is bought of it is one rectangle: the most processors in use at once, from
+        the slot's start to the last use, idle or not. A divisible slot's other way to be paid.
 
     Raises
     ------

@@ -19,11 +19,10 @@ Cost
 With slots that begin and end the processors that there are at a time take the
 place of all there are (:mod:`bursar.planning.energetic_bound`).
 
-Work is counted in units of which a processor does as many per second as its
-site's speed; where runtimes do not follow the speeds a task counts where it is
-least. Transfers only delay, so leaving them out keeps a bound valid; so does
-counting an unknown runtime as nothing, which ``unknown_tasks`` tells. A bound
-holds to within the float's own error (one part in 10^9).
+Work is counted in units of which a processor does as many per second as its site's speed; where
+runtimes do not follow the speeds a task counts where it is least. Transfers only delay, so leaving
+them out keeps a bound valid; so does counting an unknown runtime as nothing, which
+``unknown_tasks`` tells. A bound holds to within the float's own error (one part in 10^9).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -39,9 +39,8 @@ def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
     Returns
     -------
     list
-        One tuple per interval. No two that overlap share a number, and the
-        numbers stay below the most held at once. A task without duration takes
-        the lowest, whoever holds them.
+        One tuple per interval. No two that overlap share a number, and the numbers stay below the
+        most held at once. A task without duration takes the lowest, whoever holds them.
     """
     order = sorted(range(len(intervals)), key=lambda i: (intervals[i][:2], i))
     numbers: list[tuple[int, ...]] = [()] * len(intervals)

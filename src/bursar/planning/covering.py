@@ -1,28 +1,24 @@
 """
 Lower bounds on the allocation cost of plans that meet a deadline.
 
-Plans of one makespan are relaxed to a linear programme in what they buy. Each slot
-has the share that is bought, 0 or 1, and what is paid in addition: for a divisible
-slot the processor time used, for a lease its rectangle, for an extensible slot
-that is bought whole the rectangle after its end.
+Plans of one makespan are relaxed to a linear programme in what they buy. Each slot has the share
+that is bought, 0 or 1, and what is paid in addition: for a divisible slot the processor time used,
+for a lease its rectangle, for an extensible slot that is bought whole the rectangle after its end.
 
 Covering programme
-    Within every window tasks must do at least the work that none of their own
-    windows lets them do outside, and what is bought can do no more than its
-    processors in that time; of a rectangle that began before, only the later
-    part. Rows are added as solutions break them.
+    Within every window tasks must do at least the work that none of their own windows lets them do
+    outside, and what is bought can do no more than its processors in that time; of a rectangle that
+    began before, only the later part. Rows are added as solutions break them.
 Assignment programme
     In addition, each task takes shares of its processors from the slots of the sites
     where it fits, from one never more than the slot has; within every window a
     slot gives no more than it can. It is tried where tasks times slots are few.
 Each alone
-    Every task where its processor time is cheapest, and one fixed charge; any
-    one task where it is cheapest with the fixed charge and with what a lease
-    costs from its start to the earliest end.
+    Every task where its processor time is cheapest, and one fixed charge; any one task where it is
+    cheapest with the fixed charge and with what a lease costs from its start to the earliest end.
 
-Tasks may take processors from several slots of a site, so no row takes a slot
-for wider than it is; transfers count in the windows. An unknown price counts as
-nothing, and so does an unknown runtime.
+Tasks may take processors from several slots of a site, so no row takes a slot for wider than it is;
+transfers count in the windows. An unknown price counts as nothing, and so does an unknown runtime.
 """
 
 import math
@@ -77,9 +73,8 @@ def cost_bounds(
     Returns
     -------
     ndarray
-        Currency units, shape ``(n,)``; infinite where there is no such plan. Where
-        a deadline is later it is no greater. A slot of unknown price is taken for
-        free.
+        Currency units, shape ``(n,)``; infinite where there is no such plan. Where a deadline is
+        later it is no greater. A slot of unknown price is taken for free.
     """
     until = time.monotonic() + time_limit
     instants, where = np.unique(np.asarray(deadlines, dtype=np.float64), return_inverse=True)

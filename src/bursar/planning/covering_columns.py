@@ -294,9 +294,8 @@ def _silence_output() -> Iterator[None]:
     """
     Keep what compiled code prints off standard output.
 
-    HiGHS 1.12 prints a line even when told to be silent (its issue 2783), which would
-    spoil the output of a command. The lock is needed since file descriptor 1 belongs to
-    the whole process.
+    HiGHS 1.12 prints a line even when told to be silent (its issue 2783), which would spoil the
+    output of a command. The lock is needed since file descriptor 1 belongs to the whole process.
     """
     with _QUIET:
         sys.stdout.flush()

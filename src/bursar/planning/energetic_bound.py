@@ -2,11 +2,10 @@
 The least makespan that slots allow: what no plan of them can beat.
 
 Windows
-    A task can start on a site once its inputs can have arrived there and enough
-    processors of the site's slots, all empty, stay for as long as it runs. In
-    topological order that makes heads, and backwards from a makespan deadlines.
-    Each ancestor or descendant may be on another site for each of its relatives,
-    so a plan's times are always within.
+    A task can start on a site once its inputs can have arrived there and enough processors of the
+    site's slots, all empty, stay for as long as it runs. In topological order that makes heads, and
+    backwards from a makespan deadlines. Each ancestor or descendant may be on another site for each
+    of its relatives, so a plan's times are always within.
 Energy
     Tasks that neither start before h nor end after d must do all their work in
     the time of the slots from h to d (energetic reasoning [1]_, over slots).
@@ -200,9 +199,8 @@ class EmptySlotCapacity:
         Return the ways to weigh widths under which :meth:`fits` compares work with capacity.
 
         The first counts processors as they are. Up to ``MAX_WIDTHS`` thresholds, each a share of
-        the site and above half of it, give two more: a task from the threshold on fills the
-        whole site, and narrower tasks count as they are where they fit beside it no more, or
-        not at all.
+        the site and above half of it, give two more: a task from the threshold on fills the whole
+        site, and narrower tasks count as they are where they fit beside it no more, or not at all.
         """
         times, free = self._free()
         speeds = self.problem.speeds

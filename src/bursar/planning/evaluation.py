@@ -45,18 +45,16 @@ class PurchaseEvaluator:
     """
     Schedules purchases and computes their makespans and costs.
 
-    The kernels let go of the interpreter, so a batch is shared among threads;
-    what a purchase comes to depends on nothing else, so their number changes
-    nothing.
+    The kernels let go of the interpreter, so a batch is shared among threads; what a purchase comes
+    to depends on nothing else, so their number changes nothing.
 
     Parameters
     ----------
     policy
         How tasks are placed.
     whole
-        HPDC'07's own accounting: indivisible slots of a purchase are paid even
-        where nothing runs in them. False: they are not bought then (the scheduled
-        slots of e-Science'06).
+        HPDC'07's own accounting: indivisible slots of a purchase are paid even where nothing runs
+        in them. False: they are not bought then (the scheduled slots of e-Science'06).
     threads
         None: as many as this process may use processors.
     """

@@ -41,8 +41,7 @@ class PlanOption:
     recipe
         How the schedule is made.
     bound
-        No plan on the slots bought is shorter, seconds; None when no runtime is
-        known.
+        No plan on the slots bought is shorter, seconds; None when no runtime is known.
     cost_bound
         No plan as fast is cheaper, currency units; None when that was not proven.
     """
@@ -84,8 +83,7 @@ class PlanBounds:
     Parameters
     ----------
     critical_path, work, energetic
-        On the makespan, with all processors bought, seconds; None when no
-        runtime is known.
+        On the makespan, with all processors bought, seconds; None when no runtime is known.
     cost
         On the allocation cost over the sites of known price, currency units;
         None when no runtime or price is known, or a task fits on no priced site.
@@ -125,11 +123,10 @@ class ParetoFront:
     Parameters
     ----------
     options
-        Those that no other beats in makespan and cost, fastest first; one of
-        each kind. Options of unknown cost are kept unless they would be beaten
-        whatever the unknown prices are. When runtimes are unknown: the cheapest
-        site, the two cheapest, and so on, with as many processors as the tasks
-        can use.
+        Those that no other beats in makespan and cost, fastest first; one of each kind. Options of
+        unknown cost are kept unless they would be beaten whatever the unknown prices are. When
+        runtimes are unknown: the cheapest site, the two cheapest, and so on, with as many
+        processors as the tasks can use.
     tried
         Makespan, seconds, and cost, currency units, of every feasible plan that
         was tried, the front included.

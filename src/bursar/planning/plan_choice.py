@@ -4,9 +4,8 @@ Picks the plan for a goal, says why, and makes counter-offers where no plan will
 - A deadline alone, or with a budget: the cheapest plan that meets both.
 - A budget alone: the fastest plan within it.
 - A trade-off a: among the plans that meet deadline and budget, the least
-  a cost + (1 - a) makespan, both scaled to run from 0 at the least of the whole
-  curve to 1 at its greatest (HPDC'07 equations 7 and 8). A cost that is unknown
-  counts as the greatest.
+  a cost + (1 - a) makespan, both scaled to run from 0 at the least of the whole curve to 1 at its
+  greatest (HPDC'07 equations 7 and 8). A cost that is unknown counts as the greatest.
 - Nothing: the fastest plan.
 
 Where only a share of the tasks fits the goal, a share that can be run by itself is offered:
@@ -78,9 +77,8 @@ def largest_share(
             option = planned(step, caps)
             if option is not None:
                 low, best = step, (step, option)
-            # Not one task more than the best so far: the purchase is done with after one
-            # schedule. Without this test, 100,000 tasks took over a minute instead of a few
-            # seconds.
+            # Not one task more than the best so far: the purchase is done with after one schedule.
+            # Without this test, 100,000 tasks took over a minute instead of a few seconds.
             elif step == low + 1:
                 break
             else:
@@ -259,8 +257,7 @@ def best_effort(front: ParetoFront, goal: Goal) -> PlanOption:
     """
     Choose the plan to run when the goal is out of reach and the run shall start all the same.
 
-    The fastest within the budget; where the budget is out of reach too, the
-    cheapest.
+    The fastest within the budget; where the budget is out of reach too, the cheapest.
     """
     within = [o for o in front.options if _meets_budget(o, goal)]
     if within:

@@ -105,8 +105,7 @@ class SearchProgress:
     done, total
         Schedules made, and how many it will be.
     front
-        Makespan, seconds, and cost, currency units, of the best plans so far,
-        fastest first.
+        Makespan, seconds, and cost, currency units, of the best plans so far, fastest first.
     """
 
     done: int

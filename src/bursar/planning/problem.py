@@ -270,8 +270,7 @@ def build_problem(
     Raises
     ------
     InputError
-        When there is no site, two have the same name, slots of one overlap, or a
-        task fits on none.
+        When there is no site, two have the same name, slots of one overlap, or a task fits on none.
     """
     _check_sites(sites)
     tasks = workflow.tasks

@@ -15,8 +15,7 @@ class Schedule:
     Parameters
     ----------
     site
-        Index into the problem's sites, shape ``(n_tasks,)``; -1 where the task is
-        not placed.
+        Index into the problem's sites, shape ``(n_tasks,)``; -1 where the task is not placed.
     start, finish
         Seconds, shape ``(n_tasks,)``.
     held_first, held_count

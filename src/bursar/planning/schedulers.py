@@ -9,27 +9,24 @@ How tasks are placed on what was bought, in time and with time turned round.
     In topological order, each in the first place that raises the makespan least
     (HPDC'07 section 3).
 ``minmin``, ``maxmin``
-    Level by level; of a level's tasks the one that can finish first, or whose
-    earliest finish is last, goes first, where it finishes earliest (HPDC'07
-    section 3).
+    Level by level; of a level's tasks the one that can finish first, or whose earliest finish is
+    last, goes first, where it finishes earliest (HPDC'07 section 3).
 ``list``
     In topological order, each where it finishes earliest (e-Science'06 figure 3).
 ``list-cost``
     In topological order, each where it adds least to the total cost, weight x
     allocation cost + (1 - weight) x worth x makespan (e-Science'06 section 4).
 
-Ties are decided, so that a plan repeats: tasks of equal rank in the workflow's
-topological order; of places with equal finish the site named first, there a slot
-in use before another, then the slot that starts first; ``greedy`` takes the first
-place as such. From ``MANY_SERIAL`` tasks on, all of one processor, ``heft`` and
-``list`` keep gaps for each processor, which is several times faster and breaks
-ties within a site in another way (:mod:`bursar.planning.kernels.serial`).
+Ties are decided, so that a plan repeats: tasks of equal rank in the workflow's topological order;
+of places with equal finish the site named first, there a slot in use before another, then the slot
+that starts first; ``greedy`` takes the first place as such. From ``MANY_SERIAL`` tasks on, all of
+one processor, ``heft`` and ``list`` keep gaps for each processor, which is several times faster and
+breaks ties within a site in another way (:mod:`bursar.planning.kernels.serial`).
 
-Read from its end, a schedule is one of the reversed workflow on slots that begin
-where they ended. Scheduling that, tasks that finish last first, closes gaps that
-the forward schedule left; read forward again, its starts are an order of the
-tasks that is seldom worse and often better (*forward-backward improvement*,
-Tormos and Lova 2001, Annals of Operations Research 102: 65-81).
+Read from its end, a schedule is one of the reversed workflow on slots that begin where they ended.
+Scheduling that, tasks that finish last first, closes gaps that the forward schedule left; read
+forward again, its starts are an order of the tasks that is seldom worse and often better
+(*forward-backward improvement*, Tormos and Lova 2001, Annals of Operations Research 102: 65-81).
 
 References
 ----------
@@ -276,8 +273,7 @@ class TimeReversedProblem:
         """
         Return the starts of the tasks pushed late, seconds, shape ``(n_tasks,)``.
 
-        None where not all of them find a place when taken in this order; starts
-        may be before 0.
+        None where not all of them find a place when taken in this order; starts may be before 0.
 
         Parameters
         ----------

@@ -60,8 +60,7 @@ def trade_off(
     method
         How to search (see :mod:`bursar.planning.methods`).
     scheduler
-        How tasks are placed (see :mod:`bursar.planning.schedulers`); ``auto`` uses
-        others as well.
+        How tasks are placed (see :mod:`bursar.planning.schedulers`); ``auto`` uses others as well.
     goal
         Its trade-off is the weight of the cost in a total cost (``ga``, ``minmin``
         and ``list-cost``; 0.5 where it has none); ``ga`` rejects plans that miss
@@ -88,11 +87,10 @@ def trade_off(
     Raises
     ------
     InputError
-        When there is no site, two have one name, slots of one overlap, a task fits
-        on no site, no plan holds every task, no number of ``processors`` is enough,
-        the sites ask different currencies and none is chosen, the method or the
-        scheduler is unknown, a price is unknown and the method needs it, or the
-        overhead is negative.
+        When there is no site, two have one name, slots of one overlap, a task fits on no site, no
+        plan holds every task, no number of ``processors`` is enough, the sites ask different
+        currencies and none is chosen, the method or the scheduler is unknown, a price is unknown
+        and the method needs it, or the overhead is negative.
     """
     goal = goal or Goal()
     _check_name("method", method, METHODS)
@@ -308,9 +306,8 @@ def _outline(problem: PlanningProblem, processors: Sequence[int] | None) -> list
     Parameters
     ----------
     processors
-        Numbers to try of the last slot of each purchase; of those above what all tasks
-        together could use only the first. None, or where none suits: as many as all tasks
-        could use.
+        Numbers to try of the last slot of each purchase; of those above what all tasks together
+        could use only the first. None, or where none suits: as many as all tasks could use.
     """
     options = []
     most = int(problem.widths.sum())

@@ -1,10 +1,9 @@
 """
 Faults of a plan, found from the plan, the workflow and the offers alone.
 
-Everything is worked out again, slowly and in the words of the definitions
-(HPDC'07 section 2, e-Science'06 section 3); nothing here is shared with what
-makes plans, so that a mistake there does not hide itself. Only the model is
-imported.
+Everything is worked out again, slowly and in the words of the definitions (HPDC'07 section 2,
+e-Science'06 section 3); nothing here is shared with what makes plans, so that a mistake there does
+not hide itself. Only the model is imported.
 
 Times and amounts that differ by less than ``TOLERANCE``, relative, are the same.
 """
@@ -34,10 +33,9 @@ def violations(
     """
     Every rule that the plan breaks, one sentence each; empty for a valid plan.
 
-    Sites and tasks are where and as long as they may be; inputs have arrived;
-    processors are bought and not used twice; what is bought is on offer and is
-    paid as its kind of slot is; makespan, cost and utilisation are what they
-    come to.
+    Sites and tasks are where and as long as they may be; inputs have arrived; processors are bought
+    and not used twice; what is bought is on offer and is paid as its kind of slot is; makespan,
+    cost and utilisation are what they come to.
 
     Parameters
     ----------

@@ -1,13 +1,12 @@
 """
 The program that a pilot's job runs on each node.
 
-It has one worker for all processors of the node, in a process forked from its own so that
-only one Python has to start; a worker that dies is replaced, and what it ran is killed first.
-When the connection is lost it tries to come back for a while, as a new worker; one that is to
-outlive its dispatcher has come back by itself, or tried, before that. Then it ends, as it does
-when its worker is let go: nobody holds processors for a dispatcher that is gone.
-SIGTERM, of a scheduler that wants the processors back, ends the tasks, which are told of, and
-then the pilot.
+It has one worker for all processors of the node, in a process forked from its own so that only one
+Python has to start; a worker that dies is replaced, and what it ran is killed first. When the
+connection is lost it tries to come back for a while, as a new worker; one that is to outlive its
+dispatcher has come back by itself, or tried, before that. Then it ends, as it does when its worker
+is let go: nobody holds processors for a dispatcher that is gone. SIGTERM, of a scheduler that wants
+the processors back, ends the tasks, which are told of, and then the pilot.
 
     python -m bursar.provisioning.pilot CREDENTIAL_FILE
 """

@@ -1,10 +1,9 @@
 """
 The bill: what a run cost, by site, by lease and by task.
 
-Its items add up to what the ledger paid, to the micro-unit: a task bears the
-processor time it held, rounded so that the sum over a lease's tasks is right to
-a micro-unit, and what remains of the lease (its idle time and its fixed charge)
-is an item of its own.
+Its items add up to what the ledger paid, to the micro-unit: a task bears the processor time it
+held, rounded so that the sum over a lease's tasks is right to a micro-unit, and what remains of the
+lease (its idle time and its fixed charge) is an item of its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -76,8 +76,7 @@ class ExecutionModel:
     sites
         Sites with their speeds and links.
     work
-        Seconds at speed 1 that tasks really take, where that is known; else what was
-        estimated.
+        Seconds at speed 1 that tasks really take, where that is known; else what was estimated.
     overheads
         Overheads of pilots by site name, in order of begin; further pilots have the mean. None:
         workers start and stop in no time.

@@ -77,8 +77,7 @@ class LoadedCluster:
     policy, early
         See :class:`bursar.cluster.machine.Machine`.
     looseness
-        Users ask for their job's run time times this; None: for what they asked in
-        the log.
+        Users ask for their job's run time times this; None: for what they asked in the log.
     """
 
     def __init__(

@@ -554,8 +554,7 @@ class SimulatedAllocation:
                 self._is_stopping = False
             self._worker.leave()
         now = asyncio.get_running_loop().time()
-        # The first release tells until when the processors were held; a second one changes
-        # nothing.
+        # The first release tells until when the processors were held; a second one changes nothing.
         self._site._spans.setdefault(self._pilot, (self._since, now))
         if self._job is not None:
             self._site._cancel(self._job)

@@ -82,12 +82,10 @@ def lublin_feitelson(rng: np.random.Generator, *, jobs: int, processors: int = 1
     """
     Draw jobs from the model of Lublin and Feitelson (2003), with the daily cycle.
 
-    Sizes: serial with probability 0.244; else the logarithm is two-stage
-    uniform, rounded to a power of two with probability 0.576. Run times: the
-    logarithm is hyper-gamma, the share of short ones falling with the size.
-    Gaps between arrivals: the logarithm is gamma, stretched and shrunk by the
-    hour of the day; the clock is 0 at midnight. Estimates are exact: the model
-    has none.
+    Sizes: serial with probability 0.244; else the logarithm is two-stage uniform, rounded to a
+    power of two with probability 0.576. Run times: the logarithm is hyper-gamma, the share of short
+    ones falling with the size. Gaps between arrivals: the logarithm is gamma, stretched and shrunk
+    by the hour of the day; the clock is 0 at midnight. Estimates are exact: the model has none.
 
     Parameters
     ----------
@@ -234,9 +232,8 @@ def probability_for(
     of the trace as it was: what the copy adds after it makes the trace longer,
     not heavier. What a policy achieves is less where it cannot fill the machine.
 
-    One set of random numbers decides which jobs are kept at any probability, so
-    the load rises with it, job by job; what is found is the greatest that does
-    not exceed what is wanted.
+    One set of random numbers decides which jobs are kept at any probability, so the load rises with
+    it, job by job; what is found is the greatest that does not exceed what is wanted.
 
     Parameters
     ----------

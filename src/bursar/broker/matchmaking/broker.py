@@ -30,8 +30,6 @@ class SiteMatch:
 
     Parameters
     ----------
-    site
-        Name of the site.
     rank
         Rank by equation 1; None where it is undefined, and for a job that named its site.
     terms

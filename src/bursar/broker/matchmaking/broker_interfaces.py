@@ -104,10 +104,9 @@ class LinkedFileTimes:
     """
     The two terms of equation 3 (Cavalieri et al. 2003), by the links of a sites file.
 
-    Files come one after the other, each from the copy that is there first; from a copy at a
-    site by the link from there, and at once where there is none, for then the two share their
-    files (as :meth:`bursar.model.site.SiteFacts.delay_to` has it). A size that is not known
-    counts nothing.
+    Files come one after the other, each from the copy that is there first; from a copy at a site by
+    the link from there, and at once where there is none, for then the two share their files (as
+    :meth:`bursar.model.site.SiteFacts.delay_to` has it). A size that is not known counts nothing.
 
     Parameters
     ----------

@@ -2,9 +2,8 @@
 Ranks of the sites that match, and the choice of one of them by a rule.
 
 The greatest rank is the best one. Cavalieri et al. (2003) say so of the broker they start from
-(section 2.1), and their own ranks are minus times; where they say that the deterministic
-strategy takes "the lower value of the rank" (section 2.2) they must mean the least of these
-times.
+(section 2.1), and their own ranks are minus times; where they say that the deterministic strategy
+takes "the lower value of the rank" (section 2.2) they must mean the least of these times.
 
 A rule turns ranks into the probability of each site; one draw then decides. Greater ranks are
 better. Sites of undefined rank (nan) come last: they have a chance only where no rank is
@@ -98,8 +97,6 @@ def probabilities(rule: str, ranks: FloatArray) -> FloatArray:
 
     Parameters
     ----------
-    rule
-        Name of the rule.
     ranks
         Ranks of the sites; greater is better, nan where undefined.
 

@@ -157,8 +157,6 @@ class CandidateSite:
 
     Parameters
     ----------
-    site
-        Name of the site.
     probability
         Probability of the site being chosen, 0 to 1.
     terms
@@ -180,8 +178,6 @@ class RejectedSite:
 
     Parameters
     ----------
-    site
-        Name of the site.
     reasons
         Reasons against the site, each in one line.
     age
@@ -206,8 +202,6 @@ class MatchExplanation:
         Site that the job names, which replaces matching.
     choice
         Name of the rule by which a site is chosen.
-    weights
-        Weights of the ranks.
     assumed_runtime
         Seconds at speed 1 that the job is taken to run, because it does not say; None: it does.
     fresh

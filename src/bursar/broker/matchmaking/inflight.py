@@ -170,8 +170,6 @@ class InFlightJobs:
         ----------
         number
             Number of the job; one that was sent before is taken to have gone from there.
-        site
-            Number of the site.
         processors
             Processors that the job holds.
         runtime

@@ -43,8 +43,6 @@ class JobClass:
 
     Parameters
     ----------
-    my
-        ClassAd of the jobs.
     requirements, rank
         Expressions; None where nothing is asked, and for the default rank.
     fits
@@ -103,8 +101,6 @@ class JobClassCache:
 
     Parameters
     ----------
-    registry
-        Registry of the sites.
     attributes
         Attributes that all jobs have.
     """
@@ -195,8 +191,6 @@ class MatchedSites:
 
     Parameters
     ----------
-    kind
-        Class of the job.
     sites
         Numbers of the sites that are left.
     access, transfer
@@ -224,8 +218,6 @@ class Matchmaker:
 
     Parameters
     ----------
-    registry
-        Registry of the sites.
     index
         Information index, whose facts may be old.
     files

@@ -28,8 +28,6 @@ class RankTerms:
     ----------
     rank
         Rank by equation 1; greater is better.
-    expression
-        Value of the rank expression.
     access, transfer
         Seconds to read and to bring the job's files at the site.
     alpha, beta
@@ -66,14 +64,10 @@ class RankColumns:
 
     Parameters
     ----------
-    sites
-        Numbers of the sites.
     ranks, expressions, access, transfer, waits, ours, executions, completions, tolls
         Terms of each site; nan where undefined.
     scores
         Scores by which the site is chosen; greater is better.
-    weights
-        Weights of the ranks.
     """
 
     sites: Numbers
@@ -145,9 +139,8 @@ class SiteScorer:
         that rule compares ranks, with the expression held against sites that count our own
         jobs, and these sums decide among equals.
 
-        The rule ``stochastic`` draws by ranks that count our own jobs, too, so that a burst
-        spreads before any site has published what it got. The other rules take ranks as they
-        are published.
+        The rule ``stochastic`` draws by ranks that count our own jobs, too, so that a burst spreads
+        before any site has published what it got. The other rules take ranks as they are published.
 
         Parameters
         ----------
@@ -155,8 +148,6 @@ class SiteScorer:
             Job to be sent.
         matched
             Sites that match the job.
-        weights
-            Weights of the rank.
         rule
             Choice rule.
         now

@@ -282,11 +282,6 @@ class SiteStatusTable:
     The columns that every job needs are kept up to date. Ads, and the table that expressions
     go over, follow when an expression first asks for what changes: most jobs ask for nothing.
 
-    Parameters
-    ----------
-    registry
-        The sites.
-
     Attributes
     ----------
     statuses

@@ -317,8 +317,7 @@ class BargainingOwner(OwnerSide):
 
 class BargainingBuyer(BuyerSide):
     """
-    The buyer's side. Its states: open, offered, accepted, agreed, ended, cancelling,
-    cancelled.
+    The buyer's side. Its states: open, offered, accepted, agreed, ended, cancelling, cancelled.
 
     Parameters
     ----------

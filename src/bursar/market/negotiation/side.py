@@ -198,8 +198,6 @@ class OwnerSide(NegotiationSide, ABC):
 
     Parameters
     ----------
-    seller
-        The owner.
     deal
         The conversation.
     customer

@@ -29,14 +29,12 @@ from bursar.model.money import Micros, Refusal
 
 class TenderBuyer(BuyerSide):
     """
-    Calls and awards. Its states: open, called, awarding, agreed, unmet, cancelling,
-    cancelled.
+    Calls and awards. Its states: open, called, awarding, agreed, unmet, cancelling, cancelled.
 
     Parameters
     ----------
     closes
-        Bids are taken before it, seconds since the epoch; earlier ends when all have
-        answered.
+        Bids are taken before it, seconds since the epoch; earlier ends when all have answered.
     limit
         The most the buyer pays, micro-units; None for no limit.
     """

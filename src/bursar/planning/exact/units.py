@@ -410,8 +410,7 @@ def grid_for(
     Parameters
     ----------
     fineness
-        0: coarse steps, better searched; 1: finer ones; 2: and rounded so that all
-        ends are kept.
+        0: coarse steps, better searched; 1: finer ones; 2: and rounded so that all ends are kept.
     """
     slots = problem.offers.arrays
     lengths = {way.duration for way in ways} | {delay for *_, delay in delays(problem)}

@@ -48,8 +48,7 @@ class SlotArrays(NamedTuple):
     processors
         Shape ``(n_slots,)``.
     unit_price, fixed_price
-        Currency units per processor-second and per slot, shape ``(n_slots,)``; NaN
-        is unknown.
+        Currency units per processor-second and per slot, shape ``(n_slots,)``; NaN is unknown.
     divisible, leased
         Shape ``(n_slots,)``.
     """

@@ -104,8 +104,7 @@ def evaluate(
     rule
         ``FINISH``, ``MAKESPAN`` or ``TOTAL``.
     priorities
-        Tasks in the order to take them, shape ``(n, n_tasks)``, or ``(1, n_tasks)``
-        for all.
+        Tasks in the order to take them, shape ``(n, n_tasks)``, or ``(1, n_tasks)`` for all.
     weight, worth
         See :func:`in_order`.
     whole, shortest
@@ -188,11 +187,10 @@ def by_level(
     """
     Min-Min or Max-Min: level by level, the task that can finish first, or last, goes first.
 
-    Tasks of a level that find free processors from the same moments on and are
-    equally wide form a queue, shorter runtimes first for Min-Min, longer for Max-Min: only its head
-    can be next. A place that is still free stays the best for its head, as placing
-    tasks never makes another one better; so only places that were taken are sought
-    again.
+    Tasks of a level that find free processors from the same moments on and are equally wide form a
+    queue, shorter runtimes first for Min-Min, longer for Max-Min: only its head can be next. A
+    place that is still free stays the best for its head, as placing tasks never makes another one
+    better; so only places that were taken are sought again.
 
     Parameters
     ----------

@@ -34,12 +34,11 @@ def minmin_total(
     """
     Places, again and again, the ready task and slot that raise the total cost least.
 
-    The total cost is weight x allocation cost + (1 - weight) x worth x makespan
-    (e-Science'06 figures 1 and 2). Stops where no ready task fits any slot: the
-    schedule may be incomplete. A task goes to its earliest start in each slot; of
-    equal totals the one that finishes first, then the task, the site and the slot
-    that come first. What a task would cost in a slot is worked out anew only where
-    the slot has changed.
+    The total cost is weight x allocation cost + (1 - weight) x worth x makespan (e-Science'06
+    figures 1 and 2). Stops where no ready task fits any slot: the schedule may be incomplete. A
+    task goes to its earliest start in each slot; of equal totals the one that finishes first, then
+    the task, the site and the slot that come first. What a task would cost in a slot is worked out
+    anew only where the slot has changed.
 
     Parameters
     ----------
@@ -75,8 +74,7 @@ def minmin_total(
     while n_ready > 0:
         for k in range(n_ready):
             task = ready[k]
-            # Tasks that have become ready stand behind all others; they have no row of figures
-            # yet.
+            # Tasks that have become ready stand behind all others; they have no row of figures yet.
             fresh = k >= fresh_from
             if fresh:
                 if n_free > 0:
@@ -105,8 +103,7 @@ def minmin_total(
                 ends = finish[row, column]
                 if ends == np.inf:
                     continue
-                # Kept are price and finish, not the total: the makespan in it grows with each
-                # step.
+                # Kept are price and finish, not the total: the makespan in it grows with each step.
                 total = weight * price[row, column] + (1 - weight) * worth * max(makespan, ends)
                 if total > best_total:
                     continue

@@ -262,8 +262,7 @@ def shares_of(
     """
     Return the slots that host a task together, and the processors of each.
 
-    Those in use already come first, then those with the most to give, then those
-    that start first.
+    Those in use already come first, then those with the most to give, then those that start first.
     """
     low, high = slots.first[s], slots.first[s + 1]
     free = np.zeros(high - low, dtype=np.int64)

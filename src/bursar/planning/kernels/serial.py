@@ -1,17 +1,15 @@
 """
 Schedules many tasks of one processor each; every processor has gaps of its own.
 
-A *gap* is a time during which a processor is free. The gaps of a site lie in
-blocks by their start, and the blocks in groups, each with the latest end and the
-longest gap in it, so that those that cannot hold a task are passed over together.
-A task goes where it finishes earliest: into the gap that began last of those
-open when its inputs have arrived, else into the first later one that is long
-enough. Of equal finishes the site named first.
+A *gap* is a time during which a processor is free. The gaps of a site lie in blocks by their start,
+and the blocks in groups, each with the latest end and the longest gap in it, so that those that
+cannot hold a task are passed over together. A task goes where it finishes earliest: into the gap
+that began last of those open when its inputs have arrived, else into the first later one that is
+long enough. Of equal finishes the site named first.
 
-What this gives up beside :mod:`bursar.planning.kernels.placing`: a task keeps
-the processor that it was given, so a time that is free first on one processor
-and then on another is no place for it; and of equal finishes a slot in use is
-not preferred as such. Slots are not leased here.
+What this gives up beside :mod:`bursar.planning.kernels.placing`: a task keeps the processor that it
+was given, so a time that is free first on one processor and then on another is no place for it; and
+of equal finishes a slot in use is not preferred as such. Slots are not leased here.
 """
 
 from typing import NamedTuple
@@ -74,8 +72,7 @@ class SerialSchedule(NamedTuple):
     """
     Site, slot and times of each task, shape ``(n_tasks,)``.
 
-    The site is -1 where a task is not placed; the slot is -1 there, and where a
-    task takes no time.
+    The site is -1 where a task is not placed; the slot is -1 there, and where a task takes no time.
     """
 
     site: IntArray

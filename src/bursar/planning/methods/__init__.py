@@ -5,8 +5,7 @@ A purchase is written as processors of each slot that may be used; the genetic
 algorithms of the papers choose whole slots, a bit for each.
 
 ``heft`` (:mod:`sweep`)
-    No search: slots join in a few orders, cheapest first, earliest first, site by
-    site.
+    No search: slots join in a few orders, cheapest first, earliest first, site by site.
 ``minmin`` (:mod:`minmin`)
     Min-Min on total cost, e-Science'06 figures 1 and 2.
 ``ga`` (:mod:`ga`)

@@ -1,16 +1,14 @@
 """
 Our own search: seeded, elitist, around many deadlines at once.
 
-It begins with the purchases of :mod:`sweep` and those that the linear relaxation
-of the least cost for a deadline points at (:mod:`bursar.planning.covering`). It
-looks for the fastest plan on everything there is by changing the order in which
-tasks are taken. Then it holds a purchase for each of a dozen deadlines, taken from
-the front as it is and now and then taken anew. Round after round each makes
-offspring: a slot dropped, added, changed for another, or taken over from the
-purchase for a neighbouring deadline, mostly together with another order of the
-tasks. An offspring takes the place of a purchase whose deadline it meets when it
-costs less, or, with falling probability, hardly more (simulated annealing). Slots
-that nothing runs in are dropped at once.
+It begins with the purchases of :mod:`sweep` and those that the linear relaxation of the least cost
+for a deadline points at (:mod:`bursar.planning.covering`). It looks for the fastest plan on
+everything there is by changing the order in which tasks are taken. Then it holds a purchase for
+each of a dozen deadlines, taken from the front as it is and now and then taken anew. Round after
+round each makes offspring: a slot dropped, added, changed for another, or taken over from the
+purchase for a neighbouring deadline, mostly together with another order of the tasks. An offspring
+takes the place of a purchase whose deadline it meets when it costs less, or, with falling
+probability, hardly more (simulated annealing). Slots that nothing runs in are dropped at once.
 
 An order of the tasks is written as a key for each, the least first; a key less
 than a parent's counts as the parent's. HEFT's keys are the upward ranks with a

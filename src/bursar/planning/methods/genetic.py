@@ -1,12 +1,11 @@
 """
 Genetic algorithms: those of the two papers, and NSGA-II on the same encoding.
 
-The genetic algorithm of e-Science'06 section 3 searches for the least total cost.
-Individuals are sets of slots, all different. In each iteration every individual
-is paired with another; a pair has two offspring, the slots in exactly one parent
-(XOR) and those in both or neither (XNOR). Duplicates go, and the individuals of
-least total cost stay. Slots in which nothing runs are not paid, but stay in the
-individual: crossover may find a use for them.
+The genetic algorithm of e-Science'06 section 3 searches for the least total cost. Individuals are
+sets of slots, all different. In each iteration every individual is paired with another; a pair has
+two offspring, the slots in exactly one parent (XOR) and those in both or neither (XNOR). Duplicates
+go, and the individuals of least total cost stay. Slots in which nothing runs are not paid, but stay
+in the individual: crossover may find a use for them.
 
 The multi-objective algorithm of HPDC'07 section 3 is Fonseca and Fleming's [1]_ in
 Deb's account [2]_: an individual's rank is one more than the number that beat it;

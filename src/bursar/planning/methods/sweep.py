@@ -1,12 +1,11 @@
 """
 Purchases built step by step: along a few orders of the slots, or by Min-Min on total cost.
 
-In a *family* the slots join one after the other. With the slots ordered by price
-per unit of work (unknown prices last), by speed of their site, or by start, the
-families are all the slots in each of these orders, and each site's by start. A
-leased slot joins processor by processor: of a few every number is tried, of many
-the lower half densely and then in ever wider, geometric steps, both ends always.
-More than its tasks can use at all is not tried.
+In a *family* the slots join one after the other. With the slots ordered by price per unit of work
+(unknown prices last), by speed of their site, or by start, the families are all the slots in each
+of these orders, and each site's by start. A leased slot joins processor by processor: of a few
+every number is tried, of many the lower half densely and then in ever wider, geometric steps, both
+ends always. More than its tasks can use at all is not tried.
 
 One pass makes one plan, for one weight of cost against makespan; a front comes
 from several weights. It never goes back on a choice, so it may come to a point

@@ -90,9 +90,8 @@ class QacctRecord:
         """
         Ending of the job.
 
-        Grid Engine does not say whether a job was killed by its time limit or by ``qdel``: what
-        ran as long as it might is taken for the former, anything else that was killed for the
-        latter.
+        Grid Engine does not say whether a job was killed by its time limit or by ``qdel``: what ran
+        as long as it might is taken for the former, anything else that was killed for the latter.
         """
         if self.failed == _ENFORCED:
             return "timeout"

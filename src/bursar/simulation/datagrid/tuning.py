@@ -44,8 +44,7 @@ class TunedWeights:
     Parameters
     ----------
     best_lifetime, default_lifetime
-        Mean lifetimes under them, seconds, over replications that played no part in the
-        search.
+        Mean lifetimes under them, seconds, over replications that played no part in the search.
     gain
         Difference of the mean lifetimes, default less best, seconds, pair by pair.
     tried
