@@ -267,12 +267,14 @@ def _token_fields(token: "TokenInfo") -> dict[str, Any]:
 
 def _print_tokens(tokens: "list[TokenInfo]") -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("id", "user", "scopes", "until", "label", box=None)
-    for token in tokens:
-        scopes = " ".join(token.scopes)
-        table.add_row(token.id, token.user, scopes, _minute(token.expires), token.label)
+    from bursar.report.tables import table_of
+
+    rows = [
+        (token.id, token.user, " ".join(token.scopes), _minute(token.expires), token.label)
+        for token in tokens
+    ]
+    table = table_of("id", "user", "scopes", "until", "label", rows=rows)
     Console().print(table if tokens else "no tokens")
 
 

@@ -102,11 +102,11 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
         )
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("site", "kind", "processors", "free", "wait", "speed", "price", "fixed", box=None)
-    for column in table.columns[2:]:
-        column.justify = "right"
+    from bursar.report.tables import table_of
+
+    titles = ("site", "kind", "processors", "free", "wait", "speed", "price", "fixed")
+    table = table_of(*titles, right=slice(2, None))
     for site in facts:
         table.add_row(
             site.name,
@@ -309,12 +309,12 @@ def _campaign(path: Path, runtime: str | None) -> "Campaign":
 
 def _show(tuning: "RankTuning") -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from bursar.report.tables import table_of
 
     found = tuning.found
-    table = Table("", "alpha", "beta", "mean lifetime (s)", "95 % interval", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    titles = ("", "alpha", "beta", "mean lifetime (s)", "95 % interval")
+    table = table_of(*titles, right=slice(1, None))
     for name, weights, lifetime in (
         ("default", found.default, found.default_lifetime),
         ("best found", found.best, found.best_lifetime),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import field
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
@@ -17,6 +18,7 @@ from bursar.market.ledger import Ledger
 from bursar.model.money import Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
+from bursar.report.tables import table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +43,7 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
         Sum of both, which the ledger paid for the lease.
     settled_by
         Whose word the seconds are: ``"record"``, the site's own record; ``"bound"``, the most
-        that may have been held, where the site had no record any more; empty, the run's clock.
+        that may have been held, where the site had no record any more; None, the run's clock.
     recorded
         Processor-seconds by the site's own record; None where it has none.
     agrees
@@ -52,11 +54,11 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     processors: int
     seconds: float
-    tasks: Micros
-    remainder: Micros
-    total: Micros
-    settled_by: str = ""
-    recorded: float | None = None
+    tasks: Micros = field(name="tasks_micros")
+    remainder: Micros = field(name="remainder_micros")
+    total: Micros = field(name="total_micros")
+    settled_by: str | None = None
+    recorded: float | None = field(name="recorded_cpu_s", default=None)
     agrees: bool | None = None
 
     @property
@@ -78,21 +80,19 @@ class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
     recorded
         Processor-seconds by the site's own record, those of jobs that are on no lease included;
         None where it has none.
+    agrees
+        Whether nothing differs; None where there is nothing to compare.
     differing
         Leases for which the two differ by more than rounding, or of which the site has no record
         although it has one of others; and jobs that are on no lease.
     """
 
     site: str
-    amount: Micros
-    billed: float
-    recorded: float | None
+    amount: Micros = field(name="amount_micros")
+    billed: float = field(name="billed_cpu_s")
+    recorded: float | None = field(name="recorded_cpu_s")
+    agrees: bool | None
     differing: list[str]
-
-    @property
-    def agrees(self) -> bool | None:
-        """Whether nothing differs; None where there is nothing to compare."""
-        return None if self.recorded is None else not self.differing
 
     def __str__(self) -> str:
         if self.recorded is None:
@@ -124,8 +124,8 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     attempts: int
     processor_seconds: float
-    amount: Micros
-    repeated: Micros
+    amount: Micros = field(name="amount_micros")
+    repeated: Micros = field(name="repeated_micros")
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,44 +178,9 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
             "held_micros": self.held,
             "unpriced_sites": self.unpriced,
             "unsettled": self.unsettled,
-            "sites": [
-                {
-                    "site": one.site,
-                    "amount_micros": one.amount,
-                    "billed_cpu_s": one.billed,
-                    "recorded_cpu_s": one.recorded,
-                    "agrees": one.agrees,
-                    "differing": one.differing,
-                }
-                for one in self.figures
-            ],
-            "leases": [
-                {
-                    "lease": item.lease,
-                    "site": item.site,
-                    "processors": item.processors,
-                    "seconds": item.seconds,
-                    "tasks_micros": item.tasks,
-                    "remainder_micros": item.remainder,
-                    "total_micros": item.total,
-                    "settled_by": item.settled_by or None,
-                    "recorded_cpu_s": item.recorded,
-                    "agrees": item.agrees,
-                }
-                for item in self.leases
-            ],
-            "tasks": [
-                {
-                    "task": item.task,
-                    "name": item.name,
-                    "site": item.site,
-                    "attempts": item.attempts,
-                    "processor_seconds": item.processor_seconds,
-                    "amount_micros": item.amount,
-                    "repeated_micros": item.repeated,
-                }
-                for item in self.tasks
-            ],
+            "sites": msgspec.to_builtins(self.figures),
+            "leases": msgspec.to_builtins(self.leases),
+            "tasks": msgspec.to_builtins(self.tasks),
         }
 
 
@@ -274,7 +239,7 @@ def make_bill(
             tasks=borne[lease.id],
             remainder=paid.get(lease.id, 0) - borne[lease.id],
             total=paid.get(lease.id, 0),
-            settled_by=lease.settled_by,
+            settled_by=lease.settled_by or None,
             **_compared(lease, recorded.get(lease.id)),
         )
         for lease in closed.values()
@@ -295,7 +260,6 @@ def make_bill(
 def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = None) -> None:
     """Print the bill as tables: leases, then tasks, the dearest first."""
     from rich.console import Console
-    from rich.table import Table
 
     console = console or Console()
     currency = bill.currency
@@ -303,37 +267,34 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     def amount(micros: Micros) -> str:
         return format_amount(micros, currency)
 
-    leases = Table("lease", "site", "processors", "held", "tasks", "idle and fixed", "total")
-    leases.box = None
-    for item in bill.leases:
-        leases.add_row(
+    titles = ("lease", "site", "processors", "held", "tasks", "idle and fixed", "total")
+    leases = [
+        (
             item.lease,
             item.site,
             str(item.processors),
             f"{item.seconds:.1f} s",
-            amount(item.tasks),
-            amount(item.remainder),
-            amount(item.total),
+            *(amount(each) for each in (item.tasks, item.remainder, item.total)),
         )
-    for column in leases.columns[2:]:
-        column.justify = "right"
-    console.print(leases)
+        for item in bill.leases
+    ]
+    console.print(table_of(*titles, rows=leases, right=slice(2, None)))
 
     dearest = sorted(bill.tasks, key=lambda item: -item.amount)
     shown = dearest if every else dearest[:TOP]
-    tasks = Table("task", "attempts", "processor time", "amount", "of this repeated", box=None)
-    for task in shown:
-        tasks.add_row(
+    heads = ("task", "attempts", "processor time", "amount", "of this repeated")
+    tasks = [
+        (
             task.task,
             str(task.attempts),
             f"{task.processor_seconds:.3g} s",
             amount(task.amount),
             amount(task.repeated) if task.repeated else "",
         )
-    for column in tasks.columns[1:]:
-        column.justify = "right"
+        for task in shown
+    ]
     console.print()
-    console.print(tasks)
+    console.print(table_of(*heads, rows=tasks, right=slice(1, None)))
     if len(shown) < len(dearest):
         console.print(f"and {len(dearest) - len(shown)} more tasks (--all shows them)")
     console.print()
@@ -401,6 +362,7 @@ def _figures(
                 amount=sum(item.total for item in here),
                 billed=sum(item.billed for item in here),
                 recorded=sum(known) if known else None,
+                agrees=not differing if known else None,
                 differing=differing,
             )
         )

@@ -172,7 +172,7 @@ class ReportContent:
                 "currency": self.bill.currency,
                 "leases": [
                     [i.lease, i.site, i.processors, i.seconds, i.tasks, i.remainder, i.total,
-                     i.recorded, i.agrees, i.settled_by]
+                     i.recorded, i.agrees, i.settled_by or ""]
                     for i in self.bill.leases
                 ],
                 "sites": [f"{one.site}: {one}" for one in self.bill.figures],

@@ -1,7 +1,7 @@
 """What a person sees of a service: instances, workers, results, money and progress."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from bursar.model.money import format_amount
 from bursar.remote.admin_messages import Overview, WorkerInfo
 from bursar.remote.messages import AccountInfo, AgreementInfo, InstanceInfo, InvoiceInfo, Result
 from bursar.report.progress import LiveDisplay
-from bursar.report.tables import UNKNOWN, plain, span
+from bursar.report.tables import UNKNOWN, plain, span, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,46 +32,41 @@ def print_agreements(agreements: Sequence[AgreementInfo]) -> None:
     if not agreements:
         print("no agreements")
         return
-    table = _table("agreement", "state", "ready", "from", "charged")
-    for deal in agreements:
-        table.add_row(
+    rows = [
+        (
             _text(deal.id),
             deal.state,
             f"{deal.ready}/{deal.processors}",
             _date_text(deal.start),
             format_amount(deal.charged, deal.currency),
         )
-    _print(table)
+        for deal in agreements
+    ]
+    _print_table("agreement", "state", "ready", "from", "charged", rows=rows)
 
 
 def print_invoice(invoice: InvoiceInfo) -> None:
     """A row for each line, and their sum."""
     if invoice.lines:
-        table = _table("what", "from", "processor-s", "amount")
-        for line in invoice.lines:
-            table.add_row(
+        rows = [
+            (
                 _text(line.what),
                 _date_text(line.since),
                 f"{line.processor_seconds:,.1f}",
                 format_amount(line.amount, invoice.currency),
             )
-        _print(table)
+            for line in invoice.lines
+        ]
+        _print_table("what", "from", "processor-s", "amount", rows=rows)
     total = format_amount(invoice.total, invoice.currency)
     print(f"{plain(invoice.user)} to {plain(invoice.owner)}: {total}")
 
 
-def _table(first: str, *others: str) -> Any:
-    from rich.table import Table
-
-    table = Table(first, *others, box=None)
-    table.columns[0].no_wrap = True  # its id is to be copied
-    return table
-
-
-def _print(table: Any) -> None:
+def _print_table(*titles: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table whose first column, an id, can be copied."""
     from rich.console import Console
 
-    Console().print(table)
+    Console().print(table_of(*titles, rows=rows, whole=slice(1)))
 
 
 def _date_text(at: float) -> str:
@@ -411,17 +406,13 @@ def _shares(room: int, wanted: Sequence[int]) -> list[int]:
 def print_instances(instances: Sequence[InstanceInfo]) -> None:
     """Print all instances, with whole ids."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     if not instances:
         console.print("no instances")
         return
-    table = Table("instance", "done", "running", "failed", "created", "label", box=None)
-    for column in table.columns[1:4]:
-        column.justify = "right"
-    for column in table.columns[:5]:
-        column.no_wrap = True  # its id is to be copied
+    titles = ("instance", "done", "running", "failed", "created", "label")
+    table = table_of(*titles, right=slice(1, 4), whole=slice(5))
     for info in sorted(instances, key=_age):
         counts = info.counts
         table.add_row(
@@ -429,7 +420,7 @@ def print_instances(instances: Sequence[InstanceInfo]) -> None:
             f"{counts.succeeded:,}/{counts.total:,}",
             f"{counts.running:,}",
             f"{counts.failed:,}",
-            time.strftime("%m-%d %H:%M", time.localtime(info.created)),
+            _date_text(info.created),
             _text(info.label),
         )
     console.print(table)
@@ -451,13 +442,10 @@ def _age(info: InstanceInfo) -> tuple[float, str]:
 
 def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, shown: int) -> Any:
     """Return a table of the busiest instances, the oldest first; ``owners`` None: one user's."""
-    from rich.table import Table
-
     whose = ["user"] if owners is not None else []
-    table = Table("instance", *whose, "label", *_COUNTS, "", box=None, pad_edge=False)
-    for column in table.columns[1 + len(whose) + 1 : 1 + len(whose) + 1 + len(_COUNTS)]:
-        column.justify = "right"
-        column.no_wrap = True
+    counts = slice(2 + len(whose), 2 + len(whose) + len(_COUNTS))
+    titles = ("instance", *whose, "label", *_COUNTS, "")
+    table = table_of(*titles, right=counts, whole=counts, pad_edge=False)
     table.columns[0].no_wrap = True
     rows = list(zip(instances, owners or [""] * len(instances), strict=True))
     rows.sort(key=lambda row: (-row[0].counts.waiting - row[0].counts.running, _age(row[0])))
@@ -471,11 +459,8 @@ def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, 
 
 def _workers(workers: Sequence[WorkerInfo], shown: int) -> Any:
     """Return a table of the busiest workers, by host and name."""
-    from rich.table import Table
-
-    table = Table("worker", "host", "pool", "busy", "", box=None, pad_edge=False)
-    table.columns[3].justify = "right"
-    table.columns[3].no_wrap = True
+    busy = slice(3, 4)
+    table = table_of("worker", "host", "pool", "busy", "", right=busy, whole=busy, pad_edge=False)
     busiest = sorted(workers, key=lambda one: (-one.busy, one.host, one.name))[:shown]
     for worker in sorted(busiest, key=lambda one: (one.host, one.name)):
         table.add_row(

@@ -9,10 +9,10 @@ from bursar.market.account_records import BANK, LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.market.statements import Invoice, InvoiceItem, Statement, StatementLine
 from bursar.model.money import Micros, Transfer, format_amount, from_micros
+from bursar.report.tables import table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 def account_to_dict(accounts: Accounts, account: LedgerAccount, now: float) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def print_accounts(accounts: Accounts, now: float, console: "Console | None" = N
     if not accounts.accounts:
         console.print("no accounts")
         return
-    table = _table("account", "kind", "group", "free or earned", "held", "quota", "of it used")
+    titles = ("account", "kind", "group", "free or earned", "held", "quota", "of it used")
+    table = table_of(*titles, right=slice(3, None))
     for account in accounts.accounts.values():
         quota = account.quota
         limit = used = ""
@@ -143,7 +144,6 @@ def print_accounts(accounts: Accounts, now: float, console: "Console | None" = N
             limit,
             used,
         )
-    _to_the_right(table, 3)
     console.print(table)
 
 
@@ -153,9 +153,8 @@ def print_rows(rows: Sequence[Transfer], currency: str, console: "Console | None
     if not rows:
         console.print("no rows")
         return
-    table = _table("row", "time (UTC)", "kind", "from", "to", "amount", "memo")
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             str(row.number),
             _clock(row.time),
             row.kind,
@@ -164,8 +163,10 @@ def print_rows(rows: Sequence[Transfer], currency: str, console: "Console | None
             format_amount(row.amount, currency),
             _plain(row.memo),
         )
-    table.columns[5].justify = "right"
-    console.print(table)
+        for row in rows
+    ]
+    titles = ("row", "time (UTC)", "kind", "from", "to", "amount", "memo")
+    console.print(table_of(*titles, rows=cells, right=slice(5, 6)))
 
 
 def print_statement(statement: Statement, console: "Console | None" = None) -> None:
@@ -177,7 +178,8 @@ def print_statement(statement: Statement, console: "Console | None" = None) -> N
         return format_amount(micros, currency)
 
     console.print(_plain(f"{statement.kind} {statement.account}{_period_of(statement)}"))
-    table = _table("time (UTC)", "kind", "with", "agreement", "memo", "amount", "balance")
+    titles = ("time (UTC)", "kind", "with", "agreement", "memo", "amount", "balance")
+    table = table_of(*titles, right=slice(5, None))
     table.add_row("", "opening", "", "", "", "", amount(statement.opening))
     for line in statement.lines:
         table.add_row(
@@ -190,7 +192,6 @@ def print_statement(statement: Statement, console: "Console | None" = None) -> N
             amount(line.balance),
         )
     table.add_row("", "closing", "", "", "", "", amount(statement.closing), style="bold")
-    _to_the_right(table, 5)
     console.print(table)
     if statement.held:
         console.print(f"of this held for agreements: {amount(statement.held)}")
@@ -205,7 +206,8 @@ def print_invoice(invoice: Invoice, console: "Console | None" = None) -> None:
         return format_amount(micros, currency) if micros else ""
 
     console.print(_plain(f"{invoice.provider} to {invoice.user}{_period_of(invoice)}"))
-    table = _table("agreement", "processor time", "price", "discount", "refunded", "total")
+    titles = ("agreement", "processor time", "price", "discount", "refunded", "total")
+    table = table_of(*titles, right=slice(1, None))
     for item in invoice.items:
         seconds = item.processor_seconds
         table.add_row(
@@ -216,7 +218,6 @@ def print_invoice(invoice: Invoice, console: "Console | None" = None) -> None:
             amount(-item.refunded),
             format_amount(item.total, currency),
         )
-    _to_the_right(table, 1)
     console.print(table)
     console.print()
     console.print(f"subtotal: {format_amount(invoice.subtotal, currency)}")
@@ -231,17 +232,6 @@ def _console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False)
-
-
-def _table(*columns: str) -> "Table":
-    from rich.table import Table
-
-    return Table(*columns, box=None)
-
-
-def _to_the_right(table: "Table", first: int) -> None:
-    for column in table.columns[first:]:
-        column.justify = "right"
 
 
 def _plain(text: str) -> str:

@@ -2,11 +2,12 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 # Formats figures for people: three digits, and a word for unknown values.
@@ -92,9 +93,40 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-# Tables for people: key figures of a run, the list of runs, requests, decisions and matches.
+def table_of(
+    *titles: str,
+    rows: Iterable[Sequence[Any]] = (),
+    right: slice = slice(0),
+    whole: slice = slice(0),
+    pad_edge: bool = True,
+) -> "Table":
+    """
+    Return a table without rules.
 
-# Small tables for people: a run's key figures, the list of runs.
+    Parameters
+    ----------
+    rows
+        Text, or what else Rich prints, for each column.
+    right
+        Columns whose cells end at the same place, as numbers do.
+    whole
+        Columns whose cells are never broken over several lines, so that they can be copied.
+    pad_edge
+        Whether there is a space before the first column and behind the last.
+    """
+    from rich.table import Table
+
+    table = Table(*titles, box=None, pad_edge=pad_edge)
+    for column in table.columns[right]:
+        column.justify = "right"
+    for column in table.columns[whole]:
+        column.no_wrap = True
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+# Tables for people: key figures of a run, the list of runs, requests, decisions and matches.
 
 
 def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) -> None:
@@ -165,25 +197,20 @@ def print_runs(rows: Sequence[Mapping[str, Any]], console: "Console | None" = No
         As ``bursar runs --json`` prints them.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = console or Console()
     if not rows:
         console.print("no runs")
         return
-    table = Table("run", "state", "done", "failed", "tasks", "created", box=None)
-    for column in table.columns[2:5]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(
-            row["run"],
-            row["state"],
-            str(row["succeeded"]),
-            str(row["failed"]),
-            str(row["tasks"]),
+    shown = [
+        (
+            *(str(row[key]) for key in ("run", "state", "succeeded", "failed", "tasks")),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
         )
-    console.print(table)
+        for row in rows
+    ]
+    titles = ("run", "state", "done", "failed", "tasks", "created")
+    console.print(table_of(*titles, rows=shown, right=slice(2, 5)))
 
 
 def _tasks(summary: Mapping[str, Any]) -> str:
@@ -230,14 +257,10 @@ def print_pilots(requests: Sequence[Mapping[str, Any]], sites: Sequence[Mapping[
         As ``bursar pilots --json`` has them.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    table = Table("request", "site", "job", "width", "waited", *_HEADINGS, "", box=None)
-    for column in table.columns[3:9]:
-        column.justify = "right"
-    for column in table.columns:
-        column.no_wrap = True
+    titles = ("request", "site", "job", "width", "waited", *_HEADINGS, "")
+    table = table_of(*titles, right=slice(3, 9), whole=slice(None))
     for one in requests:
         wait = "" if one["wait_s"] is None else span(one["wait_s"])
         fate = one["fate"]
@@ -287,7 +310,6 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
         As ``bursar why --json`` has them.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     if not placed:
@@ -302,12 +324,17 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
         )
         console.print(f"  {one['why']}", highlight=False, markup=False)
         if one["sites"]:
-            table = Table("site", "price", "busy", "jobs", "why", box=None, pad_edge=True)
-            for site in one["sites"]:
-                busy = f"{site['busy']} of {site['processors']}"
-                price = f"{site['price']:.6g}"
-                table.add_row(site["site"], price, busy, str(site["given"]), site["reason"])
-            console.print(table)
+            rows = [
+                (
+                    site["site"],
+                    f"{site['price']:.6g}",
+                    f"{site['busy']} of {site['processors']}",
+                    str(site["given"]),
+                    site["reason"],
+                )
+                for site in one["sites"]
+            ]
+            console.print(table_of("site", "price", "busy", "jobs", "why", rows=rows))
 
 
 def print_site_reasons(site: str, tasks: int, held: Sequence[Mapping[str, Any]]) -> None:
@@ -322,14 +349,13 @@ def print_site_reasons(site: str, tasks: int, held: Sequence[Mapping[str, Any]])
         As ``bursar why-not --json`` has it.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     console.print(f"{tasks} tasks ended at {site}", style="bold", highlight=False, markup=False)
-    table = Table("from", "to", "jobs", "why", box=None, pad_edge=True)
-    for one in held:
-        table.add_row(span(one["begin_s"]), span(one["end_s"]), str(one["given"]), one["reason"])
-    console.print(table)
+    rows = [
+        (span(one["begin_s"]), span(one["end_s"]), str(one["given"]), one["reason"]) for one in held
+    ]
+    console.print(table_of("from", "to", "jobs", "why", rows=rows))
 
 
 def print_replay(replay: Mapping[str, Any]) -> None:
@@ -342,12 +368,9 @@ def print_replay(replay: Mapping[str, Any]) -> None:
         As ``bursar simulate --replay --json`` has it.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    table = Table(
-        "policy", "tasks done", "makespan", "cost", "saved", "deadline", box=None, pad_edge=True
-    )
+    table = table_of("policy", "tasks done", "makespan", "cost", "saved", "deadline")
     for row in replay["rows"]:
         met = {None: "", True: "met", False: "missed"}[row["deadline_met"]]
         table.add_row(
@@ -411,36 +434,28 @@ def _print_kind(kind: Mapping[str, Any], console: "Console") -> None:
 
 def _print_candidates(rows: list[Mapping[str, Any]], console: "Console") -> None:
     """Print a table of the sites that match, with the figures that decided between them."""
-    from rich.table import Table
     from rich.text import Text
 
     titles = ("site", "chance", "rank", "rank_expr", "access", "transfer", "wait", "run", "done in")
-    table = Table(*titles, box=None, pad_edge=True)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(
+    times = ("access_s", "transfer_s", "wait_s", "execution_s", "completion_s")
+    cells = [
+        (
             Text(row["site"]),
             share(row["probability"]),
             _figure(row["rank"]),
             _figure(row["rank_expr"]),
-            span(row["access_s"]),
-            span(row["transfer_s"]),
-            span(row["wait_s"]),
-            span(row["execution_s"]),
-            span(row["completion_s"]),
+            *(span(row[key]) for key in times),
         )
-    console.print(table)
+        for row in rows
+    ]
+    console.print(table_of(*titles, rows=cells, right=slice(1, None)))
 
 
 def _print_outsiders(rows: list[Mapping[str, Any]], console: "Console") -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("does not match", "why", box=None, pad_edge=True)
-    for row in rows[:MOST_OUTSIDERS]:
-        table.add_row(Text(row["site"]), Text("\n".join(row["reasons"])))
-    console.print(table)
+    cells = [(Text(row["site"]), Text("\n".join(row["reasons"]))) for row in rows[:MOST_OUTSIDERS]]
+    console.print(table_of("does not match", "why", rows=cells))
     if len(rows) > MOST_OUTSIDERS:
         _print_line(console, f"  and {len(rows) - MOST_OUTSIDERS} more")
 
