@@ -1,24 +1,18 @@
 """
 Starting programs and hearing of their end, with as little work as possible.
 
-``os.posix_spawn`` writes the whole environment anew, byte by byte, for each program, and
-``os.wait4`` makes a tuple of sixteen figures of which three are wanted. A worker does both
-thousands of times a second, always with the same environment but for a variable or two. So the C
-functions are called with structures that are made once.
+``os.posix_spawn`` starts a program by vfork(2): the same loop with prepared structures and the C
+function itself was no faster. ``os.wait4`` makes a tuple of sixteen figures of which three are
+wanted, so that C function is called with structures that are made once.
 """
 
 import ctypes
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-_SETPGROUP, _SETSIGDEF, _SETSIGMASK = 0x02, 0x04, 0x08
-_ENCODING = sys.getfilesystemencoding()
-_ROOM = 1024  # bytes; glibc's largest such structure takes 336
 
 _RESET = (
     signal.SIGPIPE,
@@ -53,15 +47,10 @@ class Spawner:
     """
 
     def __init__(self, environment: Mapping[str, str], varying: Sequence[str]) -> None:
-        self._base = {k: v for k, v in environment.items() if k not in varying}
-        self._varying = [name.encode() for name in varying]
+        # In bytes, or each start would encode all of them again.
+        self._base = _encoded(environment)
+        self._varying = [os.fsencode(name) for name in varying]
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._attributes = _attributes()
-        self._actions: dict[tuple[int, int], Any] = {}
-        self._pid = ctypes.c_int()
-        self._pid_at = ctypes.byref(self._pid)
-        self._usual = self._block({})
-        self._other: tuple[dict[str, str], Any] = ({}, self._usual)
 
     def spawn(
         self,
@@ -84,7 +73,7 @@ class Spawner:
         values
             Values of the varying variables, in the order of their names.
         more
-            Variables that only some programs get; they go before the others.
+            Variables that only some programs get; they win over the others.
         stdout, stderr
             File descriptors that the program writes to.
 
@@ -98,65 +87,36 @@ class Spawner:
         OSError
             When it cannot be started.
         ValueError
-            When a word holds a zero byte.
+            When a word holds a zero byte, or the name of a variable is empty or holds ``=``.
         """
-        environment = self._environment(more)
-        first = len(environment) - 1 - len(self._varying)
-        for i, name in enumerate(self._varying):
-            # Written into the array that is there: only these entries differ from task to task.
-            environment[first + i] = b"%b=%b" % (name, values[i])
-        words = [word.encode(_ENCODING, "surrogateescape") for word in (path, *argv)]
-        # C strings end at a zero byte: the program would get another argument than the one asked
-        # for.
-        if b"\0" in b"".join(words):
-            raise ValueError("embedded null byte")
-        # Captures are used again, so few pairs of descriptors occur.
-        actions = self._actions.get((stdout, stderr)) or self._new_actions(stdout, stderr)
-        error = _libc.posix_spawn(
-            self._pid_at,
-            words[0],
-            actions,
-            self._attributes,
-            (ctypes.c_char_p * len(words))(*words[1:]),
-            environment,
+        return os.posix_spawn(
+            path,
+            tuple(argv),
+            {
+                **self._base,
+                **dict(zip(self._varying, values, strict=True)),
+                **(_encoded(more) if more else {}),
+            },
+            file_actions=(
+                (os.POSIX_SPAWN_DUP2, self._null, 0),
+                (os.POSIX_SPAWN_DUP2, stdout, 1),
+                (os.POSIX_SPAWN_DUP2, stderr, 2),
+            ),
+            # The child leads a group of its own, so that one signal reaches all that it starts.
+            setpgroup=0,
+            # The worker blocks the signals that it reads from a descriptor, and a child would
+            # inherit that.
+            setsigmask=(),
+            setsigdef=_RESET,
         )
-        if error:
-            raise OSError(error, os.strerror(error), path)
-        return self._pid.value
 
     def close(self) -> None:
-        """Release the file descriptor and the C structures."""
-        for actions in self._actions.values():
-            _libc.posix_spawn_file_actions_destroy(actions)
-        self._actions.clear()
+        """Release the file descriptor."""
         os.close(self._null)
 
-    def _environment(self, more: dict[str, str]) -> Any:
-        if not more:
-            return self._usual
-        if more != self._other[0]:  # tasks of one kind have the same
-            self._other = (more, self._block(more))
-        return self._other[1]
 
-    def _block(self, more: Mapping[str, str]) -> Any:
-        """Return an array of strings with room for the varying ones, ended by a null pointer."""
-        # The name would end at the first "=": another variable would be set than was asked for.
-        if any(not name or "=" in name for name in more):
-            raise ValueError("illegal environment variable name")
-        entries = [os.fsencode(f"{k}={v}") for k, v in {**self._base, **more}.items()]
-        # A C string ends at a zero byte: the program would get another value than was asked for.
-        if any(b"\0" in entry for entry in entries):
-            raise ValueError("embedded null byte")
-        # A variable of the task's own wins over a varying one: the first of a name counts.
-        return (ctypes.c_char_p * (len(entries) + len(self._varying) + 1))(*entries)
-
-    def _new_actions(self, stdout: int, stderr: int) -> Any:
-        actions = ctypes.create_string_buffer(_ROOM)
-        _check(_libc.posix_spawn_file_actions_init(actions))
-        for source, target in ((self._null, 0), (stdout, 1), (stderr, 2)):
-            _check(_libc.posix_spawn_file_actions_adddup2(actions, source, target))
-        self._actions[stdout, stderr] = actions
-        return actions
+def _encoded(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
 
 
 class Reaper:
@@ -212,26 +172,3 @@ class _StructRusage(ctypes.Structure):
         ("max_rss", ctypes.c_long),
         ("rest", ctypes.c_long * 13),
     )
-
-
-def _attributes() -> Any:
-    attributes = ctypes.create_string_buffer(_ROOM)
-    signals = ctypes.create_string_buffer(_ROOM)
-    _check(_libc.posix_spawnattr_init(attributes))
-    _libc.sigemptyset(signals)
-    # An empty mask: the worker blocks the signals that it reads from a descriptor, and a child
-    # would inherit that.
-    _check(_libc.posix_spawnattr_setsigmask(attributes, signals))
-    for number in _RESET:
-        _libc.sigaddset(signals, int(number))
-    _check(_libc.posix_spawnattr_setsigdefault(attributes, signals))
-    # 0: the child leads a group of its own, so that one signal reaches all that it starts.
-    _check(_libc.posix_spawnattr_setpgroup(attributes, 0))
-    flags = _SETPGROUP | _SETSIGDEF | _SETSIGMASK
-    _check(_libc.posix_spawnattr_setflags(attributes, ctypes.c_short(flags)))
-    return attributes
-
-
-def _check(error: int) -> None:
-    if error:
-        raise OSError(error, os.strerror(error))
