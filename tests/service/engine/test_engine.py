@@ -9,13 +9,15 @@ import msgspec
 import pytest
 from tests.service.engine.engine_rig import World, outcome_of
 
+from bursar.engine.task_states import FAILED
 from bursar.model.money import Refusal
-from bursar.model.task import Exec, Status, Step
+from bursar.model.task import Exec, Outcome, Status, Step
 from bursar.remote import messages as api
 from bursar.service.engine import submitting
 from bursar.service.engine.dispatching import GRACE
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.records import InstanceCreated
+from bursar.service.engine.results import encode_result_line
 from bursar.service.engine.tasks import EDGE
 from bursar.service.interfaces import ServiceError
 
@@ -61,6 +63,62 @@ def test_a_task_goes_to_a_worker_and_its_result_to_the_client(world: World) -> N
     )
     assert world.info(handle).counts == api.Counts(total=1, succeeded=1)
     assert world.told == {"w": 1}
+
+
+def test_a_line_of_a_result_has_each_value_in_its_field() -> None:
+    outcome = Outcome(
+        task=9,
+        attempt=8,
+        status=Status.LOST,
+        exit_code=None,
+        start=1.5,
+        end=2.5,
+        stdout=b"out",
+        stderr=b"\xff",
+        stdout_size=3,
+        stderr_size=1,
+        user_seconds=0.25,
+        system_seconds=0.125,
+        max_rss=77,
+        reason="gone",
+        value=b"value",
+        sealed=b"sealed",
+    )
+    line = encode_result_line(5, 6, FAILED, 2, "mine", "host", outcome)
+    assert msgspec.json.decode(line, type=api.Result) == api.Result(
+        cursor=5,
+        task=6,
+        state="failed",
+        attempt=2,
+        label="mine",
+        stdout="out",
+        raw={"stderr": base64.b64encode(b"\xff").decode()},
+        stdout_size=3,
+        stderr_size=1,
+        start=1.5,
+        end=2.5,
+        host="host",
+        user_seconds=0.25,
+        system_seconds=0.125,
+        max_rss=77,
+        reason="gone",
+        lost=True,
+        value=base64.b64encode(b"value").decode(),
+        sealed=base64.b64encode(b"sealed").decode(),
+    )
+
+
+def test_tasks_that_are_alike_and_tasks_between_them_each_get_their_own_job(world: World) -> None:
+    first, second = (api.TaskSpec(command=(word,)) for word in "ab")
+    wider = api.TaskSpec(command=("a",), processors=2)
+    handle = world.create()
+    specs = [first, first, second, first, wider, wider]
+    world.submit(handle, specs)
+    world.join("w", processors=8)
+    jobs = sorted(world.sidecar.jobs["w"].values(), key=lambda job: job.task)
+    assert [(job.steps, job.processors) for job in jobs] == [
+        ((Exec(spec.command),), spec.processors) for spec in specs
+    ]
 
 
 @pytest.mark.parametrize(
