@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bursar.cli.options import AsJson, ServiceName, print_json, print_note
-from bursar.cli.service_commands import connect_service, run_async
+from bursar.cli.service_commands import ask_service
 
 if TYPE_CHECKING:
     from bursar.remote.admin_messages import TokenInfo
+    from bursar.remote.async_client import AsyncServiceClient
     from bursar.service.identity.authority import (
         AuthorityFolder,
         CertificateRecord,
@@ -190,18 +191,17 @@ def create(
         label=label,
     )
 
-    async def ask() -> "TokenInfo":
-        async with connect_service(site) as service:
-            made = await service.client.create_token(new)
-            try:
-                if out is not None:
-                    write_file(out, f"{made.token}\n".encode())
-            except BaseException:
-                await service.client.revoke_token(made.id)  # nobody knows it
-                raise
-            return made
+    async def make_token(client: "AsyncServiceClient") -> "TokenInfo":
+        made = await client.create_token(new)
+        try:
+            if out is not None:
+                write_file(out, f"{made.token}\n".encode())
+        except BaseException:
+            await client.revoke_token(made.id)  # nobody knows it
+            raise
+        return made
 
-    made = run_async(ask())
+    made = ask_service(site, make_token)
     if as_json:
         print_json(
             {**_token_fields(made), **({"file": str(out)} if out else {"token": made.token})}
@@ -216,11 +216,7 @@ def create(
 def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List valid tokens, without their secrets."""
 
-    async def ask() -> "list[TokenInfo]":
-        async with connect_service(site) as service:
-            return await service.client.tokens()
-
-    found = run_async(ask())
+    found = ask_service(site, lambda client: client.tokens())
     if as_json:
         print_json({"tokens": [_token_fields(token) for token in found]})
     else:
@@ -244,11 +240,7 @@ def revoke_token(
         # What was given is not repeated: it would be the secret.
         raise InputError("expected the id of a token, got a token", hint="bursar tokens list")
 
-    async def ask() -> None:
-        async with connect_service(site) as service:
-            await service.client.revoke_token(token)
-
-    run_async(ask())
+    ask_service(site, lambda client: client.revoke_token(token))
     if as_json:
         print_json({"revoked": token})
     else:

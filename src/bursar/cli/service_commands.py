@@ -13,7 +13,6 @@ from bursar.model.errors import InputError
 if TYPE_CHECKING:
     from bursar.remote.admin_messages import Overview
     from bursar.remote.async_client import AsyncServiceClient, AsyncSession
-    from bursar.remote.messages import FileInfo, InstanceInfo
 
 
 # Opens clients of services that are named on the command line.
@@ -78,6 +77,16 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
+def ask_service(site: str | None, question: "Callable[[AsyncServiceClient], Awaitable[T]]") -> T:
+    """Return what the service of a name or URL answers to one question."""
+
+    async def ask() -> T:
+        async with connect_service(site) as service:
+            return await question(service.client)
+
+    return run_async(ask())
+
+
 def run_until_done(work: Coroutine[Any, Any, T], interrupted: Callable[[], None]) -> T:
     """Return the result of a command's work; an interrupt is reported and ends the command."""
     try:
@@ -109,7 +118,7 @@ def show(site: ServiceName = None, as_json: AsJson = False) -> None:
     """Show your balance: available, held for agreements, spent."""
     from bursar.report.service_views import print_account
 
-    found = _ask(site, lambda client: client.account())
+    found = ask_service(site, lambda client: client.account())
     if as_json:
         print_json(all_keys(found))
     else:
@@ -145,7 +154,7 @@ def buy(
 
     seconds = _parsed(parse_duration, time, "--for")
     limit = None if most is None else to_micros(_parsed(parse_amount, most, "--most")[0])
-    bought = _ask(site, lambda client: purchase(client, processors, seconds, limit))
+    bought = ask_service(site, lambda client: purchase(client, processors, seconds, limit))
     if as_json:
         print_json({"agreements": all_keys([bought])})
         return
@@ -159,7 +168,7 @@ def agreements(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List your agreements."""
     from bursar.report.service_views import print_agreements
 
-    found = _ask(site, lambda client: client.agreements())
+    found = ask_service(site, lambda client: client.agreements())
     if as_json:
         print_json({"agreements": all_keys(found)})
     else:
@@ -173,7 +182,7 @@ def cancel_agreement(
     """End an agreement early, on the terms that it states."""
     from bursar.report.service_views import print_agreements
 
-    found = _ask(site, lambda client: client.cancel_agreement(agreement))
+    found = ask_service(site, lambda client: client.cancel_agreement(agreement))
     if as_json:
         print_json({"agreements": all_keys([found])})
     else:
@@ -198,7 +207,7 @@ def invoice(
 
     asked = None if period is None else parse_period(period)
     begin, end = (asked.begin, asked.end) if asked else (0.0, None)
-    found = _ask(site, lambda client: client.invoice(begin, end))
+    found = ask_service(site, lambda client: client.invoice(begin, end))
     if as_json:
         print_json(all_keys(found))
     else:
@@ -242,7 +251,7 @@ def deposit(
             raise InputError(f"the service counts in {asked}", where="AMOUNT")
         return await client.deposit(user, micros, key)
 
-    found = _ask(site, put)
+    found = ask_service(site, put)
     if as_json:
         print_json(all_keys(found))
     else:
@@ -256,15 +265,6 @@ def _parsed(parse: Callable[[object], T], text: str, place: str) -> T:
         return parse(text)
     except InputError as error:
         raise error.within(place) from None
-
-
-def _ask(site: str | None, question: "Callable[[AsyncServiceClient], Awaitable[T]]") -> T:
-
-    async def ask() -> T:
-        async with connect_service(site) as service:
-            return await question(service.client)
-
-    return run_async(ask())
 
 
 # ``bursar top``: a service at a glance.
@@ -377,11 +377,7 @@ def list_instances(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List your instances."""
     from bursar.report.service_views import print_instances
 
-    async def ask() -> "list[InstanceInfo]":
-        async with connect_service(site) as service:
-            return await service.client.instances()
-
-    found = run_async(ask())
+    found = ask_service(site, lambda client: client.instances())
     if as_json:
         print_json({"instances": all_keys(found)})
     else:
@@ -402,11 +398,7 @@ def cancel_tasks(
 ) -> None:
     """Cancel tasks: waiting ones do not start, running ones are killed."""
 
-    async def ask() -> int:
-        async with connect_service(site) as service:
-            return await service.client.cancel(instance, tasks or None)
-
-    count = run_async(ask())
+    count = ask_service(site, lambda client: client.cancel(instance, tasks or None))
     if as_json:
         print_json({"cancelled": count})
     else:
@@ -417,22 +409,14 @@ def cancel_tasks(
 def destroy(instance: InstanceId, site: ServiceName = None) -> None:
     """Destroy an instance: kill its tasks, delete its results and files."""
 
-    async def ask() -> None:
-        async with connect_service(site) as service:
-            await service.client.destroy(instance)
-
-    run_async(ask())
+    ask_service(site, lambda client: client.destroy(instance))
 
 
 @instance_app.command("files")
 def list_files(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:
     """List an instance's files: inputs that were sent and outputs that its tasks made."""
 
-    async def ask() -> "list[FileInfo]":
-        async with connect_service(site) as service:
-            return await service.client.files(instance)
-
-    found = run_async(ask())
+    found = ask_service(site, lambda client: client.files(instance))
     if as_json:
         print_json({"files": found})
         return
@@ -457,16 +441,14 @@ def fetch(
     """Fetch an instance's files."""
     from bursar.remote.transfers import local_path
 
-    async def ask() -> None:
-        async with connect_service(site) as service:
-            client = service.client
-            wanted = names or [file.name for file in await client.files(instance)]
-            for name in wanted:
-                target = local_path(into, name)
-                size = await client.download(instance, name, target)
-                print_note(f"{target}: {size:,} bytes")
+    async def download(client: "AsyncServiceClient") -> None:
+        wanted = names or [file.name for file in await client.files(instance)]
+        for name in wanted:
+            target = local_path(into, name)
+            size = await client.download(instance, name, target)
+            print_note(f"{target}: {size:,} bytes")
 
-    run_async(ask())
+    ask_service(site, download)
 
 
 def watch(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:

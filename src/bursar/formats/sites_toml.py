@@ -5,9 +5,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -51,7 +51,6 @@ class BatchSiteTable(LeasedSiteTable, frozen=True, kw_only=True):
     noun: ClassVar[str] = "a batch scheduler"
     provider: ClassVar[str] = "batch"
     needed: ClassVar = {"processors": _NO_NUMBER}
-    manager: ClassVar[Manager]
 
     processors: Annotated[
         Processors, Meta(description="Greatest number of processors held there at a time.")
@@ -123,50 +122,33 @@ class BatchSiteTable(LeasedSiteTable, frozen=True, kw_only=True):
         pilots = self.folder
         if pilots is not None and not self.ssh:
             pilots = str((folder / pilots).absolute())
-        batch = BatchScheduler(
-            manager=self.manager,
-            queue=self.queue,
-            account=self.account,
-            qos=self.qos,
-            directives=self.directives,
-            setup=self.setup,
-            environment=self.environment,
-            ssh=self.ssh,
-            python=self.python,
-            folder=pilots,
-            reach=self.reach,
-        )
-        return {"processors": self.processors, "batch": batch}
+        own = (field.name for field in fields(BatchScheduler) if field.name != "manager")
+        given = {name: getattr(self, name) for name in own} | {"folder": pilots}
+        manager = cast(Manager, self.__struct_config__.tag)
+        return {
+            "processors": self.processors,
+            "batch": BatchScheduler(manager=manager, **given),
+        }
 
 
 class SlurmSiteTable(BatchSiteTable, frozen=True, tag="slurm"):
     """A cluster of Slurm."""
 
-    manager: ClassVar[Manager] = "slurm"
-
 
 class GridEngineSiteTable(BatchSiteTable, frozen=True, tag="gridengine"):
     """A cluster of Grid Engine."""
-
-    manager: ClassVar[Manager] = "gridengine"
 
 
 class PbsSiteTable(BatchSiteTable, frozen=True, tag="pbs"):
     """A cluster of PBS."""
 
-    manager: ClassVar[Manager] = "pbs"
-
 
 class LsfSiteTable(BatchSiteTable, frozen=True, tag="lsf"):
     """A cluster of LSF."""
 
-    manager: ClassVar[Manager] = "lsf"
-
 
 class FluxSiteTable(BatchSiteTable, frozen=True, tag="flux"):
     """A cluster of Flux."""
-
-    manager: ClassVar[Manager] = "flux"
 
 
 class TlsSiteTable(LeasedSiteTable, frozen=True):
