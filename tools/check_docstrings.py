@@ -16,7 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PUBLISHED = ("src/bursar/remote/messages.py", "src/bursar/remote/admin_messages.py")
+PUBLISHED = (
+    "src/bursar/market/agreement.py",
+    "src/bursar/remote/admin_messages.py",
+    "src/bursar/remote/messages.py",
+)
 """Modules whose docstrings are printed in the OpenAPI document, far from any signature."""
 
 SECTIONS = ("Parameters", "Attributes", "Returns", "Yields")

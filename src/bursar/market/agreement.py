@@ -304,6 +304,8 @@ class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
+    record
+        The usage.
     number
         1 for the first of a chain.
     previous
