@@ -337,7 +337,7 @@ class InstanceTasks:
         """Make a waiting task ready, or have it become ready when its time has come."""
         due = self._due.pop(task, now)
         if due > now:
-            self.make_ready_at(task, due)
+            self._make_ready_at(task, due)
         else:
             self.make_ready(task)
 
@@ -434,7 +434,7 @@ class InstanceTasks:
         elif moment is None:
             self.make_ready(task)
         else:
-            self.make_ready_at(task, moment)
+            self._make_ready_at(task, moment)
 
     def _send_back(self, task: int) -> None:
         """Bind a task that will run again to the place for such tasks, if there is one."""
@@ -443,7 +443,7 @@ class InstanceTasks:
 
     # Time.
 
-    def make_ready_at(self, task: int, moment: float) -> None:
+    def _make_ready_at(self, task: int, moment: float) -> None:
         """Have a task become ready at a time; see :meth:`wake`."""
         self.move(task, DELAYED)
         heapq.heappush(self._delayed, (moment, task))

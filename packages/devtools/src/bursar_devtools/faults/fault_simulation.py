@@ -560,8 +560,7 @@ class FaultSimulation:
         await user.run()
 
     def _evict(self) -> None:
-        workers = self._living()
-        if workers:
+        if workers := self._living():
             worker = self._chaos.choice(workers)
             worker.process.call(worker.evict)
 
@@ -572,8 +571,7 @@ class FaultSimulation:
             self._look()
 
     def _look(self) -> None:
-        service = self.server.service
-        if service is None or not self.server.is_up:
+        if (service := self.server.service) is None or not self.server.is_up:
             return
         for fault in service.billing.faults():
             self.checker.wrong(PARTY, f"the books: {fault}")
