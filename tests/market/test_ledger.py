@@ -227,8 +227,50 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "ledger"):
-            again = Ledger(self.ledger.rows, chart=self.chart)
-            assert (again.balances, again.rows) == (self.ledger.balances, self.ledger.rows)
+            check_every_prefix(self.ledger, self.chart)
+
+
+def check_every_prefix(ledger: Ledger, chart: ChartOfAccounts) -> None:
+    """Check that the first rows, however many, are a ledger that goes on as the whole one did."""
+    rows = ledger.rows
+    for count in range(len(rows) + 1):
+        part = Ledger(rows[:count], chart=chart)
+        assert part.rows == rows[:count]
+        assert part.faults() == []
+        assert part.free >= 0
+        for row in rows[count:]:
+            assert repeat(part, row, chart) == row
+        assert part.faults() == []
+        assert part.balances == ledger.balances
+        assert sums_of(part) == sums_of(ledger)
+        assert (part.held, part.spent, part.funded) == (ledger.held, ledger.spent, ledger.funded)
+
+
+def sums_of(ledger: Ledger) -> dict[str, tuple[str, str, int, int, int]]:
+    """Return what a ledger says of each agreement."""
+    return {
+        name: (one.payer, one.payee, one.held, one.paid, one.refunded)
+        for name, one in ledger.agreements.items()
+    }
+
+
+def repeat(ledger: Ledger, row: Transfer, chart: ChartOfAccounts) -> Transfer | Refusal:
+    """Ask a ledger for the movement that a row of another one notes."""
+    time, key, amount, agreement = row.time, row.key, row.amount, row.agreement
+    if row.kind == "hold":
+        payer = row.source.removeprefix(chart.payer)
+        return ledger.hold(time, key, payer, agreement, amount, memo=row.memo)
+    if row.kind == "release":
+        return ledger.release(time, key, agreement, amount, memo=row.memo)
+    if row.kind == "settle":
+        payee = row.target.removeprefix(chart.payee)
+        return ledger.settle(time, key, agreement, payee, amount, memo=row.memo)
+    if row.kind == "refund":
+        return ledger.refund(time, key, agreement, amount, memo=row.memo)
+    assert row.kind == chart.grant
+    if row.source == chart.outside:
+        return ledger.grant(time, key, row.target.removeprefix(chart.payer), amount, memo=row.memo)
+    return ledger.withdraw(time, key, row.source.removeprefix(chart.payer), amount, memo=row.memo)
 
 
 TestLedger = LedgerMachine.TestCase

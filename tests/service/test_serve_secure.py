@@ -78,6 +78,41 @@ def test_with_tls_a_token_says_who_one_is(tmp_path: Path, authority: AuthorityFo
             httpx.get(f"http://127.0.0.1:{service.port}/v1/health")
 
 
+def test_tokens_are_as_they_were_after_a_kill(tmp_path: Path, authority: AuthorityFolder) -> None:
+    """A good one lets its user in, with its scopes; a revoked or expired one lets nobody in."""
+    with served(tmp_path / "state", tls(authority, "tls")) as service:
+
+        def client_with(token: str) -> ServiceClient:
+            return ServiceClient(access_of(service, authority, token=token))
+
+        def is_refused(token: str) -> bool:
+            with client_with(token) as client:
+                try:
+                    client.instances()
+                except RemoteProblem as problem:
+                    return problem.problem.status == 401
+                return False
+
+        with client_with(service.token) as admin:
+            good, revoked = (
+                admin.create_token(NewToken(user="ann", scopes=["read"])) for _ in "12"
+            )
+            short = admin.create_token(NewToken(user="ann", scopes=["read"], seconds=1.0))
+            admin.revoke_token(revoked.id)
+        service.kill()
+        service.start()
+        until(lambda: is_refused(short.token))
+        assert is_refused(revoked.token)
+        with client_with(good.token) as ann:
+            assert ann.instances() == []
+            with pytest.raises(RemoteProblem) as refused:  # it may only read
+                ann.create_instance()
+            assert refused.value.problem.status == 403
+        with client_with(service.token) as admin:
+            left = [token.id for token in admin.tokens() if token.user == "ann"]
+            assert left == [good.id]
+
+
 def test_what_was_revoked_is_refused_at_once(tmp_path: Path, authority: AuthorityFolder) -> None:
     """On the connection that is open; a new server certificate comes with SIGHUP, on new ones."""
     ann, bob = (authority.issue("user", user).identity for user in ("ann", "bob"))
