@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello, Welcome, WireJob
@@ -608,6 +610,32 @@ def test_a_worker_that_comes_back_with_nothing_has_lost_all() -> None:
     assert [r.outcome.status for r in bench.store.pending.records] == [Status.LOST]
     bench.commit()
     assert link.told() == [("welcome",), ("give", [(0, 2)])]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("is_sent", [False, True])
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_no_try_is_used_up_by_a_job_that_was_never_sent(
+    attempts: int, is_sent: bool, comes_back: bool
+) -> None:
+    """The worker that was to get the job is lost while the job waits for its money."""
+    bench = outliving(1, guard=Stingy(), attempts=attempts)
+    worker, _ = bench.join("one")
+    bench.settle()
+    if is_sent:
+        bench.commit()
+    if comes_back:
+        bench.join("one")  # with nothing, as a process that was started anew
+    else:
+        reactor.worker_lost(bench.core, worker)
+    bench.settle()
+    assert bench.core.queue.tasks.failures == ({0: 1} if is_sent else {})
+    assert len(bench.store.pending.records) == is_sent
+    bench.commit()
+    bench.join("two")
+    bench.settle()
+    assert bench.figures.counts.running == (is_sent is False or attempts == 2)
+    assert bench.figures.counts.failed == (is_sent and attempts == 1)
 
 
 def test_a_worker_that_stays_away_too_long_is_lost_and_ends_its_tasks_if_it_returns() -> None:

@@ -9,6 +9,7 @@ from bursar.dispatch.journal_records import AttemptStart
 from bursar.dispatch.wire import WireJob
 from bursar.engine.core import EngineCore
 from bursar.engine.task_queue import RunTasks
+from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 
@@ -129,13 +130,30 @@ def _give(
     *,
     withhold: bool,
 ) -> None:
-    jobs: Iterable[WireJob] = (_job_of_claim(core, claim, worker.site) for claim in claims)
-    if withhold or worker.withheld:
-        # Made now, while the tasks are known: they may have ended before the order is delivered.
-        jobs = list(jobs)
-    # Else made one by one as they are encoded: thousands at a time would be looked through by the
+    # Made one by one as they are encoded: thousands at a time would be looked through by the
     # garbage collector.
-    send(core, worker, partial(worker.link.give, jobs), withhold=withhold)
+    jobs: Iterable[WireJob] = (_job_of_claim(core, claim, worker.site) for claim in claims)
+    if not withhold and not worker.withheld:
+        send(core, worker, partial(worker.link.give, jobs))
+        return
+    for claim in claims:
+        claim.withheld = True
+    # A list, made while the tasks are known: they may have ended before the order is delivered.
+    order = partial(_give_withheld, worker, worker.link, list(jobs), claims)
+    send(core, worker, order, withhold=True)
+
+
+def _give_withheld(
+    worker: WorkerSlot[RunTasks],
+    link: WorkerLink,
+    jobs: Sequence[WireJob],
+    claims: Sequence[WorkerClaim[RunTasks]],
+) -> None:
+    """Send jobs over the connection for which they were made, if that is still the worker's."""
+    if worker.link is link:
+        for claim in claims:
+            claim.withheld = False
+        link.give(jobs)
 
 
 def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> WireJob:

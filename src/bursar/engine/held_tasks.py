@@ -36,9 +36,9 @@ def blamed_claims(
     Return which of the claims that were lost with a worker use up a try of their tasks.
 
     They are the first that fill the worker's processors: those behind them, and chained ones,
-    waited and cannot have brought the worker down. A task that may run only once uses up its only
-    try wherever it stood, and never begins again: the report that made room for it may have been
-    lost with the worker.
+    waited, and withheld ones were never sent, so that none of them can have brought the worker
+    down. A task that may run only once uses up its only try wherever it stood at the worker, and
+    never begins again: the report that made room for it may have been lost with the worker.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ def blamed_claims(
     blamed: set[WorkerClaim[Of]] = set()
     ahead = 0
     for claim in claims:
+        if claim.withheld:
+            continue
         has_begun = ahead < worker.processors and claim.number not in worker.chained
         if has_begun or not claim.instance.tasks.may_repeat(claim.task):
             blamed.add(claim)

@@ -72,6 +72,8 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
         :mod:`bursar.engine.task_chains`.
     memory
         Bytes that the task needs, at most all that the worker has; 0: not stated.
+    withheld
+        Whether the worker has not been sent the task: it waits for a transaction.
     """
 
     instance: Of
@@ -88,6 +90,7 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     recalled: bool = False
     after: tuple[int, ...] = ()
     memory: int = 0
+    withheld: bool = False
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

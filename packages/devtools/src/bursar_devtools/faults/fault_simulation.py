@@ -419,10 +419,8 @@ class FaultSimulation:
         service = self.server.service
         if service is None:
             return ""
-        pools = [
-            found.pool for found in service.engine.dispatching.workers() if found.name == worker
-        ]
-        return pools[0] if pools else ""
+        pools = (w.pool for w in service.engine.dispatching.workers() if w.name == worker)
+        return next(pools, "")
 
     def _holder_of(self, piece: str) -> str:
         holders = (w.post.name for w in self._living() if w.has_here(piece))
