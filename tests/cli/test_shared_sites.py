@@ -13,8 +13,10 @@ import bursar
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
 from bursar.formats.sites_toml import read_sites
+from bursar.market.ledger import Ledger
 from bursar.runs.allocation_provisioner import leases_of
 from bursar.sites.owners import OwnersBook
+from bursar.sites.shared_leases import TICKS, price_of
 
 SITES = """\
 [site.here]
@@ -126,7 +128,9 @@ def test_two_runs_at_once_never_put_four_tasks_on_two_processors(
     assert held(shared) == 0
 
 
-@pytest.mark.parametrize("sites", [EXCLUSIVE, CHARGED], ids=["exclusive", "charged"])
+@pytest.mark.parametrize(
+    "sites", [EXCLUSIVE, CHARGED + "shared = false\n"], ids=["exclusive", "charged"]
+)
 def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path, sites: str) -> None:
     """Not shared: the second plans for the processor that is free and does not wait for more."""
     shared.write("s.toml", sites)
@@ -180,6 +184,65 @@ def test_two_runs_divide_the_machine(shared: Folder, stamps: Path) -> None:
     assert (len(one), len(two)) == (600, 6)
     assert two[-1][1] < one[-1][0]  # it did not wait for the first to end
     assert held(shared) == 0
+
+
+def paid(folder: Folder, *runs: str) -> int:
+    """Return what runs paid together; their ledgers balance, and hold nothing."""
+    total = 0
+    for run in runs:
+        ledger = Ledger(journal(folder, run).transfers)
+        assert sum(ledger.balances.values()) == 0
+        assert ledger.held == 0
+        assert folder.json("bill", run)["total_micros"] == ledger.spent
+        total += ledger.spent
+    return total
+
+
+def settled(folder: Folder) -> int:
+    """Return the processor-microseconds that all runs were charged together."""
+    with closing(sqlite3.connect(folder.path / "owners.sqlite")) as db:
+        return int(db.execute("SELECT settled FROM shared_use").fetchone()[0])
+
+
+def test_runs_pay_together_for_one_machine(shared: Folder, stamps: Path) -> None:
+    """What the second had is credited to the first: together they pay one rectangle."""
+    shared.write("s.toml", CHARGED)
+    shared.write("a.toml", endless("a"))
+    shared.write("b.toml", numbered("b", 6, 0.2))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "-p", "2", "--name", "a", "-q")
+    shared.until(lambda: count_ends(stamps, "a") >= 2, first)
+    shared.bursar("run", "b.toml", "--sites", "s.toml", "-p", "2", "--name", "b", "-q")
+    go(shared)
+    assert first.wait(90) == 0
+    assert most_at_once(stamps) == 2
+    (one,) = leases_of(journal(shared, "a").events).values()
+    (two,) = leases_of(journal(shared, "b").events).values()
+    assert one.end is not None
+    assert min(one.credit, two.credit) > 0
+    assert paid(shared, "a", "b") == price_of(settled(shared), 1.0)
+    assert settled(shared) == pytest.approx(2 * (one.end - one.start) * TICKS, abs=5)
+    (item,) = shared.json("bill", "a")["leases"]
+    assert item["credit_micros"] == one.credit
+
+
+def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None:
+    """Killed beside another run, and resumed: each processor is paid once, by whoever had it."""
+    shared.write("s.toml", CHARGED)
+    shared.write("a.toml", endless("a"))
+    shared.write("b.toml", numbered("b", 40, 0.2))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "-p", "2", "--name", "a", "-q")
+    shared.until(lambda: count_ends(stamps, "a") >= 2, first)
+    second = shared.start("run", "b.toml", "--sites", "s.toml", "-p", "2", "--name", "b", "-q")
+    shared.until(lambda: count_ends(stamps, "b") >= 4, second)
+    second.signal_group(signal.SIGKILL)
+    second.wait(30)
+    shared.bursar("run", "--resume", "b", "-q")
+    go(shared)
+    assert first.wait(90) == 0
+    assert most_at_once(stamps) == 2
+    assert paid(shared, "a", "b") == price_of(settled(shared), 1.0)
+    for name in ("a", "b"):
+        assert all(lease.credit > 0 for lease in leases_of(journal(shared, name).events).values())
 
 
 def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Path) -> None:

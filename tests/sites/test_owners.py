@@ -18,7 +18,8 @@ from bursar.formats.sites_toml import read_sites
 from bursar.model.errors import InputError
 from bursar.model.money import MICROS, Adjusting, Demand, Loyalty, Pricing, Refusal
 from bursar.model.site import SiteFacts
-from bursar.sites.owners import OwnersBook, known_owners, owners_file
+from bursar.sites.owners import OwnersBook, known_owners
+from bursar.sites.owners_database import owners_file
 
 SITE = SiteFacts(name="here", processors=2, unit_price=1.0)
 NOW = 1_000_000.0

@@ -292,7 +292,7 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
         bool | None,
         Meta(
             description="Whether runs at the same time share the processors fairly; otherwise a "
-            "later run waits for an earlier one. Default: they do where nothing is charged."
+            "later run waits for an earlier one. Default: they do, unless its prices change."
         ),
     ] = None
 

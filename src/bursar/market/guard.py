@@ -223,6 +223,15 @@ class BudgetGuard:
         entry.lease = changed
         return changed
 
+    def find(self, lease: str) -> Lease | None:
+        """Return an open lease; None: there is none of this id."""
+        entry = self._holds.open.get(lease)
+        return None if entry is None else entry.lease
+
+    def credit(self, lease: Lease) -> None:
+        """Take over the credit of an open lease, for what other runs pay of its processors."""
+        self._holds.open[lease.id].lease = lease
+
     def affordable(self, lease: str) -> float:
         """Return by how many seconds the free money could prolong a lease; infinite if free."""
         rate = self._holds.open[lease].lease.rate * MICROS

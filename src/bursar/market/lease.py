@@ -46,6 +46,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         moment at which anybody could end them: 0 where they end with the run.
     settled_by
         Source of begin and end; empty: the run's own clock.
+    credit
+        Price of its processors that other runs had and paid for, micro-units. Less than 0 by a
+        little where the lease was a little longer than by the run's own clock.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked: bool = False
     unwatched: float = 0.0
     settled_by: SettledBy = ""
+    credit: Micros = 0
 
     @property
     def is_priced(self) -> bool:
@@ -85,6 +89,10 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.unit_price is None or self.fixed_price is None:
             return 0
         return rental_charge(processor_seconds, self.unit_price, self.fixed_price)
+
+    def rectangle(self, seconds: float) -> Micros:
+        """Return the charge of all its processors for some seconds, less the credit."""
+        return max(self.fixed, self.charge(self.processors * seconds) - self.credit)
 
     def share(self, processor_seconds: float) -> Micros:
         """

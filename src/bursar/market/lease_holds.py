@@ -75,7 +75,7 @@ class LeaseExposure(msgspec.Struct, eq=False):
             return 0
         if lease.until is not None:
             moment = min(moment, lease.until)
-        return lease.charge(lease.processors * (moment - lease.start))
+        return lease.rectangle(moment - lease.start)
 
     def worst(self, moment: float) -> Micros:
         """Return the lease's greatest possible cost if unwatched from a moment on."""
@@ -83,7 +83,7 @@ class LeaseExposure(msgspec.Struct, eq=False):
         if lease.until is not None:
             moment = min(moment, lease.until)
         seconds = 0.0 if lease.asked else max(0.0, moment - lease.start)
-        return lease.charge(lease.processors * (seconds + lease.unwatched))
+        return lease.rectangle(seconds + lease.unwatched)
 
     def rate(self, now: float) -> float:
         """Return the micro-units that the lease costs per second at a moment."""
@@ -437,7 +437,8 @@ class LeaseCharges:
         # The money ends before the lease: the lease ends on paper when it was used up, so that the
         # bill never exceeds what was paid.
         if paid < owed and lease.unit_price:
-            end = lease.start + lease.processor_seconds_for(paid) / lease.processors
+            seconds = lease.processor_seconds_for(paid + lease.credit)
+            end = lease.start + seconds / lease.processors
         if paid > 0:
             holds.pay(entry, paid, now)
         if held > paid:

@@ -170,7 +170,8 @@ class SiteFacts:
         The other Bursar that it is, where it is one.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
-        that comes later waits until the processors are free. None: where they cost nothing.
+        that comes later waits until the processors are free. None: where no owner's prices promise
+        them to a buyer.
     source
         File that describes it; empty for none. Sites of one name in one file are one site,
         whichever run uses it.
@@ -260,12 +261,9 @@ class SiteFacts:
         """
         Whether runs divide its processors; not where an owner's prices promise some to a buyer.
 
-        A lease is paid for as long as it is held. So where processors cost something, a run that
-        divides them pays for some that others use, and does so only if the site's owner says so.
+        Where processors cost something, each run pays for those that it has.
         """
-        if self.kind != "local" or self.pricing is not None:
-            return False
-        return not (self.unit_price or self.fixed_price) if self.shared is None else self.shared
+        return self.kind == "local" and self.pricing is None and self.shared is not False
 
     @property
     def offers(self) -> tuple[Slot, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.model.money import Micros, format_amount, from_micros
+from bursar.model.money import MICROS, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
 from bursar.report.tables import table_of
@@ -44,6 +44,9 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     settled_by
         Whose word the seconds are: ``"record"``, the site's own record; ``"bound"``, the most
         that may have been held, where the site had no record any more; None, the run's clock.
+    credit, lent
+        Price of processors that other runs had and paid for, micro-units, and their
+        processor-seconds; unset where there were none.
     recorded
         Processor-seconds by the site's own record; None where it has none.
     agrees
@@ -60,11 +63,13 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     settled_by: str | None = None
     recorded: float | None = field(name="recorded_cpu_s", default=None)
     agrees: bool | None = None
+    credit: Micros | UnsetType = field(name="credit_micros", default=UNSET)
+    lent: float | UnsetType = field(name="lent_cpu_s", default=UNSET)
 
     @property
     def billed(self) -> float:
         """Processor-seconds paid."""
-        return self.processors * self.seconds
+        return self.processors * self.seconds - (self.lent or 0.0)
 
 
 class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +245,10 @@ def make_bill(
             remainder=paid.get(lease.id, 0) - borne[lease.id],
             total=paid.get(lease.id, 0),
             settled_by=lease.settled_by or None,
+            credit=lease.credit or UNSET,
+            lent=lease.credit / (lease.unit_price * MICROS)
+            if lease.credit and lease.unit_price
+            else UNSET,
             **_compared(lease, recorded.get(lease.id)),
         )
         for lease in closed.values()
@@ -273,7 +282,7 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
             item.lease,
             item.site,
             str(item.processors),
-            f"{item.seconds:.1f} s",
+            f"{item.seconds:.1f} s" + (f", {item.lent:.1f} s lent" if item.lent else ""),
             *(amount(each) for each in (item.tasks, item.remainder, item.total)),
         )
         for item in bill.leases

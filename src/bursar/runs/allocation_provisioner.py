@@ -17,7 +17,7 @@ from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Refusal, Transfer
 from bursar.provisioning.allocation_life import LATE, AllocationLife
-from bursar.runs.settlement import LeaseSettlements
+from bursar.runs.settlement import LeaseSettlements, with_credit
 from bursar.sites.allocation_keeper import AllocationKeeper, loss_of
 from bursar.sites.protocol import HeldProcessors, SharedSite, Site
 from bursar.supervisor import TaskSupervisor
@@ -569,6 +569,10 @@ class AllocationProvisioner:
             if until is None:
                 self._settlements.end(a.name)
             else:
+                lease = self._guard.find(a.name)
+                assert lease is not None
+                lease, until = with_credit(self._sites, lease, until, self._notify)
+                self._guard.credit(lease)
                 self._write(self._guard.charges.close(a.name, until))
         life.settle(now)
 

@@ -44,7 +44,8 @@ from bursar.runs.run_reports import write_reports
 from bursar.runs.run_signals import RunSignals, end_by_signals
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.sites.local import LocalSite
-from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
+from bursar.sites.owners import OwnersBook
+from bursar.sites.owners_database import is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
 
@@ -435,6 +436,8 @@ def _sharing(
         try:
             async with lifespan():
                 yield
+            # Only after the journal: a run that could not write it asks the book again.
+            owners.forget_leases()
         finally:
             try:
                 note_paid()

@@ -439,7 +439,9 @@ class RunExecution:
             watch=self._supply,
             settlements=self.settlements,
         )
-        self._sharing = ProcessorSharing(self._environment.sites, self.dispatcher, self.provision)
+        self._sharing = ProcessorSharing(
+            self._environment.sites, self.dispatcher, self.provision, self.guard
+        )
         # Before any worker is there: it would begin tasks on processors of other runs.
         self._sharing.update()
         self._supply.attach(self._context(past, pilots))
@@ -502,9 +504,7 @@ class RunExecution:
             if lease.id not in missed and self.settlements.keeps_count(lease.site):
                 self.settlements.restore(lease, last_seen)
             else:
-                ended = self.guard.charges.close_lost(lease, missed.get(lease.id, last_seen))
-                text = msgspec.json.encode(ended).decode()
-                self.dispatcher.store.note("lease", text, self.guard.transfers())
+                self.settlements.close_lost(lease, missed.get(lease.id, last_seen))
         await self.settlements.wait()  # what they do not come to is free for what is left
 
     def _money_is_free(self) -> None:

@@ -28,7 +28,8 @@ from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
 from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
-from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
+from bursar.sites.owners import OwnersBook
+from bursar.sites.owners_database import is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
 
@@ -126,6 +127,7 @@ class ExecutorEngine:
         async with AsyncExitStack() as opening:
             if self._owners is not None:
                 opening.callback(self._owners.close)
+                opening.callback(self._owners.forget_leases)
             for site in self._to_open:
                 await opening.enter_async_context(site.opened())
             await self._execution.__aenter__()

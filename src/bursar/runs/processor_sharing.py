@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from bursar.engine.dispatcher import Dispatcher
+from bursar.market.guard import BudgetGuard
 from bursar.runs.allocation_provisioner import AllocationProvisioner
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.protocol import Site, TaskSharingSite
+from bursar.sites.shared_leases import RunningLease
 
 
 class ProcessorSharing:
@@ -20,21 +24,46 @@ class ProcessorSharing:
         Dispatcher whose workers get the tasks.
     provision
         Holder of the run's allocations.
+    guard
+        Guard of the run's budget, which pays for no more than the run's part.
     """
 
     def __init__(
-        self, sites: Mapping[str, Site], dispatcher: Dispatcher, provision: AllocationProvisioner
+        self,
+        sites: Mapping[str, Site],
+        dispatcher: Dispatcher,
+        provision: AllocationProvisioner,
+        guard: BudgetGuard,
     ) -> None:
         self._sites = {n: site for n, site in sites.items() if isinstance(site, TaskSharingSite)}
         self._dispatcher = dispatcher
         self._provision = provision
+        self._guard = guard
 
     def update(self) -> None:
         """Ask for the shares of the moment, and start tasks on no more; called by each tick."""
         for name, site in self._sites.items():
-            share = site.share(self._demand_at(name))
+            share = site.share(self._demand_at(name), self._leases_at(name))
             if share is not None:
                 self._dispatcher.limit(name, share)
+            for key, seconds in site.lent().items():
+                lease = self._guard.find(key)
+                if lease is not None:
+                    self._guard.credit(replace(lease, credit=lease.share(max(0.0, seconds))))
+
+    def _leases_at(self, site: str) -> dict[str, RunningLease]:
+        """Return the leases that have begun at a site, and cost something."""
+        now, found = self._dispatcher.now(), {}
+        for allocation in self._provision.allocations():
+            lease = self._guard.find(allocation.name)
+            # One that is over is paid already, or about to be.
+            if allocation.site != site or allocation.granted is None or allocation.is_over:
+                continue
+            if lease is not None and lease.unit_price and lease.start <= now:
+                found[lease.id] = RunningLease(
+                    processors=lease.processors, price=lease.unit_price, age=now - lease.start
+                )
+        return found
 
     def _demand_at(self, site: str) -> ShareDemand:
         figures = self._dispatcher.figures

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, SettledBy
+from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
-from bursar.sites.protocol import MeteringSite, Site
+from bursar.sites.protocol import MeteringSite, Site, TaskSharingSite
 from bursar.supervisor import TaskSupervisor
 
 SETTLING = 60.0
@@ -94,6 +96,12 @@ class LeaseSettlements:
         """
         self._guard.charges.restore(lease, self._now())
         self._begin(lease, watched)
+
+    def close_lost(self, lease: Lease, end: float) -> None:
+        """Pay a lease of a killed incarnation, of which only we know how long it was held."""
+        self._write(
+            self._guard.charges.close_lost(*with_credit(self._sites, lease, end, self._notify))
+        )
 
     async def wait(self, patience: float = SETTLING) -> tuple[str, ...]:
         """
@@ -185,3 +193,36 @@ class LeaseSettlements:
 
 def _leases(count: int) -> str:
     return f"{count} lease" + ("s" if count != 1 else "")
+
+
+def with_credit(
+    sites: Mapping[str, Site], lease: Lease, end: float, notify: Callable[[str], None]
+) -> tuple[Lease, float]:
+    """
+    Return a lease that ends with the credit for what other runs paid, and its end.
+
+    The end is a little later than stated where others paid for its processors only from then on.
+
+    Parameters
+    ----------
+    end
+        End of the lease by the run's clock, seconds since the epoch.
+    notify
+        Called with one line for people if the others cannot be asked: then there is no credit.
+    """
+    site: object = sites.get(lease.site)
+    if not isinstance(site, TaskSharingSite) or not lease.unit_price or end < lease.start:
+        return lease, end
+    agreed = lease.until
+    end = end if agreed is None else min(end, agreed)
+    try:
+        charge = site.end_lease(lease.id, end - lease.start)
+    except BursarError as error:
+        notify(f"{lease.id} is paid as if no other run had used its processors: {error}")
+        return replace(lease, credit=0), end
+    if charge is None:
+        return replace(lease, credit=0), end
+    end = lease.start + charge.seconds
+    whole = lease.charge(lease.processors * (end - lease.start))
+    until = None if agreed is None else max(agreed, end)
+    return replace(lease, until=until, credit=whole - lease.fixed - charge.amount), end

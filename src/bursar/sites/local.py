@@ -17,6 +17,7 @@ from bursar.model.slot import ResourceProfile, Slot
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.protocol import PilotBeginListener
+from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar.worker.worker_memory import memory_limit
 
@@ -79,8 +80,16 @@ class ProcessorClaims(Protocol):
     def others(self, site: SiteFacts) -> int:
         """Return how many processors of a site other runs hold."""
 
-    def share(self, site: SiteFacts, demand: ShareDemand) -> int:
+    def share(
+        self, site: SiteFacts, demand: ShareDemand, leases: Mapping[str, RunningLease] | None = None
+    ) -> int:
         """Return how many processors of a site this run may use now."""
+
+    def lent(self, site: SiteFacts) -> Mapping[str, float]:
+        """Return the processor-seconds of each lease that other runs pay for."""
+
+    def end_lease(self, site: SiteFacts, lease: str, seconds: float) -> SharedLeaseCharge | None:
+        """Return what a lease on shared processors came to; None: no other run had any."""
 
 
 class LocalSite:
@@ -160,9 +169,19 @@ class LocalSite:
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
-    def share(self, demand: ShareDemand) -> int | None:
+    def share(self, demand: ShareDemand, leases: Mapping[str, RunningLease]) -> int | None:
         """Return the processors that tasks may use now; see :class:`TaskSharingSite`."""
-        return None if self._shares is None else self._shares.share(self._facts, demand)
+        return None if self._shares is None else self._shares.share(self._facts, demand, leases)
+
+    def lent(self) -> Mapping[str, float]:
+        """Return what other runs pay of each lease; see :class:`TaskSharingSite`."""
+        return {} if self._shares is None else self._shares.lent(self._facts)
+
+    def end_lease(self, lease: str, seconds: float) -> SharedLeaseCharge | None:
+        """Return what a lease came to; see :class:`TaskSharingSite`."""
+        if self._shares is None:
+            return None
+        return self._shares.end_lease(self._facts, lease, seconds)
 
     async def take(self, pilots: Sequence[Allocation], notify: Callable[[str], None]) -> None:
         """Hold the most that the pilots of a plan have at a time; see :class:`SharedSite`."""

@@ -15,40 +15,43 @@ import contextlib
 import copy
 import math
 import os
-import pwd
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 
-from bursar.dispatch.folders import state_folder
 from bursar.market.pricing import Commitment
 from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
 from bursar.sites.holder_processes import HolderProcess, boot_id, living_holders, started_at
-from bursar.sites.processor_shares import TABLE, ShareDemand, ShareHolder
+from bursar.sites.owners_database import is_named, open_owners, owners_file, user_name
+from bursar.sites.processor_shares import SHARE, ShareDemand, ShareHolder, machine_processors
+from bursar.sites.shared_leases import (
+    TICKS,
+    RunningLease,
+    SharedLeaseCharge,
+    abandon,
+    begin_lease,
+    divide,
+    end_lease,
+    forget_settled,
+    known_leases,
+    lent_seconds,
+    ticks_now,
+)
 from bursar.sqlite_file import (
     NOTIFY_AFTER,
     LockWaitingConnection,
-    SqliteSchema,
-    connect,
-    is_empty,
-    keep_write_ahead_log,
     transaction,
     translate_sqlite_errors,
     warn_on_stderr,
 )
-
-VARIABLE = "BURSAR_OWNERS"
-"""Environment variable that names the file; ``off`` shares nothing with other runs."""
-
-FORMAT = "1"
 
 PATIENCE = 60.0
 """Seconds after which a run that waits is not overtaken by later ones any more."""
@@ -56,32 +59,6 @@ PATIENCE = 60.0
 _POLL_INTERVAL = 0.25
 """Seconds between two looks whether processors have come free."""
 
-_LAYOUT = SqliteSchema(
-    what="owners' book",
-    key="owners",
-    format=FORMAT,
-    statements=(
-        """CREATE TABLE holders (
-            id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL,
-            started INTEGER NOT NULL, run TEXT NOT NULL, mark TEXT NOT NULL) WITHOUT ROWID""",
-        """CREATE TABLE held (
-            site TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL,
-            processors INTEGER NOT NULL, since REAL NOT NULL,
-            PRIMARY KEY (site, holder, name)) WITHOUT ROWID""",
-        """CREATE TABLE waiting (
-            number INTEGER PRIMARY KEY AUTOINCREMENT, site TEXT NOT NULL, holder TEXT NOT NULL,
-            name TEXT NOT NULL, since REAL NOT NULL, UNIQUE (site, holder, name))""",
-        """CREATE TABLE agreements (
-            site TEXT NOT NULL, holder TEXT NOT NULL, id TEXT NOT NULL,
-            processors INTEGER NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL,
-            PRIMARY KEY (site, holder, id)) WITHOUT ROWID""",
-        """CREATE TABLE owners (
-            site TEXT PRIMARY KEY, factor REAL NOT NULL, period INTEGER) WITHOUT ROWID""",
-        """CREATE TABLE payments (
-            site TEXT NOT NULL, run TEXT NOT NULL, customer TEXT NOT NULL, amount INTEGER NOT NULL,
-            PRIMARY KEY (site, run, customer)) WITHOUT ROWID""",
-    ),
-)
 _TABLES = ("held", "waiting", "agreements", "demands")
 
 _SHARE_PATIENCE = 0.1
@@ -89,31 +66,6 @@ _SHARE_PATIENCE = 0.1
 
 _TRACE_INTERVAL = 1.0
 """Seconds between two looks for the tasks of one dead process: each reads all of /proc."""
-
-
-def owners_file() -> Path | None:
-    """Return the file that the environment names, or the user's own; None shares nothing."""
-    named = os.environ.get(VARIABLE)
-    if named == "off":
-        return None
-    if named:
-        return Path(named).absolute()
-    folder = state_folder()
-    # A file for each machine: the user's folder may be on a file system that many share.
-    return None if folder is None else folder / f"owners-{socket.gethostname()}.sqlite"
-
-
-def is_named() -> bool:
-    """Return whether the environment names the file: then it has to be usable."""
-    return bool(os.environ.get(VARIABLE))
-
-
-def user_name() -> str:
-    """Return the user's name, by which owners know the customer."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container knows numbers only
-        return f"user {os.getuid()}"
 
 
 class OwnersBook:
@@ -155,6 +107,9 @@ class OwnersBook:
         self._db: LockWaitingConnection | None = None
         self._is_registered = False
         self._shares: dict[str, ShareHolder] = {}
+        # Leases that take part in the payment, and processor-seconds of each that others pay.
+        self._leases: dict[str, frozenset[str]] = {}
+        self._lent: dict[str, Mapping[str, float]] = {}
         self._traced: dict[str, float] = {}  # dead holders whose tasks were there, and when
         # Since when the machine cannot be divided anew; -inf: people were told.
         self._undivided_since = math.inf
@@ -164,7 +119,7 @@ class OwnersBook:
         """Whether the file can be written."""
         try:
             if self._db is None:
-                self._db = _open(self._path)
+                self._db = open_owners(self._path)
         except (BursarError, apsw.Error):
             return False
         return True
@@ -207,17 +162,26 @@ class OwnersBook:
                 db.execute("DELETE FROM held WHERE (site, holder, name) = (?,?,?)", key)
                 self._within_share(db, site)
 
-    def share(self, site: SiteFacts, demand: ShareDemand) -> int:
+    def share(
+        self, site: SiteFacts, demand: ShareDemand, leases: Mapping[str, RunningLease] | None = None
+    ) -> int:
         """
         Return how many processors of a local site this run may use now.
 
         To be called a few times a second: others' demands change, and processes end.
+
+        Parameters
+        ----------
+        leases
+            Leases of the run there that cost something; None: there are none.
         """
         if self._insist:
             return site.processors
         mine = self._share_of(site)
+        known = frozenset(leases or {})
+        are_known = known == self._leases.get(mine.site, frozenset())
         # Nothing is read or written but one number while the run is alone.
-        if self._db is not None and mine.is_settled(self._db):
+        if are_known and self._db is not None and mine.is_settled(self._db):
             return mine.share
         # On a copy: what was not written down is not ours.
         fresh = copy.copy(mine)
@@ -226,6 +190,8 @@ class OwnersBook:
         try:
             with self._writing(_TRACE_INTERVAL, patience) as db:
                 fresh.update(db, demand, living_holders(db), time.monotonic())
+                self._begin_leases(db, fresh.site, leases or {})
+                lent = lent_seconds(db, fresh.site, self._identity, ticks_now()) if leases else {}
         except InputError:
             raise
         except BursarError as error:
@@ -238,7 +204,41 @@ class OwnersBook:
             return mine.share
         self._undivided_since = math.inf
         self._shares[fresh.site] = fresh
+        self._leases[fresh.site], self._lent[fresh.site] = known, lent
         return fresh.share
+
+    def lent(self, site: SiteFacts) -> Mapping[str, float]:
+        """Return the processor-seconds of each lease that other runs pay for, as seen last."""
+        return self._lent.get(_key(site), {})
+
+    def end_lease(self, site: SiteFacts, lease: str, seconds: float) -> SharedLeaseCharge | None:
+        """
+        End a lease of this run, and return what it came to.
+
+        Also a lease of an earlier process of the run, and any number of times.
+
+        Parameters
+        ----------
+        seconds
+            Length of the lease by the run's clock.
+
+        Returns
+        -------
+        SharedLeaseCharge or None
+            None: no other run has paid for its processors.
+        """
+        key = _key(site)
+        with self._writing() as db:
+            charge, then = end_lease(db, key, self._identity, lease, seconds, ticks_now())
+            self._divide_payment(db, then)
+        self._leases[key] = self._leases.get(key, frozenset()) - {lease}
+        return charge
+
+    def forget_leases(self) -> None:
+        """Forget what the run's leases came to, which is in its own journal."""
+        if self._is_registered:
+            with self._writing() as db:
+                forget_settled(db, self._identity)
 
     def mark(self, run: str) -> None:
         """Set the mark by which the processes of this run's workers are found."""
@@ -307,6 +307,38 @@ class OwnersBook:
             self._db = None
 
     # Inside.
+
+    def _begin_leases(
+        self, db: LockWaitingConnection, site: str, leases: Mapping[str, RunningLease]
+    ) -> None:
+        now = ticks_now()
+        for name in leases.keys() - set(known_leases(db, site, self._id)):
+            one = leases[name]
+            begin_lease(
+                *(db, site, self._identity, name),
+                holder=self._id,
+                processors=one.processors,
+                price=one.price,
+                began=now - round(one.age * TICKS),
+                now=now,
+            )
+
+    def _divide_payment(self, db: LockWaitingConnection, now: int) -> None:
+        """Have each processor of this machine paid by the lease that uses it, see there."""
+        if not db.execute("SELECT 1 FROM shared_leases WHERE holder != '' LIMIT 1").fetchall():
+            return
+        host = socket.gethostname()
+        machine = machine_processors(db, host, len(os.sched_getaffinity(0)))
+        held: dict[tuple[str, str], int] = {}
+        for holder, site, name, count in db.execute(
+            "SELECT holder, site, name, processors FROM held"
+        ):
+            if site.endswith(f"@{host}"):
+                if name == SHARE:
+                    held[holder, site] = count
+                else:  # by a run that pays for each job's processors itself
+                    machine -= count
+        divide(db, host, machine, held, now)
 
     def _go_on(self, mine: ShareHolder, error: BursarError) -> None:
         """Tell people once that a run goes on with the share it has, when that lasts."""
@@ -493,7 +525,7 @@ class OwnersBook:
         """Open a transaction that excludes other writers, after dead holders were dropped."""
         with translate_sqlite_errors(self._path, "owners' book"):
             if self._db is None:
-                self._db = _open(self._path)
+                self._db = open_owners(self._path)
             with transaction(self._db, patience):
                 # In the same transaction as the first row: rows of an unregistered holder would
                 # never be dropped.
@@ -501,6 +533,7 @@ class OwnersBook:
                     self._register(self._db)
                 self._drop_dead(self._db, trace_interval)
                 yield self._db
+                self._divide_payment(self._db, ticks_now())
             self._is_registered = True
 
     @contextlib.contextmanager
@@ -511,7 +544,7 @@ class OwnersBook:
             return
         with translate_sqlite_errors(self._path, "owners' book"):
             if self._db is None:
-                self._db = _open(self._path)
+                self._db = open_owners(self._path)
             # One snapshot for all queries of the block; rolled back, since nothing was written.
             self._db.execute("BEGIN")
             try:
@@ -534,6 +567,7 @@ def _key(site: SiteFacts) -> str:
 
 
 def _forget(db: LockWaitingConnection, holder: str) -> None:
+    abandon(db, holder, ticks_now())
     for table in _TABLES:
         db.execute(f"DELETE FROM {table} WHERE holder = ?", (holder,))
     db.execute("DELETE FROM holders WHERE id = ?", (holder,))
@@ -542,39 +576,6 @@ def _forget(db: LockWaitingConnection, holder: str) -> None:
 def _is_there(path: Path) -> bool:
     """Return whether a file can be seen; one in a folder closed to this user cannot."""
     return os.path.exists(path)  # where Path.exists raises PermissionError
-
-
-def _open(path: Path) -> LockWaitingConnection:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            # Whoever may write in the folder may share the file; SQLite's other files follow it.
-            os.fchmod(made, 0o600 | (path.parent.stat().st_mode & 0o066))
-            os.close(made)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}",
-            where=str(path),
-            hint=f"name another file in {VARIABLE}, or off",
-        ) from None
-    # A kill loses nothing; a power cut ends all runs.
-    db = connect(path, synchronous="NORMAL")
-    try:
-        if not is_empty(db):  # a file of another program is left as found
-            _LAYOUT.check(db, path)
-        keep_write_ahead_log(db)
-        with transaction(db):
-            if is_empty(db):
-                _LAYOUT.make(db)
-            # Apart from the format: a file of an earlier version has no such table, and that
-            # version needs none.
-            db.execute(TABLE)
-        _LAYOUT.check(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
 
 
 @contextlib.contextmanager

@@ -255,9 +255,7 @@ class ShareHolder:
         self._write(db, mine, request)
         requests = [*others, request]
         held = _held(db, {r.site for r, _ in rows.values()} | {self.site})
-        # Sites may state more processors than the machine has: a run alone is never limited.
-        states = [machine for _, machine in rows.values()]
-        machine = max([self.machine, *states, *_stated(requests)])
+        machine = _machine(self.machine, [machine for _, machine in rows.values()], requests)
         self._had = machine
         taking = {(r.holder, r.site) for r in requests}
         lost = {key: n for key, n in held.items() if key not in taking}
@@ -362,6 +360,17 @@ def _requests(
         for row in db.execute(query)
         if row[1].endswith(f"@{host}")
     }
+
+
+def machine_processors(db: LockWaitingConnection, host: str, own: int) -> int:
+    """Return the processors of a machine, of which this process may use its own number."""
+    rows = _requests(db, host).values()
+    return _machine(own, [machine for _, machine in rows], [request for request, _ in rows])
+
+
+def _machine(own: int, others: Sequence[int], requests: Iterable[ShareRequest]) -> int:
+    # Sites may state more processors than the machine has: a run alone is never limited.
+    return max([own, *others, *_stated(requests)])
 
 
 def _stated(requests: Iterable[ShareRequest]) -> list[int]:

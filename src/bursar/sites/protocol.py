@@ -1,6 +1,6 @@
 """The interface between a run and the providers of processors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.sites.processor_shares import ShareDemand
+from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.launch import Endpoint
 
 
@@ -128,15 +129,38 @@ class SharedSite(Protocol):
 class TaskSharingSite(Protocol):
     """A site of whose processors each run uses a share, which changes as runs come and go."""
 
-    def share(self, demand: ShareDemand) -> int | None:
+    def share(self, demand: ShareDemand, leases: Mapping[str, RunningLease]) -> int | None:
         """
         Tell other runs what this one could use, and return what this one may use now.
+
+        Parameters
+        ----------
+        leases
+            Leases of the run there that cost something, and have begun.
 
         Returns
         -------
         int or None
             Processors on which tasks may be started, those of running tasks included. None: all
             that the run holds.
+        """
+
+    def lent(self) -> Mapping[str, float]:
+        """Return the processor-seconds of each open lease that other runs pay for."""
+
+    def end_lease(self, lease: str, seconds: float) -> SharedLeaseCharge | None:
+        """
+        End the payment of a lease, which a run does once more after a kill.
+
+        Parameters
+        ----------
+        seconds
+            Length of the lease by the run's clock.
+
+        Returns
+        -------
+        SharedLeaseCharge or None
+            None: the run pays for all its processors.
         """
 
 
