@@ -211,9 +211,11 @@ def test_runs_pay_together_for_one_machine(shared: Folder, stamps: Path) -> None
     shared.write("b.toml", numbered("b", 6, 0.2))
     first = shared.start("run", "a.toml", "--sites", "s.toml", "-p", "2", "--name", "a", "-q")
     shared.until(lambda: count_ends(stamps, "a") >= 2, first)
-    shared.bursar("run", "b.toml", "--sites", "s.toml", "-p", "2", "--name", "b", "-q")
+    said = shared.bursar("run", "b.toml", "--sites", "s.toml", "-p", "2", "--name", "b").stderr
     go(shared)
     assert first.wait(90) == 0
+    line = f"here: run a (process {first.pid}) shares its 2 processors; the forecast counts on all"
+    assert line in said
     assert most_at_once(stamps) == 2
     (one,) = leases_of(journal(shared, "a").events).values()
     (two,) = leases_of(journal(shared, "b").events).values()
@@ -223,6 +225,14 @@ def test_runs_pay_together_for_one_machine(shared: Folder, stamps: Path) -> None
     assert settled(shared) == pytest.approx(2 * (one.end - one.start) * TICKS, abs=5)
     (item,) = shared.json("bill", "a")["leases"]
     assert item["credit_micros"] == one.credit
+
+
+def test_changing_prices_are_not_shared(shared: Folder) -> None:
+    """An owner who promises processors to a buyer cannot have them shared: one line, at once."""
+    shared.write("s.toml", PRICED.replace("[[site", "shared = true\n[[site"))
+    shared.write("c.toml", campaign(1, 0.1))
+    said = shared.bursar("plan", "c.toml", "--sites", "s.toml", status=2).stderr
+    assert "shared: processors whose prices change are promised to one buyer at a time" in said
 
 
 def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None:

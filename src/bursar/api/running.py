@@ -253,8 +253,11 @@ def run(
     if not anyway:
         # Before a folder is made: nothing of a run that was never begun stays behind.
         quote.check_goal()
-    if progress and quote.note:
-        print(quote.note, file=sys.stderr)
+    if progress:
+        notes = () if oversubscribe else _notes_on_sharing(facts)
+        for line in (quote.note, *notes):
+            if line:
+                print(line, file=sys.stderr)
     chosen = quote.plan_to_follow()
     created = RunFolder.create(
         Path(runs),
@@ -471,6 +474,20 @@ def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts
                 free -= owners.others(site)
             found.append(replace(site, processors=free) if free >= widest else site)
     return tuple(found)
+
+
+def _notes_on_sharing(facts: Sequence[SiteFacts]) -> list[str]:
+    """Return a line for each site of which other runs have a share that the plan leaves to us."""
+    with known_owners() as owners:
+        if owners is None:
+            return []
+        divided = [site for site in facts if site.is_divided]
+        return [
+            f"{site.name}: {', '.join(who)} shares its {site.processors} processors; "
+            "the forecast counts on all of them"
+            for site in divided
+            if (who := owners.who(site))
+        ]
 
 
 def _is_dearer(quote: Quote, budget: float | None) -> bool:

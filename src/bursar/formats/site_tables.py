@@ -297,6 +297,13 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
     ] = None
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
+        if self.shared and self.price:
+            raise InputError(
+                "processors whose prices change are promised to one buyer at a time, so that runs "
+                "cannot share them",
+                where="shared",
+                hint="leave it out, or the prices",
+            )
         processors = self.processors or len(os.sched_getaffinity(0))
         return {"processors": processors, "shared": self.shared}
 
