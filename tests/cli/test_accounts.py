@@ -275,6 +275,7 @@ def test_a_run_that_is_ended_while_it_waits_gives_its_money_back(
     """Processors may be in use for hours: nobody else could have what it has set aside."""
     monkeypatch.setenv("BURSAR_OWNERS", str(funded.path / "owners.sqlite"))
     funded.write("c.toml", campaign(1, 0.1))
+    funded.write("s.toml", SITES + "shared = false\n")
     with closing(OwnersBook(funded.path / "owners.sqlite")) as owners:
         (site,) = read_sites(funded.path / "s.toml")
         asyncio.run(owners.take(site, "plan", 2, print))

@@ -171,6 +171,19 @@ def test_a_run_alone_pays_its_rectangle(world: World) -> None:
     assert world.end("b") is None
 
 
+def test_processors_that_others_buy_job_by_job_are_not_paid_twice(world: World) -> None:
+    """Three of four are held by a run by a strategy, which pays for them by itself."""
+    world.begin("a", 4)
+    world.hold("a", 1)
+    divide(world.db, "x", 4, world.held, world.now, undivided=3)
+    world.wait(10 * TICKS)
+
+    charge = world.end("a")
+
+    assert charge is not None
+    assert charge.amount == price_of(10 * TICKS, PRICE)
+
+
 def test_a_charge_is_the_same_however_often_it_is_asked_for(world: World) -> None:
     """A run that was killed between the book and its journal asks again, and later."""
     world.begin("a", 4)

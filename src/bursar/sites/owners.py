@@ -321,6 +321,7 @@ class OwnersBook:
                 price=one.price,
                 began=now - round(one.age * TICKS),
                 now=now,
+                undivided=self._undivided(db),
             )
 
     def _divide_payment(self, db: LockWaitingConnection, now: int) -> None:
@@ -329,16 +330,14 @@ class OwnersBook:
             return
         host = socket.gethostname()
         machine = machine_processors(db, host, len(os.sched_getaffinity(0)))
-        held: dict[tuple[str, str], int] = {}
-        for holder, site, name, count in db.execute(
-            "SELECT holder, site, name, processors FROM held"
-        ):
-            if site.endswith(f"@{host}"):
-                if name == SHARE:
-                    held[holder, site] = count
-                else:  # by a run that pays for each job's processors itself
-                    machine -= count
-        divide(db, host, machine, held, now)
+        query = "SELECT holder, site, processors FROM held WHERE name = ?"
+        held = {(holder, site): count for holder, site, count in db.execute(query, (SHARE,))}
+        divide(db, host, machine, held, now, undivided=self._undivided(db))
+
+    def _undivided(self, db: LockWaitingConnection) -> int:
+        """Return the processors of this machine that runs hold, and pay for, job by job."""
+        query = "SELECT coalesce(sum(processors), 0) FROM held WHERE name != ? AND site LIKE ?"
+        return int(db.execute(query, (SHARE, f"%@{socket.gethostname()}")).fetchone()[0])
 
     def _go_on(self, mine: ShareHolder, error: BursarError) -> None:
         """Tell people once that a run goes on with the share it has, when that lasts."""

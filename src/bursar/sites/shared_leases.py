@@ -135,6 +135,7 @@ def begin_lease(
     price: float,
     began: int,
     now: int,
+    undivided: int = 0,
 ) -> None:
     """
     Enter a lease, from which on it takes part in :func:`divide`; once more changes nothing.
@@ -149,13 +150,15 @@ def begin_lease(
         Currency units per processor-second.
     began, now
         When the lease began, and the present time, ticks.
+    undivided
+        See :func:`divide`.
     """
     host = _host(site)
     rows = db.execute("SELECT site FROM shared_leases WHERE holder != ''").fetchall()
     if site not in {row[0] for row in rows}:
         # Nothing is under way: what all pay from here on is the price of a sum that begins here.
         db.execute("DELETE FROM shared_use WHERE site = ?", (site,))
-    is_first = host not in {_host(row[0]) for row in rows}
+    is_first = not undivided and host not in {_host(row[0]) for row in rows}
     # What others have paid for until now is not paid twice, and what nobody has, by the first.
     since, paid = (began, processors) if is_first else (max(began, now), 0)
     db.execute(
@@ -171,6 +174,8 @@ def divide(
     machine: int,
     held: Mapping[tuple[str, str], int],
     now: int,
+    *,
+    undivided: int = 0,
 ) -> None:
     """
     Divide the payment anew, after processors were taken or given back, or a lease began or ended.
@@ -178,9 +183,11 @@ def divide(
     Parameters
     ----------
     machine
-        Processors of the machine, but for those that runs hold and pay for undivided.
+        Processors of the machine.
     held
         Processors by holder and site.
+    undivided
+        Processors that other runs hold, and pay for, job by job.
     now
         Present time, ticks.
     """
@@ -193,9 +200,11 @@ def divide(
         used = min(processors, left.get((holder, site), 0))
         left[holder, site] = left.get((holder, site), 0) - used
         leases.append(PayingLease(processors=processors, used=used, paid=paid))
-    others = len({row[2] for row in rows}) > 1
+    others = undivided > 0 or len({row[2] for row in rows}) > 1
     # A run alone pays for all that it leases, however it divides that among its tasks.
-    found = divide_payment(machine, leases) if others else [row[3] for row in rows]
+    found = (
+        divide_payment(max(0, machine - undivided), leases) if others else [row[3] for row in rows]
+    )
     for (number, _, _, _, paid, since, is_shared), pays in zip(rows, found, strict=True):
         if pays != paid or (others and not is_shared):
             db.execute(
