@@ -140,7 +140,12 @@ class Interleavings(RuleBasedStateMachine):
             above = [self.twin[p] for p in task.parents]
             if any(
                 p.state
-                in (EngineTaskState.FAILED, EngineTaskState.SKIPPED, EngineTaskState.CANCELLED)
+                in (
+                    EngineTaskState.FAILED,
+                    EngineTaskState.TIMED_OUT,
+                    EngineTaskState.SKIPPED,
+                    EngineTaskState.CANCELLED,
+                )
                 for p in above
             ):
                 task.state = EngineTaskState.SKIPPED
