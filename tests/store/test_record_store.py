@@ -270,6 +270,19 @@ def test_a_disk_that_fails_ends_it() -> None:
     simulated(story)
 
 
+def test_a_record_that_comes_after_the_end_is_refused() -> None:
+    """A request that is still served while the service ends gets an error of the disk."""
+
+    async def story(storage: SimulatedStorage) -> None:
+        store, keeper = await reopened(storage)
+        await store.close()
+        with pytest.raises(DiskBroken, match="the store is closed"):
+            keeper.add(store, b"late")
+            await store.durable()
+
+    simulated(story)
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 def test_what_is_restored_survives_a_power_cut(is_full: bool) -> None:
     """Also a transaction whose sync failed, which the next life finds in the log."""

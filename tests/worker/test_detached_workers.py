@@ -115,8 +115,8 @@ def test_workers_survive_who_started_them_and_are_found_again(
         assert first.stdout is not None
         pids = json.loads(await first.stdout.readline())
         await until(lambda: bool(server.hellos))
-        server.give(job(1, f"touch {tmp_path}/on; read line < {tmp_path}/gate; echo $line"))
         os.mkfifo(tmp_path / "gate")
+        server.give(job(1, f"touch {tmp_path}/on; read line < {tmp_path}/gate; echo $line"))
         await until((tmp_path / "on").exists)
         if end == "killed":
             first.kill()

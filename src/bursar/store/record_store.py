@@ -316,6 +316,8 @@ class RecordStore:
             if self._is_open:
                 await self.durable()
         finally:
+            # A request that still waits for its record is told so, as by a disk that has failed.
+            self._broken = self._broken or "the store is closed"
             await self._tasks.close()
             await self._disk.run(self._table.close)
 
