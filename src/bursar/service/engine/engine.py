@@ -308,7 +308,12 @@ class ServiceEngine:
         instance = self._index.asked.get((user, key)) if key else None
         if instance is None:
             self._check_open()
-            instance = self._lifecycle.make(user, new, key)
+            try:
+                instance = self._lifecycle.make(user, new, key)
+            except ServiceError as error:
+                if error.kind == "gone":  # see destroy()
+                    await self._journal.durable()
+                raise
         elif key:
             check_content(instance.digest, digest_of_instance(new))
         # A repeated request waits as the first one does: its answer promises the same.
@@ -348,7 +353,13 @@ class ServiceEngine:
 
     async def destroy(self, user: str, handle: str) -> None:
         """Cancel an instance's tasks and delete the instance with all results and files."""
-        self._lifecycle.destroy(self._index.mine(user, handle))
+        try:
+            self._lifecycle.destroy(self._index.mine(user, handle))
+        except ServiceError:
+            # An earlier request may have destroyed the instance, and not be durable yet. Whoever
+            # repeats that request takes "not found" for success.
+            await self._journal.durable()
+            raise
         await self._journal.durable()
 
     # Tasks.
