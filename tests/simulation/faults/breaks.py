@@ -551,7 +551,7 @@ BREAKS = (
     Break(
         "a submission without an answer is forgotten",
         _unanswered_submissions_are_forgotten,
-        281,
+        749,
         batch=True,
     ),
     Break("jobs of leases that are over are not cancelled", _jobs_are_not_cancelled, 7, batch=True),
