@@ -12,7 +12,7 @@ from bursar.formats.sites_toml import read_sites
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.task import Task
-from bursar.runs.allocation_provisioner import leases_of
+from bursar.runs.incarnations import leases_of
 from bursar.simulation.execution_model import ExecutionUncertainty
 
 HOUR = 3600.0

@@ -22,7 +22,7 @@ from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.money import Advance, Calendar, Pricing, Refusal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.runs.allocation_provisioner import leases_of
+from bursar.runs.incarnations import leases_of
 from bursar.simulation.execution_model import ExecutionUncertainty
 
 HOUR = 3600.0

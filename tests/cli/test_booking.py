@@ -12,8 +12,7 @@ from tests.cli.test_run import check_money
 
 from bursar.broker.decision_reasons import BOOKING
 from bursar.dispatch.journal import read_journal
-from bursar.runs.allocation_provisioner import leases_of
-from bursar.runs.incarnations import BEGIN
+from bursar.runs.incarnations import BEGIN, leases_of
 
 JOBS = 4
 SWEEP = f"""\

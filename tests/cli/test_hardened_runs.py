@@ -15,7 +15,7 @@ from tests.dispatch.test_journal_locks import held
 
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
-from bursar.runs.allocation_provisioner import leases_of
+from bursar.runs.incarnations import leases_of
 
 SITES = """\
 [site.here]

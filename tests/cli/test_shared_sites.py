@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import JournalState
 from bursar.formats.sites_toml import read_sites
 from bursar.market.ledger import Ledger
-from bursar.runs.allocation_provisioner import leases_of
+from bursar.runs.incarnations import leases_of
 from bursar.sites.owners import OwnersBook
 from bursar.sites.shared_leases import TICKS, price_of
 
@@ -236,7 +237,12 @@ def test_changing_prices_are_not_shared(shared: Folder) -> None:
 
 
 def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None:
-    """Killed beside another run, and resumed: each processor is paid once, by whoever had it."""
+    """
+    Killed beside another run, and resumed: each processor is paid once, by whoever had it.
+
+    One lease pays for both lives of the killed run. The other's covers the machine throughout, so
+    that together they pay for the whole machine, without a gap or an overlap.
+    """
     shared.write("s.toml", CHARGED)
     shared.write("a.toml", endless("a"))
     shared.write("b.toml", numbered("b", 40, 0.2))
@@ -250,8 +256,14 @@ def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None
     go(shared)
     assert first.wait(90) == 0
     assert paid(shared, "a", "b") == price_of(settled(shared), 1.0)
-    for name in ("a", "b"):
-        assert all(lease.credit > 0 for lease in leases_of(journal(shared, name).events).values())
+    (one,) = leases_of(journal(shared, "a").events).values()
+    (two,) = leases_of(journal(shared, "b").events).values()
+    assert one.end is not None
+    assert settled(shared) == pytest.approx(2 * (one.end - one.start) * TICKS, abs=5)
+    assert min(one.credit, two.credit) > 0
+    tried = Counter(record.outcome.task for record in journal(shared, "b").records)
+    assert tried == Counter(range(40))
+    assert most_at_once(stamps) == 2
 
 
 def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Path) -> None:

@@ -12,6 +12,7 @@ import signal
 import pytest
 from tests.contracts.command import PATIENCE, CommandFolder
 from tests.contracts.golden import assert_golden_run
+from tests.contracts.processes import kill_below
 
 SITES = """\
 [site.here]
@@ -44,7 +45,7 @@ backoff = 0
 def test_a_run_that_is_struck_goes_on(
     folder: CommandFolder, name: str, blow: signal.Signals, status: int
 ) -> None:
-    """What had ended is kept, what ran runs again, and both lives are paid."""
+    """What had ended is kept, what ran runs again, and both lives are paid; no worker is spared."""
     begun = folder.path / "begun"
     folder.environment["BEGUN"] = str(begun)
     folder.write("c.toml", CAMPAIGN)
@@ -54,6 +55,7 @@ def test_a_run_that_is_struck_goes_on(
 
     if blow == signal.SIGKILL:
         process.kill()
+        kill_below(folder.path)
     else:
         os.killpg(process.pid, blow)
     process.communicate(timeout=PATIENCE)

@@ -26,10 +26,10 @@ from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Outcome, Status, Task
-from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
+from bursar.runs.incarnations import leases_of
 from bursar.runs.plan_file import write_plan
 from bursar.runs.run_record import read_run
 from bursar.runs.supply import PlannedSupply

@@ -19,7 +19,7 @@ from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.site import BackgroundLoad
 from bursar.model.task import Status
 from bursar.provisioning.counting import PARTING, SILENCE, STARTING
-from bursar.runs.allocation_provisioner import leases_of
+from bursar.runs.incarnations import leases_of
 from bursar.runs.pool_controller import ASKED, AllocationStep, last_number
 from bursar.simulation.simulated_site import SimulatedSite, SimulatedWorker
 

@@ -13,7 +13,7 @@ from bursar.market.ledger import Ledger
 from bursar.model.task import Status
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import PoolDecision, PoolSnapshot
-from bursar.runs.allocation_provisioner import leases_of
+from bursar.runs.incarnations import leases_of
 
 
 def site(name: str = "here", processors: int = 2, price: float | None = 1.0) -> bursar.SiteFacts:

@@ -17,6 +17,7 @@ from bursar.sites.shared_leases import (
     divide,
     divide_payment,
     end_lease,
+    go_on,
     lent_seconds,
     price_of,
 )
@@ -217,10 +218,30 @@ def test_a_dead_run_pays_until_it_was_seen_last(world: World) -> None:
     assert charge.amount + last.amount == price_of((36 + 40) * TICKS, PRICE)
 
 
+def test_an_abandoned_lease_that_goes_on_is_not_paid_for_the_break(world: World) -> None:
+    """Its workers had nothing to do: the other paid for all four processors meanwhile."""
+    world.begin("a", 4)
+    world.hold("a", 4)
+    world.wait(5 * TICKS)
+    abandon(world.db, "a", world.now)  # never shared until now
+    world.held.pop(("a", SITE))
+    world.begin("b", 4)
+    world.wait(10 * TICKS)
+    go_on(world.db, "a", ["lease-1"], holder="a", now=world.now)
+    world.hold("a", 3)
+    world.wait(10 * TICKS)
+
+    first, second = world.end("a"), world.end("b")
+
+    assert first == SharedLeaseCharge(amount=price_of((20 + 30) * TICKS, PRICE), seconds=25.0)
+    assert second is not None
+    assert first.amount + second.amount == price_of(100 * TICKS, PRICE)
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from("abc"),
-        st.sampled_from(["begin", "hold", "end", "kill"]),
+        st.sampled_from(["begin", "hold", "end", "kill", "break"]),
         st.integers(1, 6),
         st.integers(0, 5_000_000),
     ),
@@ -235,6 +256,7 @@ def test_what_all_pay_is_the_price_of_the_rectangle(
 ) -> None:
     """
     One run leases the machine throughout; others come, take, give back, end and are killed.
+    Some of those that were killed are found gone, and go on after a break.
 
     What all of them pay together is what the first would have paid alone, to the micro-unit, and
     none pays more than its own rectangle. Those that were killed are settled last.
@@ -252,6 +274,13 @@ def test_what_all_pay_is_the_price_of_the_rectangle(
             world.begin(runs[who], processors)
         elif what == "hold" and (run is not None or who == "a"):
             world.hold(run or "throughout", processors)
+        elif what == "break" and run is not None:
+            abandon(world.db, run, world.now)
+            world.held.pop((run, SITE), None)
+            world.divide()
+            world.wait(pause)
+            go_on(world.db, run, ["lease-1"], holder=run, now=world.now)
+            world.hold(run, processors)
         elif what in ("end", "kill") and run is not None:
             width, began = world.open[run]
             rectangles[run] = width * (world.now - began)

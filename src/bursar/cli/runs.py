@@ -365,7 +365,8 @@ def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None
     Stop a run that another process carries out, as Ctrl-C does there.
 
     Running tasks are asked to end, and killed after five seconds; a second time kills them at
-    once. The run can be resumed.
+    once. The run can be resumed. Of a run whose process was killed, the tasks that still run on
+    this machine are killed.
     """
     from bursar.runs.detached_runs import stop_run
     from bursar.runs.folder import RunFolder
@@ -374,6 +375,11 @@ def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None
     process = stop_run(folder)
     if as_json:
         print_json({"run": folder.name, "process": process})
+    elif process is None:
+        print_note(
+            "no process carried it out; the workers that went on without one are ended; "
+            f"go on with: bursar run --resume {folder.name}"
+        )
     else:
         print_note(
             f"asked process {process} to stop; go on with: bursar run --resume {folder.name}"

@@ -5,7 +5,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 # Linux system calls that the standard library does not offer, by way of ctypes.
 
@@ -80,7 +80,9 @@ TASK = "BURSAR_TASK"
 _PROGRAM = b"bursar.worker.worker"
 
 
-def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0) -> int:
+def kill_leftovers(
+    run: str, worker: str | None = None, *, spared: Collection[str] = (), patience: float = 5.0
+) -> int:
     """
     Kill the processes of a run, or of one worker of the run, and wait until all are gone.
 
@@ -92,6 +94,8 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
         Identity of the run.
     worker
         Name of the worker; None for all of the run.
+    spared
+        Names of workers that are left alone, with all that they have started.
     patience
         Seconds to wait for them to be gone.
 
@@ -106,7 +110,9 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
     killed = 0
     give_up = time.monotonic() + patience
     # Until none is found: a process may have forked between the look and the kill.
-    while found := _marked(marks):
+    while found := [
+        pid for pid in _marked(marks) if not spared or _mark(pid, WORKER) not in spared
+    ]:
         if time.monotonic() > give_up:
             break
         for pid in found:
@@ -165,6 +171,11 @@ def traces_of(run: str) -> set[str]:
         if name:
             names.add(name)
     return names
+
+
+def has_tasks(run: str) -> bool:
+    """Whether something runs that workers of a run have started; idle workers do not count."""
+    return any(not _worker_name(pid) for pid in _marked([f"{RUN}={run}".encode()]))
 
 
 def is_worker(pid: int, run: str, name: str) -> bool:

@@ -64,7 +64,8 @@ class EngineSettings:
         Whether what is handed out is journalled, so that a kill does not make it forgotten.
     outlives
         Seconds for which workers go on without the engine, and look for it; they keep each outcome
-        until it is acknowledged. 0: a worker that loses its connection ends.
+        until it is acknowledged. 0: a worker that loses its connection ends. See also
+        :attr:`EngineCore.attached`.
     absence
         Seconds without a connection after which the tasks of a worker that outlives the engine run
         elsewhere; 0: at once.
@@ -101,11 +102,20 @@ class RestoredAttempts:
         .interrupted_attempts` returns them; journalled for those that no worker brings back.
     missing
         Names of the workers that have not come back.
+    since
+        Begin of that life, seconds since the epoch. Attempts whose start did not reach the journal
+        are taken, too, when a missing worker has them; until all are back nothing is given out,
+        since nobody else knows of such an attempt. None: every start is in the journal.
+    patience
+        Seconds for which the missing workers are waited for; None: ``absence`` of
+        :class:`EngineSettings`.
     """
 
     starts: dict[int, AttemptStart] = field(default_factory=dict)
     cut: Sequence[AttemptRecord] = ()
     missing: set[str] = field(default_factory=set)
+    since: float | None = None
+    patience: float | None = None
 
     @classmethod
     def of(
@@ -135,6 +145,8 @@ class EngineCore:
         Attempts of an earlier life that workers may still have.
     vacated
         Leases that get no more tasks.
+    attached
+        Leases whose workers end with the engine, although others outlive the engine.
     limits
         Processors that tasks may use of a site for now, by site; the others are all used.
     attendance
@@ -161,6 +173,7 @@ class EngineCore:
     settings: EngineSettings
     restored: RestoredAttempts = field(default_factory=RestoredAttempts)
     vacated: set[str] = field(default_factory=set)
+    attached: set[str] = field(default_factory=set)
     limits: dict[str, int] = field(default_factory=dict)
     attendance: dict[str, LeaseAttendance] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -180,6 +193,10 @@ class EngineCore:
     def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
         """Workers by name, connected or expected back."""
         return self.queue.workers
+
+    def outlives(self, lease: str) -> float:
+        """Return the seconds for which the workers of a lease go on without the engine."""
+        return 0.0 if lease in self.attached else self.settings.outlives
 
     def is_open(self, worker: WorkerSlot[RunTasks]) -> bool:
         """Whether a worker takes tasks."""

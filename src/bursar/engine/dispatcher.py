@@ -9,6 +9,7 @@ transaction, before they are passed on.
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +63,10 @@ class DispatchOptions:
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
-        run for up to ``outlives`` seconds; they are waited for ``absence`` seconds.
+        run for up to ``outlives`` seconds; None: whatever that life left running is killed.
+    listening, token
+        Bound socket and secret of that life, by which its workers come back; None and empty: a new
+        port and a new secret.
     retry_failed
         Whether tasks that failed for good in an earlier incarnation are tried again.
     silence
@@ -71,6 +75,8 @@ class DispatchOptions:
     last_seen
         Last moment that the journal has seen, seconds since the epoch: time goes on from there
         when the time of day is behind it.
+    epoch
+        What the loop's time 0 is in the journal; None: by the time of day.
     """
 
     placed: Sequence[str] | None = None
@@ -82,9 +88,12 @@ class DispatchOptions:
     outlives: float = 0.0
     absence: float = 0.0
     restored: RestoredAttempts | None = None
+    listening: socket.socket | None = None
+    token: str = ""
     retry_failed: bool = False
     silence: float = SILENCE
     last_seen: float = 0.0
+    epoch: float | None = None
 
 
 class Dispatcher:
@@ -146,10 +155,12 @@ class Dispatcher:
         options: DispatchOptions | None = None,
     ) -> None:
         options = options or DispatchOptions()
-        self._last_seen = options.last_seen
+        self._last_seen, self._epoch = options.last_seen, options.epoch
         self._clock = LoopClock()
         queue = TaskQueue(retry, options.again_at)
         queue.extend(tasks, parents, placed=options.placed)
+        self._is_first_life = options.restored is None
+        self._listening = options.listening
         restored = options.restored or RestoredAttempts()
         if past or restored.starts:
             queue.restore(past, retry_failed=options.retry_failed, held=restored.starts)
@@ -178,7 +189,7 @@ class Dispatcher:
         self.store.on_change = self._core.changed.set
         self.figures = EngineFigures(self._core)
         # Every user of this machine can connect to a port of the loopback interface.
-        self.token = secrets.token_urlsafe(32)
+        self.token = options.token or secrets.token_urlsafe(32)
         self.address = ("127.0.0.1", 0)
         self._local_workers = RunWorkers(self._core, token=self.token)
         self.pilot_listener = PilotListener(
@@ -193,25 +204,31 @@ class Dispatcher:
 
     async def start(self) -> None:
         """
-        Listen on the loopback interface, on a port of the system's choice.
+        Listen on the loopback interface, on a port of the system's choice or the earlier life's.
 
-        Processes that an earlier incarnation of the run left running are killed first: their
-        tasks will run again.
+        Processes that an earlier incarnation of the run left running are killed first, as their
+        tasks will run again; not where its workers are expected back.
         """
         self._loop = asyncio.get_running_loop()
         # Before anything is given out: the same task would else run twice at a time and write the
         # same files. What workers have that outlived the run is known.
-        if not self._core.restored.starts:
+        if self._is_first_life:
             await asyncio.to_thread(kill_leftovers, self._core.settings.run)
-        self._clock.start(self._last_seen)
-        if self._core.restored.starts:
+        self._clock.start(self._last_seen, self._epoch)
+        restored = self._core.restored
+        if restored.starts or restored.missing:
             # Workers that never come back must not hold up their tasks for ever.
-            moment = self._clock.now() + self._core.settings.absence
-            self._clock.at(moment, partial(reactor.settle, self._core))
+            absence = self._core.settings.absence
+            patience = absence if restored.patience is None else restored.patience
+            self._clock.at(self._clock.now() + patience, partial(reactor.settle, self._core))
+        protocol = self._local_workers.protocol
         # Loopback only: workers of other machines come through the pilot listener, over TLS.
-        self._server = await self._loop.create_server(
-            self._local_workers.protocol, "127.0.0.1", 0, backlog=128
-        )
+        if self._listening is None:
+            server = await self._loop.create_server(protocol, "127.0.0.1", 0, backlog=128)
+        else:
+            listening, self._listening = self._listening, None
+            server = await self._loop.create_server(protocol, sock=listening, backlog=128)
+        self._server = server
         self.address = self._server.sockets[0].getsockname()[:2]
 
     def connect(self, hello: Hello, link: WorkerLink) -> EngineLink:
@@ -229,6 +246,11 @@ class Dispatcher:
         See :mod:`bursar.dispatch.journal_records`.
         """
         return self._clock.now()
+
+    @property
+    def epoch(self) -> float:
+        """What the loop's time 0 is in the journal, seconds since the epoch."""
+        return self._clock.epoch
 
     def submit(self, task: Task) -> int:
         """Add a task without parents; return the number of the task."""
@@ -307,6 +329,10 @@ class Dispatcher:
                 await self.change()
         finally:
             late.cancel()
+
+    def attach(self, lease: str) -> None:
+        """Have the workers of a lease end with the run, although others outlive the run."""
+        self._core.attached.add(lease)
 
     def limit(self, site: str, processors: int) -> None:
         """Start tasks only on so many processors of a site from now on; running tasks go on."""

@@ -52,6 +52,11 @@ class EngineFigures:
         return core.queue.misfits(core.clock.now(), open_ones)
 
     @property
+    def awaits_workers(self) -> bool:
+        """Whether workers of an earlier life are expected back, with tasks that they may have."""
+        return bool(self._core.restored.missing)
+
+    @property
     def refusal(self) -> str:
         """Why nothing more may start; empty when money is no hindrance."""
         return self._core.refusal

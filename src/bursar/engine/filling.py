@@ -50,7 +50,9 @@ def schedule_fill(core: EngineCore) -> None:
 def fill(core: EngineCore) -> None:
     """Give ready tasks to workers, and take waiting tasks back for idle ones."""
     core.fill_scheduled = False
-    if core.store.fault is not None:
+    restored = core.restored
+    waits = restored.since is not None and restored.missing
+    if core.store.fault is not None or waits:
         return
     now = core.clock.now()
     core.refused_for_now = False

@@ -55,7 +55,7 @@ class LoopClock:
     def __init__(self) -> None:
         self._epoch = 0.0
 
-    def start(self, last_seen: float) -> None:
+    def start(self, last_seen: float, epoch: float | None = None) -> None:
         """
         Begin in the running loop.
 
@@ -64,9 +64,16 @@ class LoopClock:
         last_seen
             Last moment that the journal has seen, seconds since the epoch: time goes on from
             there when the time of day is behind it.
+        epoch
+            What the loop's time 0 is, seconds since the epoch; None: by the time of day.
         """
         self._loop = asyncio.get_running_loop()
-        self._epoch = epoch_of(self._loop, last_seen)
+        self._epoch = epoch_of(self._loop, last_seen) if epoch is None else epoch
+
+    @property
+    def epoch(self) -> float:
+        """What the loop's time 0 is, seconds since the epoch."""
+        return self._epoch
 
     def now(self) -> float:
         """Return the present time, seconds since the epoch."""

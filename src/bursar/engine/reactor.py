@@ -46,7 +46,7 @@ def worker_joined(
             os.path.abspath(folders.work),
             os.path.abspath(folders.logs),
             SPILL,
-            core.settings.outlives,
+            core.outlives(hello.lease),
         )
     )
     worker = attendance.take_in(_room(core), hello, link, is_pilot=is_pilot)
@@ -71,7 +71,8 @@ def worker_disconnected(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     :class:`bursar.engine.core.EngineSettings`.
     """
     is_over = core.closed or worker.lease in core.vacated
-    attendance.disconnect(_room(core), worker, for_good=is_over)
+    for_good = is_over or not core.outlives(worker.lease)
+    attendance.disconnect(_room(core), worker, for_good=for_good)
     core.changed.set()
 
 
@@ -105,6 +106,8 @@ class _RunTaskOwner:
         core = self._core
         start = core.restored.starts.get(task)
         if start is None or start.attempt != attempt:
+            start = self._unnoted_start(task, attempt, worker)
+        if start is None:
             return None
         now = core.clock.now()
         if isinstance(core.guard.admit(task, worker.lease, now), Refusal):
@@ -115,6 +118,16 @@ class _RunTaskOwner:
         core.store.commit_soon()
         worker.joined_at = min(worker.joined_at, start.time)
         return start.time
+
+    def _unnoted_start(
+        self, task: int, attempt: int, worker: WorkerSlot[RunTasks]
+    ) -> AttemptStart | None:
+        """Return the start of an attempt that was handed out just before the engine was killed."""
+        core, since = self._core, self._core.restored.since
+        if since is None or worker.name not in core.restored.missing:
+            return None
+        where = (worker.site, worker.lease, worker.name, worker.processors)
+        return AttemptStart(task, attempt, *where, core.task(task).processors, since)
 
     def lose(
         self,
@@ -231,7 +244,7 @@ def outcomes_reported(
     which they came; also of those that do not count, which the worker would else repeat for ever.
     """
     worker.prefetch.learn(outcomes)
-    if core.settings.outlives:
+    if core.outlives(worker.lease):
         told = attendance.recording(worker, len(outcomes))
         core.store.pending.withheld.append(told)
         core.store.commit_soon()
@@ -324,7 +337,7 @@ def settle(core: EngineCore) -> None:
     restored, tasks = core.restored, core.queue.tasks
     core.restored = RestoredAttempts()
     left = [task for task in restored.starts if tasks.states[task] == HELD]
-    if core.closed or not left:
+    if core.closed:
         return
     for record in restored.cut:
         outcome = record.outcome
@@ -332,6 +345,10 @@ def settle(core: EngineCore) -> None:
             tasks.attempts[outcome.task] = outcome.attempt
             core.store.pending.records.append(record)
     for task in left:
+        # Else a later life would take the start for an attempt that had begun.
+        attempt = restored.starts[task].attempt
+        if core.settings.keeps_starts and attempt > tasks.attempts.get(task, 0):
+            core.store.pending.starts.append(AttemptStart.given_back(task, attempt))
         if task in tasks.doomed:  # no worker has it: it ends without being run
             tasks.doomed.discard(task)
             tasks.end(task, CANCELLED)
@@ -391,6 +408,8 @@ def drain(core: EngineCore) -> None:
 def stop(core: EngineCore, reason: str, grace: float) -> None:
     """Start nothing more and stop the running tasks."""
     drain(core)
+    # Workers of an earlier life that come back later are told to end what they have.
+    settle(core)
     for worker in core.workers.values():
         cancel_at(core, worker, [], grace, reason)
 

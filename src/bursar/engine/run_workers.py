@@ -52,7 +52,7 @@ class RunWorkers(ConnectionHandler):
         # is seen to have ended takes its own place, if it outlives connections, or else tries
         # again.
         core = self._core
-        is_taken = hello.worker in core.workers and not core.settings.outlives
+        is_taken = hello.worker in core.workers and not core.outlives(hello.lease)
         if self._pilots is None:
             # In constant time, so that nobody guesses the token byte by byte.
             has_token = hmac.compare_digest(hello.token.encode(), self._token.encode())

@@ -151,3 +151,13 @@ def lease_of(
         asked=asked,
         unwatched=unwatched,
     )
+
+
+def is_alike(one: Lease, other: Lease) -> bool:
+    """Whether two leases are of the same processors at the same price, whatever their times."""
+    return _terms(one) == _terms(other)
+
+
+def _terms(lease: Lease) -> tuple[object, ...]:
+    prices = (lease.unit_price, lease.fixed_price, lease.currency)
+    return (lease.site, lease.processors, lease.unwatched, *prices)

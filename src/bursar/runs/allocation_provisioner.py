@@ -3,13 +3,12 @@
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
-from bursar.dispatch.journal_records import RunEvent
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, lease_of
@@ -19,7 +18,7 @@ from bursar.model.money import Refusal, Transfer
 from bursar.provisioning.allocation_life import LATE, AllocationLife
 from bursar.runs.settlement import LeaseSettlements, with_credit
 from bursar.sites.allocation_keeper import AllocationKeeper, loss_of
-from bursar.sites.protocol import HeldProcessors, SharedSite, Site
+from bursar.sites.protocol import HeldProcessors, LastingSite, SharedSite, Site
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -65,11 +64,14 @@ class LeaseTerms:
         Currency of all prices.
     rigid
         Whether some task may hold several processors.
+    inherited
+        Leases of an earlier incarnation that go on: open in the guard, with workers that still run.
     """
 
     run: str
     currency: str
     rigid: bool
+    inherited: Collection[str] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +166,7 @@ class AllocationProvisioner:
         self._on_fault = on_fault
         self._on_left_over = on_left_over
         self._route = route
+        self._inherited = set(terms.inherited)
         self._lead: dict[str, float] = {}  # seconds ahead that processors are to be asked for
         self._held: dict[str, _RunAllocation] = {}
         self._crowded = asyncio.Event()
@@ -362,8 +365,12 @@ class AllocationProvisioner:
         # it is asked for.
         if self._settlements.unwatched(allocation.site):
             await self._set_aside(allocation)
+        site = self._sites[allocation.site]
+        # Only what is held without an end can be taken over: an agreed one may pass meanwhile.
+        if not (isinstance(site, LastingSite) and site.is_lasting and math.isinf(allocation.until)):
+            self._dispatcher.attach(allocation.name)
         wanted = allocation.seen_from(self._dispatcher.now())
-        return await self._sites[allocation.site].acquire(
+        return await site.acquire(
             replace(wanted, start=None) if wanted.booked else wanted,
             self._endpoint,
             rigid=self._terms.rigid,
@@ -534,7 +541,16 @@ class AllocationProvisioner:
 
     # Its lease.
 
+    def give_back_unused(self) -> None:
+        """End inherited leases that no allocation has taken over."""
+        for name in self._inherited & set(self._guard.leases):
+            if name not in self._held:
+                self._dispatcher.dismiss(name)
+                self._write(self._guard.charges.close(name, self._dispatcher.now()))
+
     def _open(self, allocation: Allocation, start: float, *, asked: bool = False) -> None:
+        if allocation.name in self._inherited and allocation.name in self._guard.leases:
+            return  # paid from its first begin on
         lease = lease_of(
             allocation,
             start,
@@ -579,13 +595,3 @@ class AllocationProvisioner:
     def _write(self, lease: Lease) -> None:
         text = msgspec.json.encode(lease).decode()
         self._note("lease", text, self._guard.transfers())
-
-
-def leases_of(events: Sequence[RunEvent]) -> dict[str, Lease]:
-    """Return the last journalled state of each lease by id, with requests that came to nothing."""
-    leases: dict[str, Lease] = {}
-    for event in events:
-        if event.kind == "lease":
-            lease = msgspec.json.decode(event.text, type=Lease)
-            leases[lease.id] = lease
-    return leases

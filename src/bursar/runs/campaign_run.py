@@ -8,6 +8,7 @@ from contextlib import (
     AsyncExitStack,
     ExitStack,
     asynccontextmanager,
+    suppress,
 )
 from dataclasses import replace
 from functools import partial
@@ -43,11 +44,13 @@ from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_signals import RunSignals, end_by_signals
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
+from bursar.runs.surviving_workers import WorkerContactFile, outlives
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
 from bursar.sites.owners_database import is_named, owners_file, user_name
-from bursar.sites.protocol import OpenableSite, Site
+from bursar.sites.protocol import LastingSite, OpenableSite, Site
 from bursar.supervisor import TaskSupervisor
+from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
 
 if TYPE_CHECKING:
     from bursar.broker.economy import EconomyScheduler
@@ -396,6 +399,9 @@ def _real(
             made = RunEnvironment(sites=sites, supply=ScheduledSupply(economy))
         case _:
             made = RunEnvironment(sites=sites, supply=PlannedSupply(plan, replan))
+    made = replace(made, lifespan=_ending(sites, folder, made.lifespan))
+    if seconds := outlives():
+        made = replace(made, contact=WorkerContactFile(folder.worker_contact, seconds))
     if owners is not None:
         made = replace(made, lifespan=_sharing(owners, info, folder, made.lifespan))
     return replace(made, lifespan=_all_open(queues, made.lifespan)) if queues else made
@@ -465,7 +471,34 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
         raise InputError(
             f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
         )
-    return LocalSite(facts, places=owners, by_task=by_task)
+    starter = None
+    # Jobs that are bought one by one have an agreed end, and none of them could be taken over.
+    if by_task and outlives():
+        # Their complaints not to our standard error: whoever reads that waits for its end.
+        terms = WorkerSpec(inherits=True, errors=str(folder.worker_log.absolute()))
+        starter = DetachedStarter(terms)
+    return LocalSite(facts, places=owners, by_task=by_task, starter=starter)
+
+
+def _ending(
+    sites: Mapping[str, Site], folder: RunFolder, lifespan: LifespanFactory
+) -> LifespanFactory:
+    """Return a lifespan after which no worker goes on, also when signals cut the end short."""
+
+    @asynccontextmanager
+    async def ended() -> AsyncIterator[None]:
+        try:
+            async with lifespan():
+                yield
+        finally:
+            for site in sites.values():
+                if isinstance(site, LastingSite):
+                    site.kill_workers()
+            with suppress(OSError):  # no worker has complained, as a rule
+                if not folder.worker_log.stat().st_size:
+                    folder.worker_log.unlink()
+
+    return ended
 
 
 def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:

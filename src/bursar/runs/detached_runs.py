@@ -24,7 +24,8 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.dispatch.journal import is_written, writer_of
+from bursar.dispatch.journal import RunJournal, is_written, writer_of
+from bursar.dispatch.linux_processes import kill_leftovers, workers_of
 from bursar.locking import LockHolder
 from bursar.model.errors import BursarError, InputError
 from bursar.report.progress import ProgressSnapshot
@@ -210,19 +211,24 @@ def _updates(folder: RunFolder, patience: float | None = None) -> Iterator[RunVi
                     yield msgspec.json.decode(line, type=RunViewUpdate)
 
 
-def stop_run(folder: RunFolder) -> int:
+def stop_run(folder: RunFolder) -> int | None:
     """
     Ask the process that carries a run out to stop it, as Ctrl-C does; return the process's number.
+
+    Where that process was killed, end the workers that it has left: return None.
 
     Raises
     ------
     InputError
-        When no process carries the run out, or one on another machine.
+        When no process carries the run out and it has no workers, or the process is on another
+        machine.
     BursarError
         When the process may not be asked, or is not to be seen from here.
     """
     runner = writer_of(folder.journal_file)
     if runner is None:
+        if _end_workers(folder):
+            return None
         raise InputError(
             f"no process carries run {folder.name} out",
             hint=f"bursar run --resume {folder.name} goes on with it",
@@ -239,6 +245,21 @@ def stop_run(folder: RunFolder) -> int:
                     f"{error.strerror}"
                 ) from None
     return runner.process
+
+
+def _end_workers(folder: RunFolder) -> bool:
+    """End the workers of a run whose process was killed; return whether there were any."""
+    if not folder.worker_contact.exists():
+        return False
+    # Nobody resumes the run meanwhile: the journal's lock is ours.
+    journal = RunJournal(folder.journal_file)
+    try:
+        found = bool(workers_of(journal.identity))
+        kill_leftovers(journal.identity)
+        folder.worker_contact.unlink(missing_ok=True)
+    finally:
+        journal.close()
+    return found
 
 
 def start_detached(

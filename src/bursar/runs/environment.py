@@ -10,6 +10,7 @@ from bursar.engine.core import DataAt
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.task import Task
 from bursar.runs.supply import Delay, Supply
+from bursar.runs.surviving_workers import WorkerContactFile
 from bursar.sites.protocol import Site
 
 TICK = 0.2
@@ -84,6 +85,9 @@ class RunEnvironment:
         Seconds between two updates of the progress display.
     amendable
         Whether the goal may be amended from outside during the run.
+    contact
+        File by which workers are found that go on when this process is killed; None: all end with
+        this process.
     """
 
     sites: Mapping[str, Site]
@@ -97,3 +101,4 @@ class RunEnvironment:
     durable: bool = True
     refresh: float = REFRESH
     amendable: bool = True
+    contact: WorkerContactFile | None = None

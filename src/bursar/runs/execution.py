@@ -1,11 +1,9 @@
 """A run being carried out: the journal, the money, the dispatcher and the sites together."""
 
 import asyncio
-import contextlib
 import math
-import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,14 +12,8 @@ from types import TracebackType
 import msgspec
 
 from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree
 from bursar.dispatch.journal import RunJournal
-from bursar.dispatch.journal_records import (
-    AttemptRecord,
-    JournalState,
-    RunEvent,
-    interrupted_attempts,
-)
+from bursar.dispatch.journal_records import AttemptRecord, JournalState, RunEvent
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
@@ -33,13 +25,22 @@ from bursar.model.campaign import Goal
 from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
-from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms, leases_of
+from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms
+from bursar.runs.attempt_folders import AttemptFolders
 from bursar.runs.environment import RunEnvironment, RunWork
 from bursar.runs.folder import RunFolder
-from bursar.runs.incarnations import BEGIN, END, incarnations_of, split_bookings
+from bursar.runs.incarnations import (
+    BEGIN,
+    END,
+    TAKEN_OVER,
+    incarnations_of,
+    leases_of,
+    split_bookings,
+)
 from bursar.runs.processor_sharing import ProcessorSharing
 from bursar.runs.settlement import LeaseSettlements
 from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
+from bursar.runs.surviving_workers import SurvivingWorkers, WorkerContact, cut_off
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 FORSAKEN = 2.0
@@ -123,8 +124,8 @@ class RunExecution:
         self._has_ended = False  # sites that are closed after it may still have something to say
         self._last_beat = 0.0
         self._forsaken_since = math.inf
-        self._failed: set[str] = set()
-        self._succeeded = bytearray(len(self._tasks))
+        self._work_folders = AttemptFolders(folder.work, self._tasks)
+        self._survivors: SurvivingWorkers | None = None
         self.past: list[Outcome] = []
         self._first = 0.0
         self._bookings: dict[str, str] = {}
@@ -146,16 +147,16 @@ class RunExecution:
         )
         try:
             journal = await asyncio.to_thread(self._journal.load)
-            incarnations = incarnations_of(journal.events)
-            if incarnations and math.isinf(incarnations[-1][1]):
-                # Together, and before anything else happens: after a second kill, tasks that had
-                # only waited in this incarnation must not pass for attempts of it.
-                cut = interrupted_attempts(journal, since=incarnations[-1][0])
-                end = RunEvent(journal.last_seen, END, "")
-                await asyncio.to_thread(self._journal.commit, cut, events=[end])
-                journal = await asyncio.to_thread(self._journal.load)
+            self.guard = BudgetGuard(
+                budget_amount(self._goal.budget),
+                limit_of=lambda task: self._tasks[task].wall_limit,
+                on_budget=dict(self._goal.on_budget),
+                currency=self._currency,
+                rows=journal.transfers,
+            )
+            journal = await self._end_what_was_killed(journal)
             for outcome in journal.attempts:
-                self._see_folder(outcome)
+                self._work_folders.learn(outcome)
             # With retry_failed a failure does not stand: the task runs again, and its outcome is
             # not reported before.
             self.past = [
@@ -323,7 +324,6 @@ class RunExecution:
     def submit(self, task: Task) -> int:
         """Add a task without parents; return the number of the task."""
         self._tasks.append(replace(task, steps=()))  # for its limits; a call may be large
-        self._succeeded.append(False)
         return self.dispatcher.submit(task)
 
     def _notify_from_thread(self, message: str) -> None:
@@ -357,20 +357,43 @@ class RunExecution:
 
     # Begin and end.
 
+    async def _end_what_was_killed(self, past: JournalState) -> JournalState:
+        """
+        End what a killed incarnation has left, but workers that this one takes over.
+
+        Returns
+        -------
+        JournalState
+            The journal as it is afterwards.
+        """
+        if not past.events:
+            return past
+        run = self._journal.identity
+        survivors = None
+        if self._environment.contact is not None:
+            ended = {outcome.task for outcome in past.outcomes}
+            choose = partial(self._supply.inherit, tasks=self._tasks, ended=ended)
+            survivors = await asyncio.to_thread(self._environment.contact.find, run, past, choose)
+        if survivors is not None:
+            now = survivors.epoch + self._loop.time()
+            self.guard.begin(now)
+            survivors = survivors.taken_over(run, self.guard, self._environment.sites, now)
+        self._survivors, spared = survivors, survivors.processes if survivors is not None else ()
+        # Before leases of a killed incarnation are settled: what still runs would use processors
+        # that nobody pays.
+        await asyncio.to_thread(kill_leftovers, run, spared=spared)
+        incarnations = incarnations_of(past.events)
+        if not incarnations or math.isfinite(incarnations[-1][1]):
+            return past
+        # Together, and before anything else happens: after a second kill, tasks that had only
+        # waited in this incarnation must not pass for attempts of it.
+        cut, withdrawn = cut_off(past, spared)
+        end = [RunEvent(past.last_seen, END, "")] if survivors is None else []
+        await asyncio.to_thread(self._journal.commit, cut, events=end, starts=withdrawn)
+        return await asyncio.to_thread(self._journal.load)
+
     async def _begin(self, past: JournalState) -> None:
-        goal = self._goal
-        if past.events:
-            # Before leases of a killed incarnation are settled: what still runs would use
-            # processors that nobody pays.
-            await asyncio.to_thread(kill_leftovers, self._journal.identity)
-        self.guard = BudgetGuard(
-            budget_amount(goal.budget),
-            limit_of=lambda task: self._tasks[task].wall_limit,
-            on_budget=dict(goal.on_budget),
-            currency=self._currency,
-            rows=past.transfers,
-        )
-        folder, delay = self._folder, self._environment.delay
+        survivors, contact, folder = self._survivors, self._environment.contact, self._folder
         self.dispatcher = Dispatcher(
             self._tasks,
             self._work.parents,
@@ -384,27 +407,20 @@ class RunExecution:
             past=past.attempts,
             on_outcome=self._took_in,
             on_start=self._on_start,
-            options=DispatchOptions(
-                # Nothing starts before the supply has sent it somewhere.
-                placed=[UNSENT] * len(self._tasks) if self._supply.sends_tasks else None,
-                again_at=UNSENT if self._supply.sends_tasks else None,
-                delay=None if delay is None else partial(self._bindings.delay_between, delay),
-                data=self._environment.data,
-                prefetch=self._environment.prefetch,
-                keeps_starts=self._environment.durable,
-                retry_failed=self._retry_failed,
-                last_seen=past.last_seen,
-            ),
+            options=self._dispatch_options(past),
         )
         self.dispatcher.store.on_full = partial(self._drain, "fault")
         await self.dispatcher.start()
+        if contact is not None and survivors is None:
+            port, token = self.dispatcher.address[1], self.dispatcher.token
+            contact.write(WorkerContact(port, token, self.dispatcher.epoch))
         now = self.dispatcher.now()
         # The guard's clock begins with the dispatcher's, which goes on after the last moment in the
         # journal.
         self.guard.begin(now)
         incarnations = incarnations_of(past.events)
         self._first = incarnations[0][0] if incarnations else now
-        self.dispatcher.store.note(BEGIN, "")
+        self.dispatcher.store.note(BEGIN, "" if survivors is None else TAKEN_OVER)
         leases = leases_of(past.events)
         self._bookings, missed = split_bookings(past.events, leases, past.last_seen, now)
         self.settlements = LeaseSettlements(
@@ -415,8 +431,10 @@ class RunExecution:
             notify=self.notify,
             on_settled=self._money_is_free,
         )
-        left = [lease for lease in leases.values() if lease.id not in self._bookings]
-        await self._settle_what_was_left(left, past.last_seen, missed)
+        inherited = () if survivors is None else survivors.leases
+        going_on = {*self._bookings, *inherited}
+        left = [lease for lease in leases.values() if lease.id not in going_on]
+        await self.settlements.settle_killed(left, past.last_seen, missed)
         self.dispatcher.store.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
         # Numbers go on, as leases are known by their names in journal, ledger and book for all
@@ -430,6 +448,7 @@ class RunExecution:
                 run=self._journal.identity,
                 currency=self._currency,
                 rigid=any(task.processors > 1 for task in self._tasks),
+                inherited=inherited,
             ),
             note=self._note,
             notify=self.notify,
@@ -449,6 +468,25 @@ class RunExecution:
             # Else a resumed run has nothing to do, and leases nothing.
             await self._supply.begin()
         self._give_back_bookings(leases)
+        self.provision.give_back_unused()
+
+    def _dispatch_options(self, past: JournalState) -> DispatchOptions:
+        """Return how the tasks are handed out, and which of them workers may have by now."""
+        environment, sends_tasks = self._environment, self._supply.sends_tasks
+        contact, delay = environment.contact, environment.delay
+        options = DispatchOptions(
+            # Nothing starts before the supply has sent it somewhere.
+            placed=[UNSENT] * len(self._tasks) if sends_tasks else None,
+            again_at=UNSENT if sends_tasks else None,
+            delay=None if delay is None else partial(self._bindings.delay_between, delay),
+            data=environment.data,
+            prefetch=environment.prefetch,
+            keeps_starts=environment.durable,
+            outlives=0.0 if contact is None else contact.outlives,
+            retry_failed=self._retry_failed,
+            last_seen=past.last_seen,
+        )
+        return options if self._survivors is None else self._survivors.expected(options, past)
 
     def _context(self, past: JournalState, pilots: int) -> RunContext:
         """Return the parts of this run that the supply works with."""
@@ -487,26 +525,6 @@ class RunExecution:
                 ended = self.guard.charges.close_lost(leases[name], before)
                 self._note("lease", msgspec.json.encode(ended).decode(), self.guard.transfers())
 
-    async def _settle_what_was_left(
-        self, leases: Iterable[Lease], last_seen: float, missed: Mapping[str, float]
-    ) -> None:
-        """
-        Pay leases that a killed incarnation had open, by the provider's count if there is one.
-
-        Parameters
-        ----------
-        missed
-            End of the paid time of bookings that were missed, by lease.
-        """
-        for lease in leases:
-            if lease.end is not None:
-                continue
-            if lease.id not in missed and self.settlements.keeps_count(lease.site):
-                self.settlements.restore(lease, last_seen)
-            else:
-                self.settlements.close_lost(lease, missed.get(lease.id, last_seen))
-        await self.settlements.wait()  # what they do not come to is free for what is left
-
     def _money_is_free(self) -> None:
         self._woken.set()
         self._supply.on_money_free()
@@ -534,42 +552,21 @@ class RunExecution:
 
     async def _give_back(self) -> None:
         await self.provision.end()
+        self.provision.give_back_unused()
+        if self._survivors is not None:  # also workers that did not come back
+            await asyncio.to_thread(kill_leftovers, self._journal.identity)
         await self.settlements.wait()
         self.unsettled = await self.settlements.close()
         # Last: an incarnation without this event is taken to have been killed.
         self._note(END, "", self.guard.transfers())
-        await asyncio.to_thread(self._clear_work)
-
-    def _clear_work(self) -> None:
-        """
-        Remove what attempts that were cut off have left of tasks that have succeeded since.
-
-        The working directory of an attempt that failed stays for inspection, and so does every
-        one of a task without success.
-        """
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder.work) as entries:
-            for entry in entries:
-                task = entry.name.partition("-")[0]
-                if task.isdecimal():
-                    number = int(task)
-                    if number >= len(self._succeeded) or not self._succeeded[number]:
-                        continue  # not made by this run, or its task has had no success
-                # By name and not by age: an earlier incarnation may have made it.
-                if entry.name not in self._failed:
-                    remove_tree(entry.path)
+        if self._environment.contact is not None:
+            self._environment.contact.remove()
+        await asyncio.to_thread(self._work_folders.clear)
 
     # What happens in between.
 
-    def _see_folder(self, outcome: Outcome) -> None:
-        """Note what :meth:`_clear_work` has to know of an attempt."""
-        if outcome.status is Status.SUCCEEDED:
-            self._succeeded[outcome.task] = True
-        elif outcome.status in (Status.FAILED, Status.TIMED_OUT):
-            name = folder_name(outcome.task, self._tasks[outcome.task].id)
-            self._failed.add(attempt_folder(name, outcome.attempt))
-
     def _took_in(self, record: AttemptRecord) -> None:
-        self._see_folder(record.outcome)
+        self._work_folders.learn(record.outcome)
         self._supply.on_outcome(record, self._bindings.lease_of.get(record.outcome.task))
         if self._on_outcome is not None:
             self._on_outcome(record)

@@ -22,10 +22,10 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.report.bill import make_bill
-from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.environment import TICK, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
+from bursar.runs.incarnations import leases_of
 from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook

@@ -181,6 +181,8 @@ class RunFolder:
         self.amendments_file = path / "amendments.jsonl"
         self.views_socket = path / "views.sock"
         self.runner_log = path / "runner.log"
+        self.worker_contact = path / "workers.json"
+        self.worker_log = path / "workers.log"
         self.files = path / "files"
         self.work = path / "work"
         self.logs = path / "logs"

@@ -14,6 +14,9 @@ from bursar.market.lease import Lease
 BEGIN, END = "begin", "end"
 """Kinds of the events at the begin and at the end of an incarnation."""
 
+TAKEN_OVER = "taken over"
+"""Text of the begin of an incarnation that goes on with workers of the one before."""
+
 RunIncarnation = tuple[float, float]
 """Begin and end, seconds since the epoch; an infinite end: killed, or still running."""
 
@@ -30,6 +33,26 @@ def incarnations_of(events: Sequence[RunEvent]) -> list[RunIncarnation]:
         elif event.kind == END and incarnations:
             incarnations[-1] = (incarnations[-1][0], event.time)
     return incarnations
+
+
+def begin_of_life(events: Sequence[RunEvent]) -> float:
+    """
+    Return the begin of the last incarnation, or of the first whose workers were taken over since.
+
+    What was handed out from then on may still run. Seconds since the epoch; 0 for a new run.
+    """
+    begins = (e.time for e in reversed(events) if e.kind == BEGIN and e.text != TAKEN_OVER)
+    return next(begins, 0.0)
+
+
+def leases_of(events: Sequence[RunEvent]) -> dict[str, Lease]:
+    """Return the last journalled state of each lease by id, with requests that came to nothing."""
+    leases: dict[str, Lease] = {}
+    for event in events:
+        if event.kind == "lease":
+            lease = msgspec.json.decode(event.text, type=Lease)
+            leases[lease.id] = lease
+    return leases
 
 
 # Bookings that an earlier incarnation of a run had made ahead.

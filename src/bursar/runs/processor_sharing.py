@@ -68,6 +68,10 @@ class ProcessorSharing:
     def _demand_at(self, site: str) -> ShareDemand:
         figures = self._dispatcher.figures
         used = figures.busy().get(site, 0)
+        if figures.awaits_workers:
+            # They may use all that they have, and no other run may take what they use.
+            leases_open = [self._guard.find(name) for name in self._guard.leases]
+            used = max(used, sum(one.processors for one in leases_open if one and one.site == site))
         leases = {a.name for a in self._provision.allocations() if a.site == site}
         ready = figures.widths_ready(leases)
         return ShareDemand(

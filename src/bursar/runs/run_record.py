@@ -25,10 +25,9 @@ from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status
 from bursar.provisioning.accounting import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
-from bursar.runs.allocation_provisioner import leases_of
 from bursar.runs.amendments import expected_after
 from bursar.runs.folder import RunFolder, RunManifest, RunState
-from bursar.runs.incarnations import RunIncarnation, incarnations_of
+from bursar.runs.incarnations import RunIncarnation, incarnations_of, leases_of
 from bursar.runs.plan_file import read_plan
 
 EXIT_STATUS: dict[RunState, int] = {

@@ -7,7 +7,7 @@ the worst case stays set aside.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -97,11 +97,29 @@ class LeaseSettlements:
         self._guard.charges.restore(lease, self._now())
         self._begin(lease, watched)
 
-    def close_lost(self, lease: Lease, end: float) -> None:
-        """Pay a lease of a killed incarnation, of which only we know how long it was held."""
-        self._write(
-            self._guard.charges.close_lost(*with_credit(self._sites, lease, end, self._notify))
-        )
+    async def settle_killed(
+        self, leases: Iterable[Lease], last_seen: float, missed: Mapping[str, float]
+    ) -> None:
+        """
+        Pay leases that a killed incarnation had open, by the provider's count if there is one.
+
+        Parameters
+        ----------
+        last_seen
+            Last heartbeat of that incarnation, seconds since the epoch.
+        missed
+            End of the paid time of bookings that were missed, by lease.
+        """
+        for lease in leases:
+            if lease.end is not None:
+                continue
+            if lease.id not in missed and self.keeps_count(lease.site):
+                self.restore(lease, last_seen)
+            else:
+                end = missed.get(lease.id, last_seen)
+                ended = with_credit(self._sites, lease, end, self._notify)
+                self._write(self._guard.charges.close_lost(*ended))
+        await self.wait()  # what they do not come to is free for what is left
 
     async def wait(self, patience: float = SETTLING) -> tuple[str, ...]:
         """

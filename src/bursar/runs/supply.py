@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,6 +12,7 @@ from bursar.broker.pilot_plan import plan_pilots
 from bursar.dispatch.journal_records import AttemptRecord, JournalState
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
+from bursar.market.lease import Lease, is_alike, lease_of
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
@@ -163,6 +164,29 @@ class Supply(AllocationObserver):
 
     replaces_workers = False
     """Whether this supply sees for itself that workers are gone; else the run ends without any."""
+
+    def inherit(
+        self, leases: Sequence[Lease], tasks: Sequence[Task], ended: Collection[int]
+    ) -> Collection[str]:
+        """
+        Choose leases of a killed incarnation whose workers still run, and go on with those.
+
+        Called before anything else, where there are such leases.
+
+        Parameters
+        ----------
+        leases
+            Open leases that last until they are given back.
+        ended
+            Tasks that have ended.
+
+        Returns
+        -------
+        Collection of str
+            Names of the leases; the others are ended. So are those whose workers have ended, or
+        for which there is no money: these are not open in the guard later.
+        """
+        return ()
 
     def attach(self, run: RunContext) -> None:
         """Take the parts of the run; nothing is asked of any site yet."""
@@ -428,12 +452,29 @@ class PlannedSupply(Supply):
         self._replanning: asyncio.Task[None] | None = None
         self._stretch = 1.0
         self._pilots = 0
+        self._inherited: dict[int, str] = {}  # leases by number of the pilot, for the first plan
         self._cut: dict[int, float] = {}
 
     @property
     def is_planning(self) -> bool:
         """Whether the remaining tasks are being planned again."""
         return self._replanning is not None
+
+    def inherit(
+        self, leases: Sequence[Lease], tasks: Sequence[Task], ended: Collection[int]
+    ) -> Collection[str]:
+        """Go on with leases that are as the plan buys them."""
+        left = sorted(leases, key=lambda lease: lease.start)
+        for number, pilot in enumerate(plan_pilots(self.plan, tasks)):
+            if not pilot.works or math.isfinite(pilot.duration) or (pilot.start or 0.0) > 0:
+                continue
+            if pilot.tasks and all(task in ended for task in pilot.tasks):
+                continue  # has gone back already
+            wanted = lease_of(pilot, 0.0, currency=self.plan.currency)
+            found = next((i for i, one in enumerate(left) if is_alike(one, wanted)), None)
+            if found is not None:
+                self._inherited[number] = left.pop(found).id
+        return set(self._inherited.values())
 
     async def begin(self) -> None:
         """Agree on all purchases of the plan; see :class:`bursar.runs.supply.Supply`."""
@@ -526,6 +567,10 @@ class PlannedSupply(Supply):
         run = self.run
         pilots = plan_pilots(plan, run.bindings.tasks, self._pilots)
         self._pilots += len(pilots)
+        inherited, self._inherited = self._inherited, {}
+        for number, name in inherited.items():
+            if name in run.guard.leases:  # else its workers were gone, or there is no money
+                pilots[number] = replace(pilots[number], name=name)
         order = {placement.task: i for i, placement in enumerate(plan.placements)}
         if len(pilots) == 1 and math.isinf(pilots[0].duration):
             pilots = [replace(pilots[0], tasks=())]  # the only ones there are

@@ -1,11 +1,18 @@
 """The processes that hold something on a machine, and whether they are still alive."""
 
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bursar.dispatch.linux_processes import traces_of
+from bursar.dispatch.linux_processes import has_tasks, traces_of
+from bursar.sites.shared_leases import abandon, ticks_now
 from bursar.sqlite_file import LockWaitingConnection
+
+_LOOKS, _PAUSE = 5, 0.05
+"""Looks for tasks of workers that have lost their run, and seconds between two of them."""
+
+_TABLES = ("held", "waiting", "agreements", "demands")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +38,42 @@ class HolderProcess:
         return self.boot == boot_id() and started_at(self.pid) == self.started
 
     def is_there(self) -> bool:
-        """Whether the process or a child of its workers is alive."""
-        # Tasks of a killed run go on for a moment and still use the processors: their mark in the
-        # environment finds them.
-        return self.is_living or (
-            self.boot == boot_id() and bool(self.mark and traces_of(self.mark))
-        )
+        """Whether the process or a child of its workers is alive; takes a moment if none is."""
+        if self.is_living:
+            return True
+        if self.boot != boot_id() or not self.mark:
+            return False
+        # Tasks of a killed run go on and use the processors: their mark in the environment finds
+        # them. Its workers alone use nothing, and wait for whoever resumes the run.
+        for _ in range(_LOOKS):
+            if has_tasks(self.mark):
+                return True
+            if not traces_of(self.mark):
+                return False
+            # A worker may be between two tasks that it had been sent.
+            time.sleep(_PAUSE)
+        return False
 
 
 def living_holders(db: LockWaitingConnection) -> set[str]:
     """Return the holders whose processes are alive."""
     holders = (HolderProcess(*row) for row in db.execute("SELECT * FROM holders").fetchall())
     return {process.id for process in holders if process.is_living}
+
+
+def forget_holder(db: LockWaitingConnection, holder: str) -> None:
+    """Drop all that a holder has; its leases are settled when its run is resumed."""
+    abandon(db, holder, ticks_now())
+    for table in _TABLES:
+        db.execute(f"DELETE FROM {table} WHERE holder = ?", (holder,))
+    db.execute("DELETE FROM holders WHERE id = ?", (holder,))
+
+
+def pass_on(db: LockWaitingConnection, holder: str, heir: str) -> None:
+    """Give the processors of a killed process, and the payment for them, to another process."""
+    # At once and as a whole: at no moment can a third process take them, or pay for them.
+    for table in ("held", "demands", "shared_leases"):
+        db.execute(f"UPDATE OR IGNORE {table} SET holder = ? WHERE holder = ?", (heir, holder))
 
 
 def boot_id() -> str:

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.protocol import PilotBeginListener
 from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
+from bursar.worker.detached_workers import DetachedStarter
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar.worker.worker_memory import memory_limit
 
@@ -77,6 +79,9 @@ class ProcessorClaims(Protocol):
     def mark(self, run: str) -> None:
         """Set the mark by which the processes of this run's workers are found."""
 
+    def go_on(self, run: str, leases: Collection[str]) -> None:
+        """Set the mark, and go on with leases of a killed process of this run."""
+
     def others(self, site: SiteFacts) -> int:
         """Return how many processors of a site other runs hold."""
 
@@ -108,6 +113,8 @@ class LocalSite:
         Identity by which workers of an earlier process are recognised; empty: there are none.
     places
         Record of the processors that each run uses; None: no other run uses them.
+    starter
+        Starts workers that may go on when this process is killed; None: they end with it.
     by_task
         Whether pilots begin at once and their tasks share the processors with other runs, where
         the site is shared; otherwise each pilot waits for processors of its own.
@@ -121,12 +128,14 @@ class LocalSite:
         run: str = "",
         places: ProcessorClaims | None = None,
         by_task: bool = True,
+        starter: DetachedStarter | None = None,
     ) -> None:
         # Of shared processors no pilot holds any: tasks do, see share().
         self._shares = places if by_task and facts.is_divided else None
         self._places = None if self._shares is not None else places
         self._facts = facts
         self._clock = clock
+        self._starter = starter
         self._workers = workers
         self._run = run
         self._held: list[HeldWorkers] = []
@@ -267,6 +276,26 @@ class LocalSite:
                 notify(str(error))
         return held
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether workers may go on when this process is killed; see :class:`LastingSite`."""
+        return self._starter is not None
+
+    def expect(self, run: str, living: Mapping[str, int], leases: Collection[str]) -> None:
+        """Adopt workers of an earlier process of a run; see :class:`LastingSite`."""
+        if self._starter is not None:
+            self._starter.expect(living)
+        # What that process held is not another run's.
+        if self._shares is not None:
+            self._shares.go_on(run, leases)
+        elif self._places is not None:
+            self._places.mark(run)
+
+    def kill_workers(self) -> None:
+        """Kill the workers that were not given back; see :class:`LastingSite`."""
+        for held in self._held:
+            held.kill()
+
     async def end_others(self, pilots: Collection[str]) -> None:
         """End workers of an earlier process that belong to none of these pilots."""
         kept = tuple(f"{self._facts.name}-{name}-" for name in pilots)
@@ -282,7 +311,7 @@ class LocalSite:
     def _make(
         self, pilot: Allocation, *, rigid: bool, on_event: Callable[[str], None]
     ) -> LocalWorkers:
-        make = self._workers or LocalWorkers
+        make = self._workers or partial(LocalWorkers, starter=self._starter)
         return make(self._facts.name, pilot.name, pilot.processors, rigid=rigid, on_event=on_event)
 
 
@@ -323,6 +352,10 @@ class HeldWorkers:
     async def lost(self) -> tuple[AllocationLoss, str]:
         """Wait for ever: no other party can take this machine's processors away."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    def kill(self) -> None:
+        """Kill the workers and all that they run."""
+        self._workers.kill()
 
     async def leave_running(self) -> None:
         """Leave the workers running."""

@@ -18,7 +18,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,18 +29,25 @@ from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
-from bursar.sites.holder_processes import HolderProcess, boot_id, living_holders, started_at
+from bursar.sites.holder_processes import (
+    HolderProcess,
+    boot_id,
+    forget_holder,
+    living_holders,
+    pass_on,
+    started_at,
+)
 from bursar.sites.owners_database import is_named, open_owners, owners_file, user_name
 from bursar.sites.processor_shares import SHARE, ShareDemand, ShareHolder, machine_processors
 from bursar.sites.shared_leases import (
     TICKS,
     RunningLease,
     SharedLeaseCharge,
-    abandon,
     begin_lease,
     divide,
     end_lease,
     forget_settled,
+    go_on,
     known_leases,
     lent_seconds,
     ticks_now,
@@ -58,8 +65,6 @@ PATIENCE = 60.0
 
 _POLL_INTERVAL = 0.25
 """Seconds between two looks whether processors have come free."""
-
-_TABLES = ("held", "waiting", "agreements", "demands")
 
 _SHARE_PATIENCE = 0.1
 """Seconds for which a run at work waits for another one to have divided the machine."""
@@ -248,6 +253,12 @@ class OwnersBook:
                 with self._writing() as db:
                     db.execute("UPDATE holders SET mark = ? WHERE id = ?", (run, self._id))
 
+    def go_on(self, run: str, leases: Collection[str]) -> None:
+        """Go on with what a killed process of this run holds, and with leases of that process."""
+        self.mark(run)
+        with self._writing() as db:
+            go_on(db, self._identity, leases, holder=self._id, now=ticks_now())
+
     def others(self, site: SiteFacts) -> int:
         """Return how many processors of a site other runs hold."""
         with self._reading() as db:
@@ -300,7 +311,7 @@ class OwnersBook:
         """Give back everything that the run holds. A second call does nothing."""
         if self._is_registered:
             with self._writing() as db:
-                _forget(db, self._id)
+                forget_holder(db, self._id)
             self._is_registered = False
         if self._db is not None:
             self._db.close()
@@ -329,8 +340,8 @@ class OwnersBook:
         if not db.execute("SELECT 1 FROM shared_leases WHERE holder != '' LIMIT 1").fetchall():
             return
         host = socket.gethostname()
-        machine = machine_processors(db, host, len(os.sched_getaffinity(0)))
         query = "SELECT holder, site, processors FROM held WHERE name = ?"
+        machine = machine_processors(db, host, len(os.sched_getaffinity(0)))
         held = {(holder, site): count for holder, site, count in db.execute(query, (SHARE,))}
         divide(db, host, machine, held, now, undivided=self._undivided(db))
 
@@ -380,9 +391,8 @@ class OwnersBook:
         # Sums since the run's first start, not differences: a repeated note replaces the one
         # before.
         with self._writing() as db:
-            used = self._used(db, key)
-            # An empty site always fits: a pilot wider than the facts say would otherwise wait for
-            # ever.
+            used = self._used(db, key, name)
+            # An empty site always fits: a pilot wider than the facts say would else wait for ever.
             fits = self._within_share(db, site, processors) or used == 0
             fits = fits and (used == 0 or used + processors <= site.processors)
             if self._insist or (fits and not self._is_behind(db, key, name)):
@@ -401,10 +411,11 @@ class OwnersBook:
             )
             return False
 
-    def _used(self, db: LockWaitingConnection, key: str) -> int:
-        """Count processors in use, ours included, after dead holders have been dropped."""
-        query = "SELECT coalesce(sum(processors), 0) FROM held WHERE site = ?"
-        return int(db.execute(query, (key,)).fetchone()[0])
+    def _used(self, db: LockWaitingConnection, key: str, name: str) -> int:
+        """Count processors in use but under a name of ours, after the dead have been dropped."""
+        query = """SELECT coalesce(sum(processors), 0) FROM held
+            WHERE site = ? AND (holder, name) != (?,?)"""
+        return int(db.execute(query, (key, self._id, name)).fetchone()[0])
 
     def _is_behind(self, db: LockWaitingConnection, key: str, name: str) -> bool:
         """Whether a run that has waited long comes first, unless this one holds some there."""
@@ -435,7 +446,7 @@ class OwnersBook:
         query = """SELECT holders.*, sum(processors), min(since) FROM held
             JOIN holders ON id = holder WHERE site = ? AND id != ? GROUP BY id"""
         rows = db.execute(query, (_key(site), self._id)).fetchall()
-        found = [(HolderProcess(*row[:-2]), row[-2], row[-1]) for row in rows]
+        found = [(HolderProcess(*process), held, since) for *process, held, since in rows]
         # Readers write nothing, so dead holders are only filtered here; the next writer drops them.
         return [entry for entry in found if entry[0].is_there()]
 
@@ -511,11 +522,13 @@ class OwnersBook:
             now = time.monotonic()
             if process.is_living or now - self._traced.get(process.id, -math.inf) < interval:
                 continue
-            if process.is_there():
+            if self._mark and process.mark == self._mark:  # an earlier process of this run
+                pass_on(db, process.id, self._id)
+            elif process.is_there():
                 self._traced[process.id] = now
-            else:
-                _forget(db, process.id)
-                self._traced.pop(process.id, None)
+                continue
+            forget_holder(db, process.id)
+            self._traced.pop(process.id, None)
 
     @contextlib.contextmanager
     def _writing(
@@ -538,7 +551,8 @@ class OwnersBook:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[LockWaitingConnection | None]:
         """Open a consistent read of the file; None when there is no file."""
-        if self._db is None and not _is_there(self._path):
+        # Path.exists raises PermissionError in a folder that is closed to this user.
+        if self._db is None and not os.path.exists(self._path):
             yield None
             return
         with translate_sqlite_errors(self._path, "owners' book"):
@@ -565,18 +579,6 @@ def _key(site: SiteFacts) -> str:
     return f"{site.source}#{site.name}{where}"
 
 
-def _forget(db: LockWaitingConnection, holder: str) -> None:
-    abandon(db, holder, ticks_now())
-    for table in _TABLES:
-        db.execute(f"DELETE FROM {table} WHERE holder = ?", (holder,))
-    db.execute("DELETE FROM holders WHERE id = ?", (holder,))
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether a file can be seen; one in a folder closed to this user cannot."""
-    return os.path.exists(path)  # where Path.exists raises PermissionError
-
-
 @contextlib.contextmanager
 def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
     """
@@ -588,7 +590,7 @@ def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
         Name of the customer who looks; None: this user.
     """
     path = owners_file()
-    if path is None or not _is_there(path):
+    if path is None or not os.path.exists(path):
         yield None
         return
     book = OwnersBook(path, customer=customer or user_name())

@@ -1,6 +1,6 @@
 """The interface between a run and the providers of processors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -162,6 +162,32 @@ class TaskSharingSite(Protocol):
         SharedLeaseCharge or None
             None: the run pays for all its processors.
         """
+
+
+@runtime_checkable
+class LastingSite(Protocol):
+    """A site of this machine whose workers may go on when the run's process is killed."""
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether they do, for allocations without an end."""
+
+    def expect(self, run: str, living: Mapping[str, int], leases: Collection[str]) -> None:
+        """
+        Adopt workers of an earlier process of a run when their allocations are acquired.
+
+        Parameters
+        ----------
+        run
+            Identity of the run.
+        living
+            Processes by the worker's name.
+        leases
+            Leases of the run that go on.
+        """
+
+    def kill_workers(self) -> None:
+        """Kill workers that were not given back, as this process ends in a hurry."""
 
 
 @runtime_checkable

@@ -233,8 +233,29 @@ def abandon(db: LockWaitingConnection, holder: str, now: int) -> None:
         "UPDATE shared_leases SET holder = '', gone = ? WHERE holder = ?",
         (now, holder),
     )
-    # Never settled and never shared: its own clock says what it came to.
-    db.execute("DELETE FROM shared_leases WHERE holder = '' AND amount IS NULL AND NOT is_shared")
+
+
+def go_on(
+    db: LockWaitingConnection, run: str, leases: Collection[str], *, holder: str, now: int
+) -> None:
+    """
+    Go on with leases of a run that were abandoned, although workers of the run were still there.
+
+    The time in between is not paid by these leases: others had the processors.
+
+    Parameters
+    ----------
+    holder
+        Key of the process that carries the run out now.
+    now
+        Present time, ticks.
+    """
+    db.executemany(
+        """UPDATE shared_leases SET holder = ?, used = used + paid * max(0, gone - since),
+        since = max(since, ?), paid = 0, is_shared = 1, gone = NULL
+        WHERE (run, lease) = (?,?) AND gone IS NOT NULL AND amount IS NULL""",
+        [(holder, now, run, lease) for lease in leases],
+    )
 
 
 def end_lease(

@@ -172,7 +172,7 @@ account's home, and no compiled modules that only root could read are written.""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """
-    Settings that a service's workers have in common.
+    Settings that detached workers have in common.
 
     Parameters
     ----------
@@ -187,6 +187,9 @@ class WorkerSpec:
         account get its content when they start, and need not be able to read it.
     environment
         Variables of workers and tasks, besides those of every user.
+    inherits
+        Whether workers and tasks get all variables, the file mode creation mask and the working
+        directory of this process; otherwise what every user has, a closed mask and the root folder.
     python
         Interpreter, which the account must be able to run. For another account it is started
         by root, which becomes the account once the worker knows its settings.
@@ -199,6 +202,7 @@ class WorkerSpec:
     groups: ControlGroups | None = None
     seal_key: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    inherits: bool = False
     python: str = sys.executable
     errors: str = ""
 
@@ -253,7 +257,7 @@ class DetachedProcess:
     def close(self) -> None:
         """Release the handle; the worker goes on."""
         os.close(self._fd)
-        if self._child is not None and self._child.returncode is None:
+        if self._child is not None and self._child.poll() is None:
             self._child.returncode = 0  # else Python complains that it still runs
 
 
@@ -302,6 +306,10 @@ class DetachedStarter:
                 child.wait()
                 raise
 
+    def expect(self, living: Mapping[str, int]) -> None:
+        """Adopt these workers, processes by name, when they are asked for."""
+        self._living.update(living)
+
     def adopt(self, name: str, run: str) -> DetachedProcess | None:
         """Return the worker of that name and run that an earlier process started, or None."""
         pid = self._living.pop(name, None)
@@ -332,7 +340,10 @@ class DetachedStarter:
         """Return settings completed by the terms common to all workers."""
         terms, other = self._terms, self._other
         settings = msgspec.structs.replace(
-            settings, limits=terms.limits, account=other, owner=os.geteuid()
+            settings,
+            limits=None if terms.inherits else terms.limits,
+            account=other,
+            owner=os.geteuid(),
         )
         if other is None or not terms.seal_key:
             return msgspec.structs.replace(settings, seal_key=terms.seal_key)
@@ -379,7 +390,8 @@ class DetachedStarter:
 
     def _spawn(self, marks: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         terms = self._terms
-        environment = {**environment_of(terms.account, os.environ), **terms.environment, **marks}
+        own = os.environ if terms.inherits else environment_of(terms.account, os.environ)
+        environment = {**own, **terms.environment, **marks}
         flags = _AS_MYSELF if self._other is None else _AS_OTHER
         complaints = os.open(
             terms.errors or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -390,9 +402,10 @@ class DetachedStarter:
                 stdin=subprocess.PIPE,
                 stdout=complaints,
                 stderr=complaints,
-                cwd="/",
+                cwd=None if terms.inherits else "/",
                 env=environment,
-                umask=_UMASK,
+                umask=-1 if terms.inherits else _UMASK,
+                # No SIGHUP comes when the terminal is gone, and no SIGINT from its keys.
                 start_new_session=True,
             )
         finally:

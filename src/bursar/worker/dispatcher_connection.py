@@ -127,6 +127,11 @@ class DispatcherConnection:
         self, host: str, port: int, patience: float = CONNECT, owner: int | None = None
     ) -> None:
         self._socket = socket.create_connection((host, port), patience)
+        if self._socket.getsockname() == self._socket.getpeername():
+            # Nobody listens: the system chose just this port for our end, and a TCP connection can
+            # be made to itself. Whoever listened there would be kept from the port by it.
+            self._socket.close()
+            raise ConnectionRefusedError
         if owner is not None:
             try:
                 # Before the first byte, which would be the run's secret.

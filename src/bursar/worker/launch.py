@@ -257,17 +257,24 @@ class LocalWorkers:
         await self._watches.wait()
         for name in killed:  # what it ran is not to go on without it
             await asyncio.to_thread(kill_leftovers, self._run, name)
+        # Their watches were cancelled, as by Ctrl-C in a notebook.
+        self._close_all()
         try:
             await self._starter.clear(self._lease)
         except OSError as error:
             self._on_event(f"{self._lease}: something of its workers remains: {error}")
 
+    def kill(self) -> None:
+        """Kill the workers that are left and all that they run. Waits until these are gone."""
+        for name, process in self._processes.items():
+            process.kill()
+            kill_leftovers(self._run, name)
+        self._close_all()
+
     async def leave_running(self) -> None:
         """Stop watching the workers; detached ones go on."""
         await self._watches.close()
-        for process in self._processes.values():
-            process.close()
-        self._processes.clear()
+        self._close_all()
 
     @property
     def workers(self) -> int:
@@ -278,6 +285,11 @@ class LocalWorkers:
     def pids(self) -> dict[str, int]:
         """Processes of the workers, by name."""
         return {name: process.pid for name, process in self._processes.items()}
+
+    def _close_all(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
 
     async def _spawn(self, name: str, share: int, endpoint: Endpoint) -> None:
         host, port = endpoint.address
