@@ -266,6 +266,78 @@ def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None
     assert most_at_once(stamps) == 2
 
 
+def begins(folder: Folder) -> list[int]:
+    """Begins of the leases on shared processors that are not paid, ticks, the earliest first."""
+    with closing(sqlite3.connect(folder.path / "owners.sqlite")) as db:
+        query = "SELECT began FROM shared_leases WHERE amount IS NULL ORDER BY began"
+        return [began for (began,) in db.execute(query)]
+
+
+def ticks_of(folder: Folder, run: str) -> float:
+    """Length of the only lease of a run by the run's own clock, which differs from other runs'."""
+    (lease,) = leases_of(journal(folder, run).events).values()
+    assert lease.end is not None
+    return (lease.end - lease.start) * TICKS
+
+
+def test_tasks_that_outlive_their_run_keep_their_processors_and_pay(
+    shared: Folder, stamps: Path
+) -> None:
+    """Another run waits until they have ended; the lease is charged for the break, and once."""
+    shared.write("s.toml", CHARGED)
+    shared.write("a.toml", numbered("a", 2, 0.1, gated=True))
+    shared.write("b.toml", numbered("b", 2, 0.1))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "-p", "2", "--name", "a", "-q")
+    shared.until(lambda: begun(stamps) == 2, first)
+    first.signal_group(signal.SIGKILL)
+    first.wait(30)
+    second = shared.start("run", "b.toml", "--sites", "s.toml", "-p", "2", "--name", "b", "-q")
+    shared.until(lambda: len(begins(shared)) == 2, second)
+    one, two = begins(shared)
+    again = shared.start("run", "--resume", "a", "-q")
+    time.sleep(1.0)
+    assert begun(stamps) == 2
+    go(shared)
+    assert again.wait(60) == 0
+    assert second.wait(60) == 0
+
+    assert begun(stamps) == 4
+    assert most_at_once(stamps) == 2
+    assert paid(shared, "a", "b") == price_of(settled(shared), 1.0)
+    end = max(one + ticks_of(shared, "a"), two + ticks_of(shared, "b"))
+    assert settled(shared) == pytest.approx(2 * (end - one), abs=5)
+
+
+def test_a_lease_is_not_charged_while_another_run_has_its_processors(
+    shared: Folder, stamps: Path
+) -> None:
+    """The tasks of a killed run have ended: the other takes the processors until it is resumed."""
+    shared.write("s.toml", CHARGED)
+    shared.write("a.toml", numbered("a", 2, 0.1, gated=True))
+    shared.write("b.toml", endless("b").replace("/go ", "/go-on "))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "-p", "2", "--name", "a", "-q")
+    shared.until(lambda: begun(stamps) == 2, first)
+    first.signal_group(signal.SIGKILL)
+    first.wait(30)
+    second = shared.start("run", "b.toml", "--sites", "s.toml", "-p", "2", "--name", "b", "-q")
+    shared.until(lambda: len(begins(shared)) == 2, second)
+    one, two = begins(shared)
+    go(shared)
+    shared.until(lambda: count_ends(stamps, "b") >= 4, second)
+    shared.bursar("run", "--resume", "a", "-q")
+    (shared.path / "go-on").touch()
+    assert second.wait(90) == 0
+
+    assert begun(stamps) == 602
+    assert most_at_once(stamps) == 2
+    assert paid(shared, "a", "b") == price_of(settled(shared), 1.0)
+    end = two + ticks_of(shared, "b")
+    assert settled(shared) == pytest.approx(2 * (end - one), abs=5)
+    (lease,) = leases_of(journal(shared, "a").events).values()
+    assert lease.credit >= price_of(4 * TICKS // 5, 1.0)  # four tasks of 0.2 s, in the break
+    assert len(journal(shared, "a").records) == 2
+
+
 def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Path) -> None:
     """A task as wide as the machine runs alone, before the other run has ended."""
     shared.write("a.toml", endless("a"))

@@ -1,17 +1,25 @@
 """A lease that was given back is paid by its provider's word, or by our clock where it has none."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import math
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
+from bursar.model.allocation import Allocation
+from bursar.model.errors import BudgetStop
+from bursar.model.money import MICROS
+from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms
 from bursar.runs.settlement import SETTLING, SOON, LeaseSettlements
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import MeteredTime
+from bursar.sites.shared_leases import SharedLeaseCharge
 
 BEGIN = 1_000.0
 """Seconds since the epoch at which virtual time begins."""
@@ -247,3 +255,67 @@ def test_an_error_is_said_and_leaves_the_money_set_aside() -> None:
         ]
 
     run(main())
+
+
+class Lent:
+    """A site of whose processors other runs have had half."""
+
+    def share(self, demand: object, leases: object) -> None:
+        """It is shared, but not asked here."""
+
+    def lent(self) -> Mapping[str, float]:
+        return {}
+
+    async def reserve(self, pilots: Sequence[Allocation]) -> float:
+        return 0.0
+
+    def end_lease(self, name: str, seconds: float) -> SharedLeaseCharge:
+        return SharedLeaseCharge(amount=round(seconds * MICROS), seconds=seconds)
+
+
+def test_a_lease_that_was_taken_over_in_vain_is_paid_without_what_others_had() -> None:
+    """There is no money for what the plan buys besides, so that none of it is begun."""
+
+    async def scene() -> None:
+        site: Any = Lent()
+        guard = BudgetGuard(100 * MICROS, limit_of=lambda task: None)
+        guard.begin(now())
+        # Two processors for 10 s at 1 a processor-second, of which the others paid half.
+        assert guard.open(lease(site="here"), now()) is None
+        dismissed: list[str] = []
+        dispatcher: Any = SimpleNamespace(
+            now=now, address=("", 0), token="", pilot_listener=None, dismiss=dismissed.append
+        )
+        noted: list[Lease] = []
+        provision = AllocationProvisioner(
+            sites={"here": site},
+            guard=guard,
+            dispatcher=dispatcher,
+            terms=LeaseTerms(run="r", currency="SU", rigid=False, inherited=["lease-1"]),
+            note=lambda kind, text, _: noted.append(msgspec.json.decode(text, type=Lease)),
+            notify=print,
+            on_fault=lambda *_: None,
+            on_left_over=lambda *_: None,
+            settlements=LeaseSettlements(
+                {"here": site},
+                guard,
+                now=now,
+                note=lambda *_: None,
+                notify=print,
+                on_settled=lambda: None,
+            ),
+        )
+        dear = {"unit_price": 1.0, "fixed_price": 1000.0, "duration": math.inf}
+        with pytest.raises(BudgetStop):
+            await provision.sign([Allocation(name="lease-2", site="here", processors=1, **dear)])
+
+        provision.give_back_unused()
+
+        assert dismissed == ["lease-1"]
+        (paid,) = noted
+        assert paid.end == BEGIN
+        assert paid.credit == 10 * MICROS
+        assert guard.ledger.spent == 10 * MICROS
+        assert guard.ledger.held == 0
+
+    run(scene())

@@ -238,6 +238,45 @@ def test_an_abandoned_lease_that_goes_on_is_not_paid_for_the_break(world: World)
     assert first.amount + second.amount == price_of(100 * TICKS, PRICE)
 
 
+def test_a_lease_begins_to_pay_when_a_killed_run_is_found_gone(world: World) -> None:
+    """The killed run pays until then, since it goes on; no moment is paid by both."""
+    world.begin("a", 4)
+    world.hold("a", 4)
+    world.wait(10 * TICKS + 200_000)
+    abandon(world.db, "a", world.now)
+    world.held.pop(("a", SITE))
+    world.begin("b", 4, late=200_000)
+    world.wait(5 * TICKS)
+    go_on(world.db, "a", ["lease-1"], holder="a", now=world.now)
+    world.hold("a", 2)
+    world.wait(5 * TICKS)
+
+    second, first = world.end("b"), world.end("a")
+
+    assert second is not None
+    assert second.amount == price_of((4 * 5 + 2 * 5) * TICKS, PRICE)
+    assert first is not None
+    assert first.amount + second.amount == price_of(4 * world.now, PRICE)
+
+
+def test_what_has_been_paid_counts_while_a_killed_run_may_go_on(world: World) -> None:
+    """Three leases, one after the other beside a killed run's: together the price of the sum."""
+    world.begin("a", 4)
+    world.begin("c", 4)
+    world.hold("c", 3)
+    world.wait(1_000_001)
+    charges = [world.end("c")]
+    abandon(world.db, "a", world.now)
+    world.begin("b", 4)
+    world.wait(1_000_001)
+    go_on(world.db, "a", ["lease-1"], holder="a", now=world.now)
+    world.hold("a", 1)
+    world.wait(1_000_001)
+    charges += [world.end("b"), world.end("a")]
+
+    assert sum(one.amount for one in charges if one is not None) == price_of(4 * world.now, PRICE)
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from("abc"),

@@ -200,8 +200,8 @@ def test_a_server_that_speaks_nonsense_is_left_and_found_again(
         server = Server(tmp_path)
         async with working(server):
             await until(lambda: bool(server.hellos))
-            server.give(job(1, f"read line < {tmp_path}/gate"))
             os.mkfifo(tmp_path / "gate")
+            server.give(job(1, f"read line < {tmp_path}/gate"))
             server.say(OutcomeAck(5))
             await until(lambda: len(server.hellos) == 2)
             assert server.writer is not None

@@ -200,7 +200,8 @@ class AllocationProvisioner:
                 # All leases before the first request: a plan whose end cannot be paid is not begun.
                 self._open(allocation, now + (allocation.start or 0.0))
         except BudgetStop:
-            for lease in self._guard.leases:  # before it began: nothing of it is owed
+            # Before they began: nothing of them is owed.
+            for lease in [one for one in self._guard.leases if one not in self._inherited]:
                 self._write(self._guard.charges.close(lease, math.nextafter(now, -math.inf)))
             raise
         due = []
@@ -546,7 +547,7 @@ class AllocationProvisioner:
         for name in self._inherited & set(self._guard.leases):
             if name not in self._held:
                 self._dispatcher.dismiss(name)
-                self._write(self._guard.charges.close(name, self._dispatcher.now()))
+                self._pay(name, self._dispatcher.now())
 
     def _open(self, allocation: Allocation, start: float, *, asked: bool = False) -> None:
         if allocation.name in self._inherited and allocation.name in self._guard.leases:
@@ -585,13 +586,15 @@ class AllocationProvisioner:
             if until is None:
                 self._settlements.end(a.name)
             else:
-                lease = self._guard.find(a.name)
-                assert lease is not None
-                lease, until = with_credit(self._sites, lease, until, self._notify)
-                self._guard.credit(lease)
-                self._write(self._guard.charges.close(a.name, until))
+                self._pay(a.name, until)
         life.settle(now)
 
+    def _pay(self, name: str, until: float) -> None:
+        """Pay an open lease up to a moment, less what other runs have had of its processors."""
+        if (lease := self._guard.find(name)) is not None:
+            lease, until = with_credit(self._sites, lease, until, self._notify)
+            self._guard.credit(lease)
+        self._write(self._guard.charges.close(name, until))
+
     def _write(self, lease: Lease) -> None:
-        text = msgspec.json.encode(lease).decode()
-        self._note("lease", text, self._guard.transfers())
+        self._note("lease", msgspec.json.encode(lease).decode(), self._guard.transfers())

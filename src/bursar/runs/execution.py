@@ -552,9 +552,9 @@ class RunExecution:
 
     async def _give_back(self) -> None:
         await self.provision.end()
-        self.provision.give_back_unused()
         if self._survivors is not None:  # also workers that did not come back
             await asyncio.to_thread(kill_leftovers, self._journal.identity)
+        self.provision.give_back_unused()
         await self.settlements.wait()
         self.unsettled = await self.settlements.close()
         # Last: an incarnation without this event is taken to have been killed.

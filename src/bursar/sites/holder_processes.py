@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.dispatch.linux_processes import has_tasks, traces_of
-from bursar.sites.shared_leases import abandon, ticks_now
+from bursar.sites.shared_leases import abandon
 from bursar.sqlite_file import LockWaitingConnection
 
 _LOOKS, _PAUSE = 5, 0.05
@@ -61,9 +61,9 @@ def living_holders(db: LockWaitingConnection) -> set[str]:
     return {process.id for process in holders if process.is_living}
 
 
-def forget_holder(db: LockWaitingConnection, holder: str) -> None:
-    """Drop all that a holder has; its leases are settled when its run is resumed."""
-    abandon(db, holder, ticks_now())
+def forget_holder(db: LockWaitingConnection, holder: str, now: int) -> None:
+    """Drop all that a holder has, at a moment in ticks; its leases may still be settled."""
+    abandon(db, holder, now)
     for table in _TABLES:
         db.execute(f"DELETE FROM {table} WHERE holder = ?", (holder,))
     db.execute("DELETE FROM holders WHERE id = ?", (holder,))

@@ -311,7 +311,7 @@ class OwnersBook:
         """Give back everything that the run holds. A second call does nothing."""
         if self._is_registered:
             with self._writing() as db:
-                forget_holder(db, self._id)
+                forget_holder(db, self._id, ticks_now())
             self._is_registered = False
         if self._db is not None:
             self._db.close()
@@ -509,8 +509,7 @@ class OwnersBook:
             )
 
     def _register(self, db: LockWaitingConnection) -> None:
-        pid = os.getpid()
-        process = (socket.gethostname(), boot_id(), pid, started_at(pid))
+        process = (socket.gethostname(), boot_id(), pid := os.getpid(), started_at(pid))
         db.execute(
             "INSERT OR REPLACE INTO holders VALUES (?,?,?,?,?,?,?)",
             (self._id, *process, self._run, self._mark),
@@ -527,7 +526,8 @@ class OwnersBook:
             elif process.is_there():
                 self._traced[process.id] = now
                 continue
-            forget_holder(db, process.id)
+            forget_holder(db, process.id, gone := ticks_now())
+            self._divide_payment(db, gone)  # others pay from this very moment on
             self._traced.pop(process.id, None)
 
     @contextlib.contextmanager

@@ -153,14 +153,18 @@ def begin_lease(
     undivided
         See :func:`divide`.
     """
-    host = _host(site)
-    rows = db.execute("SELECT site FROM shared_leases WHERE holder != ''").fetchall()
+    query = "SELECT site, holder, gone FROM shared_leases WHERE amount IS NULL"
+    rows = [row for row in db.execute(query).fetchall() if _host(row[0]) == _host(site)]
     if site not in {row[0] for row in rows}:
-        # Nothing is under way: what all pay from here on is the price of a sum that begins here.
+        # Nothing is to be paid: what all pay from here on is the price of a sum that begins here.
         db.execute("DELETE FROM shared_use WHERE site = ?", (site,))
-    is_first = not undivided and host not in {_host(row[0]) for row in rows}
     # What others have paid for until now is not paid twice, and what nobody has, by the first.
-    since, paid = (began, processors) if is_first else (max(began, now), 0)
+    since, paid = max(began, now), 0
+    if not undivided and not any(holder for _, holder, _ in rows):
+        # Whoever was found gone a moment ago pays until then, if it goes on. The clock of an
+        # earlier boot may be ahead.
+        left = [gone for *_, gone in rows if gone is not None and gone <= now]
+        since, paid = max([began, *left]), processors
     db.execute(
         "INSERT OR IGNORE INTO shared_leases (site, run, lease, holder, processors, price, began, "
         "since, paid) VALUES (?,?,?,?,?,?,?,?,?)",
