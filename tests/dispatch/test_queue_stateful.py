@@ -381,7 +381,11 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: not all(t.recorded for t in self.twin))
     def record(self, data) -> None:  # type: ignore[no-untyped-def]
         """An attempt after which the task is tried again has become durable."""
-        i = data.draw(st.sampled_from([i for i, t in enumerate(self.twin) if not t.recorded]))
+        pending = [i for i, t in enumerate(self.twin) if not t.recorded]
+        self.note(data.draw(st.sampled_from(pending)))
+
+    def note(self, i: int) -> None:
+        """The task's last attempt has become durable."""
         self.queue.tasks.recorded(i, self.now)
         task = self.twin[i]
         task.recorded = True
@@ -560,6 +564,8 @@ class Interleavings(RuleBasedStateMachine):
             if task.state is EngineTaskState.SUCCEEDED and not task.released:
                 self.queue.tasks.release(i)
                 task.released = True
+            if not task.recorded:
+                self.note(i)
         self.unlock()
         for site in SITES[1:]:
             self.end_lease(site, None, 1.0)
