@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contracts.processes import kill_below
 from tests.forked import ForkedCommand, run_forked
 
 PATIENCE = 60.0
@@ -99,11 +100,13 @@ class Folder:
         return path
 
     def close(self) -> None:
-        """Ends what is still running."""
+        """Ends what is still running, and workers that wait for a killed run to be resumed."""
         for process in self._started:
             if process.poll() is None:
                 process.signal_group(signal.SIGKILL)
             process.communicate()
+        for contact in self.path.glob("runs/*/workers.json"):
+            kill_below(contact.parent)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.money import from_micros, rental_charge
 from bursar.runs.folder import RunFolder
-from bursar.runs.incarnations import leases_of
+from bursar.runs.incarnations import incarnations_of, leases_of
 
 PATIENCE = 120.0
 TASKS = 4
@@ -158,6 +158,8 @@ def test_tasks_go_on_while_nobody_carries_the_run_out_and_are_taken_over(run: Ki
     until(lambda: run.folder.results_jsonl.exists())
     assert sorted(run.started) == [1, 2, 3, 4]
     assert list(leases_of(run.journal.events)) == ["lease-1"]
+    # The tasks ran while nobody carried the run out: that time counts in reports.
+    assert len(incarnations_of(run.journal.events)) == 1
     run.check_end()
 
 

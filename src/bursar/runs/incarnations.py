@@ -22,27 +22,23 @@ RunIncarnation = tuple[float, float]
 
 
 def incarnations_of(events: Sequence[RunEvent]) -> list[RunIncarnation]:
-    """Return all incarnations in order; a killed one ends where the next begins, at the latest."""
+    """
+    Return all incarnations in order; a killed one ends where the next begins, at the latest.
+
+    One that goes on with the workers of a killed one is no other: the tasks ran meanwhile.
+    """
     incarnations: list[RunIncarnation] = []
     for event in events:
         if event.kind == BEGIN:
             if incarnations and math.isinf(incarnations[-1][1]):
+                if event.text == TAKEN_OVER:
+                    continue
                 # It was killed, and wrote no end: it ended before this begin.
                 incarnations[-1] = (incarnations[-1][0], event.time)
             incarnations.append((event.time, math.inf))
         elif event.kind == END and incarnations:
             incarnations[-1] = (incarnations[-1][0], event.time)
     return incarnations
-
-
-def begin_of_life(events: Sequence[RunEvent]) -> float:
-    """
-    Return the begin of the last incarnation, or of the first whose workers were taken over since.
-
-    What was handed out from then on may still run. Seconds since the epoch; 0 for a new run.
-    """
-    begins = (e.time for e in reversed(events) if e.kind == BEGIN and e.text != TAKEN_OVER)
-    return next(begins, 0.0)
 
 
 def leases_of(events: Sequence[RunEvent]) -> dict[str, Lease]:

@@ -30,7 +30,7 @@ from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Refusal
-from bursar.runs.incarnations import begin_of_life, leases_of
+from bursar.runs.incarnations import incarnations_of, leases_of
 from bursar.sites.protocol import LastingSite, Site
 
 OUTLIVES = 600.0
@@ -133,7 +133,7 @@ class SurvivingWorkers:
     def expected(self, options: DispatchOptions, journal: JournalState) -> DispatchOptions:
         """Return options by which a dispatcher takes the workers over, with what they may have."""
         mine = _of_workers(journal, self.processes)
-        since = begin_of_life(journal.events)
+        since = _begin_of(journal)
         restored = RestoredAttempts.of(
             [start for start in mine.open_starts if start.time >= since],
             interrupted_attempts(mine, since),
@@ -262,12 +262,17 @@ def cut_off(
     """
     others = {start.worker for start in journal.open_starts} - set(spared)
     lost = _of_workers(journal, others)
-    records = interrupted_attempts(lost, begin_of_life(journal.events))
+    records = interrupted_attempts(lost, _begin_of(journal))
     begun = {(record.outcome.task, record.outcome.attempt) for record in records}
     # What only waited at a worker is withdrawn: after a second kill it must not pass for an attempt
     # of the life that goes on.
     waited = [s for s in lost.open_starts if s.room and (s.task, s.attempt) not in begun]
     return records, [AttemptStart.given_back(s.task, s.attempt) for s in waited]
+
+
+def _begin_of(journal: JournalState) -> float:
+    """Return the begin of the last incarnation: what was handed out since may still run."""
+    return incarnations_of(journal.events)[-1][0]
 
 
 def _of_workers(journal: JournalState, workers: Collection[str]) -> JournalState:
