@@ -306,6 +306,21 @@ class Owners(RuleBasedStateMachine):
             assert worker.used <= worker.processors
 
     @invariant()
+    def idle_workers_are_known(self) -> None:
+        """A pool that looks only at workers that have changed finds what a search of all finds."""
+        for pool in self.scheduler.pools.values():
+            pool.settle()
+            able = [worker for worker in pool.workers.values() if worker.open and worker.free > 0]
+            assert {name for mates in pool.idle.values() for name in mates} == {
+                worker.name for worker in able
+            }
+            assert pool.free == sum(worker.free for worker in able)
+            for name, worker in pool.workers.items():
+                takes = worker.open and worker.room_ahead(pool.ahead) > 0
+                assert (name in pool.takers) == takes
+            assert len(pool.takers) <= len(pool.workers)
+
+    @invariant()
     def counts_agree(self) -> None:
         for instance in self.owners:
             tasks = instance.tasks

@@ -1,6 +1,6 @@
 """Prefetching: how many tasks wait at a worker, and when they are taken back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bursar.model.task import Outcome
 
@@ -25,11 +25,17 @@ class Prefetch:
     A worker that has returned less than it was asked for, or something unasked, has nothing more
     to return that could be had: until one of its tasks has ended it gets no task ahead of time
     and is not asked again.
+
+    Parameters
+    ----------
+    on_change
+        Called when the worker may take or return more tasks than before.
     """
 
-    __slots__ = ("_asked", "_is_stuck", "_mean")
+    __slots__ = ("_asked", "_is_stuck", "_mean", "_on_change")
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         self._mean: float | None = None
         self._asked = 0
         self._is_stuck = False
@@ -48,6 +54,7 @@ class Prefetch:
         # A moving mean: many short tasks count soon, one odd task moves it little.
         weight = min(0.5, len(outcomes) / 16)
         self._mean = mean if self._mean is None else self._mean + weight * (mean - self._mean)
+        self._on_change()
 
     def depth(self, processors: int) -> int:
         """Return how many tasks of one processor may wait."""
@@ -67,12 +74,14 @@ class Prefetch:
         self._asked = count
 
     def returned(self, count: int) -> None:
-        """Notes that the worker has returned so many tasks, asked or not."""
+        """Note that the worker has returned so many tasks, asked or not."""
         # Less than was asked for, or unasked: what is left there has begun.
         self._is_stuck |= count < self._asked or not self._asked
         self._asked = 0
+        self._on_change()
 
     def reconnected(self) -> None:
-        """Forgets what the worker was asked for: the answer was lost with the connection."""
+        """Forget what the worker was asked for: the answer was lost with the connection."""
         self._asked = 0
         self._is_stuck = False
+        self._on_change()

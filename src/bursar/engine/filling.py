@@ -82,8 +82,6 @@ def set_waker(core: EngineCore, now: float) -> None:
 
 
 def _fill_workers(core: EngineCore, now: float) -> None:
-    for worker in core.workers.values():
-        worker.open = core.is_open(worker)
     for site, limit in core.limits.items():
         _apply_limit(core, site, limit)
     given = core.queue.fill(now, partial(_admit, core, now))

@@ -136,27 +136,22 @@ def to_take_back(pool: WorkerPool[Of] | None, now: float) -> list[tuple[WorkerSl
     """
     if pool is None or len(pool.workers) < 2:
         return []
-    kept = {reservation.worker.name for reservation in pool.reserved.values()}
-    idle: dict[str, WorkerSlot[Of]] = {}  # one of each lease and time: the others are as good
-    wanted = 0
-    for worker in pool.workers.values():
-        if worker.open and worker.free > 0 and worker.name not in kept:
-            idle[worker.lease] = worker
-            wanted += worker.free
-    if not wanted:
+    pool.settle()
+    if not pool.free or not len(pool.donors):
         return []
-    donors = [
-        (worker.used - worker.processors, i, worker)
-        for i, worker in enumerate(pool.workers.values())
-        if worker.used > worker.processors
-        and worker.open  # else it is out of reach, or returns all it can in order to leave
-        and worker.prefetch.may_ask
-    ]
+    kept = {reservation.worker.name for reservation in pool.reserved.values()}
+    # One of each lease and time: the others are as good.
+    found = (next((n for n in mates if n not in kept), None) for mates in pool.idle.values())
+    idle = [pool.workers[name] for name in found if name is not None]
+    wanted = pool.free - sum(mates.get(name, 0) for name in kept for mates in pool.idle.values())
+    if not idle:
+        return []
     chosen: list[tuple[WorkerSlot[Of], int]] = []
-    for waiting, _, worker in sorted(donors, reverse=True):
-        if wanted <= 0:
-            break
-        reach = _reach(pool, worker, waiting, idle.values(), now)
+    while wanted > 0 and (worker := pool.next_donor()) is not None:
+        if not worker.prefetch.may_ask:
+            continue
+        waiting = worker.used - worker.processors
+        reach = _reach(pool, worker, waiting, idle, now)
         if reach:
             # Half, so that the donor keeps as much as others get: it goes on while the answer
             # travels.

@@ -53,6 +53,7 @@ def worker_joined(
     worker.ahead = core.settings.prefetch
     core.attendance.setdefault(hello.lease, LeaseAttendance()).come(hello.processors)
     if hello.lease in core.vacated:  # it came too late
+        worker.open = False
         dismiss_worker(core, worker)
     if core.restored.missing:
         core.restored.missing.discard(hello.worker)
@@ -417,7 +418,7 @@ def stop(core: EngineCore, reason: str, grace: float) -> None:
 def vacate(core: EngineCore, lease: str, reason: str) -> None:
     """End a lease: stop the tasks on its processors, which may run again elsewhere."""
     # First, so that tasks which are cancelled here are not given to the same lease again.
-    core.vacated.add(lease)
+    _close_lease(core, lease)
     for worker in core.workers_of(lease):
         if not worker.is_idle:
             cancel_at(core, worker, [], 0.0, reason)
@@ -433,7 +434,7 @@ def limit(core: EngineCore, site: str, processors: int) -> None:
 def dismiss(core: EngineCore, lease: str) -> None:
     """Dismiss the workers of a lease, and give the lease no more tasks."""
     # Also for workers that join after this: they are told to leave at once.
-    core.vacated.add(lease)
+    _close_lease(core, lease)
     _forget_absent(core, lease)
     for worker in core.workers_of(lease):
         if worker.connected:
@@ -456,7 +457,7 @@ def turn_out(core: EngineCore, lease: str) -> list[WorkerSlot[RunTasks]]:
     list of WorkerSlot[RunTasks]
         Workers whose links are to be ended in a while.
     """
-    core.vacated.add(lease)
+    _close_lease(core, lease)
     pilots = [worker for worker in core.workers_of(lease) if worker.is_pilot]
     for worker in pilots:
         if not worker.connected:  # nobody lets it in again
@@ -478,6 +479,13 @@ def cut_off(core: EngineCore, lease: str | None = None) -> None:
             worker_lost(core, worker)
         elif worker.is_pilot:
             worker.link.abort()
+
+
+def _close_lease(core: EngineCore, lease: str) -> None:
+    """Give the workers of a lease no more tasks, those to come included."""
+    core.vacated.add(lease)
+    for worker in core.workers_of(lease):
+        worker.open = False
 
 
 def _forget_absent(core: EngineCore, lease: str) -> None:

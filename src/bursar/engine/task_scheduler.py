@@ -78,6 +78,7 @@ class TaskScheduler(Generic[Of]):
         self.claims: dict[int, WorkerClaim[Of]] = {}
         self.memories: WeakValueDictionary[str, SharedMemory] = WeakValueDictionary()
         self._owing: dict[int, Of] = {}
+        self._joined = 0  # workers, so far
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
 
     # Workers.
@@ -95,7 +96,8 @@ class TaskScheduler(Generic[Of]):
             raise ValueError(f"worker {worker.name} is there already")
         self.workers[worker.name] = worker
         worker.until, worker.speed = self._ends.get(worker.lease, (math.inf, 1.0))
-        self._pool(worker.pool).workers[worker.name] = worker
+        worker.number = self._joined = self._joined + 1
+        self._pool(worker.pool).add(worker)
 
     def leave(self, worker: WorkerSlot[Of]) -> None:
         """
@@ -110,7 +112,7 @@ class TaskScheduler(Generic[Of]):
             raise ValueError(f"worker {worker.name} still has tasks")
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]
-            del self.pools[worker.pool].workers[worker.name]
+            self.pools[worker.pool].remove(worker)
             self._forget_if_empty(worker.pool)
 
     def set_end(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
@@ -245,29 +247,18 @@ class TaskScheduler(Generic[Of]):
         # True costs first: turns are to be decided on what users have really had.
         self._correct()
         allowed = self._ask(pool, admit)
-        workers = [worker for worker in pool.workers.values() if worker.open]
-        if not workers or not allowed:
+        if not allowed:
             return []
         grant: _Grant[Of] = _Grant(now, allowed, per_task)
-        # The least loaded first: a few tasks are spread over all workers.
-        workers.sort(key=_load)
-        self._fill_in_order(pool, {worker.name: worker.free for worker in workers}, grant)
+        if pool.in_order:
+            pool.settle()
+            self._fill_in_order(pool, _room_of(pool.idle_workers()), grant)
         if pool.wide:
-            self._backfill(pool, {worker.name: worker.free for worker in workers}, grant)
+            workers = [worker for worker in pool.workers.values() if worker.open]
+            self._backfill(pool, _room_of(workers), grant)
         else:
             pool.reserved.clear()
-            # Each worker takes at most half of its equal part of the queue ahead of time, so that
-            # the workers filled first do not empty a short queue and leave the others idle. With
-            # fewer than two ready tasks for each worker nothing is given ahead.
-            fair = pool.ready // (2 * len(pool.workers))
-            for worker in workers:
-                if not pool.members:
-                    break
-                room = worker.free
-                # What waits at a worker that has lost processors might begin on just these.
-                if fair and worker.ahead and worker.limit is None:
-                    room += min(worker.prefetch.depth(worker.processors), fair)
-                self._fill_serial(pool, worker, min(room, BATCH), grant)
+            self._fill_least_loaded(pool, grant)
         return [(pool.workers[worker], claims) for worker, claims in grant.given.items()]
 
     def claim(
@@ -301,6 +292,16 @@ class TaskScheduler(Generic[Of]):
         """Whether some tasks of a pool could start if there were processors."""
         pool = self.pools.get(name)
         return pool is not None and len(pool.users) > 0
+
+    def _fill_least_loaded(self, pool: WorkerPool[Of], grant: "_Grant[Of]") -> None:
+        """Give tasks of one processor each to all workers with room, the least loaded first."""
+        # Each worker takes at most half of its equal part of the queue ahead of time, so that the
+        # workers filled first do not empty a short queue and leave the others idle. With fewer
+        # than two ready tasks for each worker nothing is given ahead.
+        pool.let_wait(pool.ready // (2 * max(1, len(pool.workers))))
+        pool.settle()
+        while pool.members and (worker := pool.next_taker()) is not None:
+            self._fill_serial(pool, worker, min(worker.room_ahead(pool.ahead), BATCH), grant)
 
     def _ask(self, pool: WorkerPool[Of], admit: AdmitUser) -> dict[str, float]:
         """Return the seconds for which users who have ready tasks may run one now."""
@@ -593,5 +594,7 @@ class _Grant(Generic[Of]):
         self.given: dict[str, list[WorkerClaim[Of]]] = {}
 
 
-def _load(worker: WorkerSlot[Of]) -> float:
-    return worker.used / worker.processors
+def _room_of(workers: list[WorkerSlot[Of]]) -> dict[str, int]:
+    """Return free processors by name, the least loaded first: a few tasks are spread over all."""
+    workers.sort(key=lambda worker: (worker.used / worker.processors, worker.number))
+    return {worker.name: worker.free for worker in workers}

@@ -11,6 +11,7 @@ from bursar.dispatch.prefetch import Prefetch
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.loop_clock import EngineTimer
+from bursar.engine.ranked_heap import RankedHeap
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
@@ -151,8 +152,6 @@ class WorkerSlot(Generic[Of]):
         Whether any task may wait there.
     host
         Name of the worker's machine.
-    open
-        Whether the worker gets new tasks; False while the worker is disconnected or leaving.
     is_pilot
         Whether the worker runs on another machine, by the credential of a pilot.
     leaving
@@ -182,11 +181,13 @@ class WorkerSlot(Generic[Of]):
         Processors of all claimed tasks without an estimate.
     idle_since
         When the last task ended; has no meaning while the worker has tasks.
-    limit
-        Processors that tasks may use for now; None: all. The others are used by another run.
     until, speed
         When the worker's processors are taken away, infinite for never, and how many seconds of
         estimated work one of them does in a second.
+    number
+        Number of the worker among all that have joined its scheduler.
+    changed
+        Workers of the pool, by name, that have changed since the pool last looked at them.
     """
 
     name: str
@@ -196,10 +197,9 @@ class WorkerSlot(Generic[Of]):
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
     site: str = ""
     link: WorkerLink = NO_LINK
-    prefetch: Prefetch = field(default_factory=Prefetch)
+    prefetch: Prefetch = field(init=False)
     ahead: bool = True
     host: str = ""
-    open: bool = True
     is_pilot: bool = False
     leaving: bool = False
     took_leave: bool = False
@@ -214,9 +214,40 @@ class WorkerSlot(Generic[Of]):
     work: float = 0.0
     unknown: int = 0
     idle_since: float = 0.0
-    limit: int | None = None
     until: float = math.inf
     speed: float = 1.0
+    number: int = 0
+    changed: "dict[str, WorkerSlot[Of]]" = field(default_factory=dict)
+    _open: bool = True
+    _limit: int | None = None
+
+    def __post_init__(self) -> None:
+        self.prefetch = Prefetch(self._note_change)
+
+    def _note_change(self) -> None:
+        self.changed[self.name] = self
+
+    @property
+    def open(self) -> bool:
+        """Whether the worker gets new tasks; False while it is disconnected or leaving."""
+        return self._open
+
+    @open.setter
+    def open(self, value: bool) -> None:
+        if value != self._open:
+            self._open = value
+            self.changed[self.name] = self
+
+    @property
+    def limit(self) -> int | None:
+        """Processors that tasks may use for now; None: all. Another run uses the others."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, value: int | None) -> None:
+        if value != self._limit:
+            self._limit = value
+            self.changed[self.name] = self
 
     @property
     def connected(self) -> bool:
@@ -226,12 +257,19 @@ class WorkerSlot(Generic[Of]):
     @property
     def free(self) -> int:
         """Processors that no task holds; negative: tasks wait at the worker, or hold too many."""
-        return self.room - self.used
+        return (self.processors if self._limit is None else self._limit) - self.used
+
+    def room_ahead(self, most: int) -> int:
+        """Return how many tasks the worker can take, with up to ``most`` that wait there."""
+        # What waits at a worker that has lost processors might begin on just these.
+        if not most or not self.ahead or self._limit is not None:
+            return self.free
+        return self.free + min(self.prefetch.depth(self.processors), most)
 
     @property
     def room(self) -> int:
         """Processors that one task may hold for now."""
-        return self.processors if self.limit is None else self.limit
+        return self.processors if self._limit is None else self._limit
 
     @property
     def memory(self) -> float:
@@ -285,6 +323,7 @@ class WorkerSlot(Generic[Of]):
             else:
                 work += claim.estimate * claim.processors
         self.used, self.unknown, self.work = used, unknown, work
+        self.changed[self.name] = self
 
     def unchain(self, claim: WorkerClaim[Of], now: float) -> None:
         """Count a chained task on the processors, if it is one: it may have begun."""
@@ -293,9 +332,11 @@ class WorkerSlot(Generic[Of]):
             self.used += claim.processors
             self.shared_memory.hold(claim)
             claim.ends += now - claim.given
+            self.changed[self.name] = self
 
     def let_go(self, claim: WorkerClaim[Of]) -> None:
         """Remove a claim."""
+        self.changed[self.name] = self
         if not self.chained or self.chained.pop(claim.number, None) is None:
             del self.claims[claim.number]
             self.used -= claim.processors
@@ -415,6 +456,16 @@ class WorkerPool(Generic[Of]):
         worker is kept for one task at most.
     refused
         Why nothing of a user runs now, by user.
+    changed
+        Workers that have changed since :meth:`settle`, by name.
+    ahead
+        Tasks that may wait at each worker, at most.
+    takers
+        Names of the workers with room for a task, the least loaded first.
+    donors
+        Names of the workers where tasks wait that may be taken back, those with most first.
+    idle, free
+        Open workers with free processors, by lease and name, and how many of these are free.
     """
 
     workers: dict[str, WorkerSlot[Of]] = field(default_factory=dict)
@@ -423,6 +474,97 @@ class WorkerPool(Generic[Of]):
     instances: dict[str, FairQueue[int]] = field(default_factory=dict)
     reserved: dict[str, WorkerReservation[Of]] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
+    changed: dict[str, WorkerSlot[Of]] = field(default_factory=dict)
+    ahead: int = 0
+    takers: RankedHeap[str] = field(default_factory=RankedHeap)
+    donors: RankedHeap[str] = field(default_factory=RankedHeap)
+    idle: dict[str, dict[str, int]] = field(default_factory=dict)
+    free: int = 0
+
+    def add(self, worker: WorkerSlot[Of]) -> None:
+        """Add a worker."""
+        self.workers[worker.name] = worker
+        worker.changed = self.changed
+        self.changed[worker.name] = worker
+
+    def remove(self, worker: WorkerSlot[Of]) -> None:
+        """Remove a worker."""
+        del self.workers[worker.name]
+        worker.changed = {}
+        self.changed.pop(worker.name, None)
+        self._place(worker, 0, 0, 0)
+
+    def let_wait(self, ahead: int) -> None:
+        """Set how many tasks may wait at each worker, at most."""
+        # A worker that is full gets its part of a longer queue with its next outcome; of a much
+        # longer one at once. So all workers are looked at once for as many new tasks.
+        if ahead > 2 * self.ahead:
+            self.changed.update(self.workers)
+            self.ahead = ahead
+        elif ahead < self.ahead:
+            self.ahead = ahead
+
+    def settle(self) -> None:
+        """
+        Bring :attr:`takers`, :attr:`donors` and :attr:`idle` up to date.
+
+        What a fill costs must not grow with the number of workers: only those that have changed
+        are looked at.
+        """
+        for worker in self.changed.values():
+            if worker.open:
+                waiting = worker.used - worker.processors
+                self._place(worker, worker.free, worker.room_ahead(self.ahead), waiting)
+            else:
+                self._place(worker, 0, 0, 0)
+        self.changed.clear()
+
+    def next_taker(self) -> WorkerSlot[Of] | None:
+        """Take the least loaded worker out of :attr:`takers`; None: there is none."""
+        return self._next_of(self.takers)
+
+    def next_donor(self) -> WorkerSlot[Of] | None:
+        """Take the worker where most tasks wait out of :attr:`donors`; None: there is none."""
+        return self._next_of(self.donors)
+
+    def _next_of(self, names: RankedHeap[str]) -> WorkerSlot[Of] | None:
+        first = names.first()
+        if first is None:
+            return None
+        _, name = first
+        names.discard(name)
+        # Looked at again by the next settle(), whatever the worker is given or asked for.
+        worker = self.changed[name] = self.workers[name]
+        return worker
+
+    def idle_workers(self) -> list[WorkerSlot[Of]]:
+        """Return the workers in :attr:`idle`."""
+        return [self.workers[name] for mates in self.idle.values() for name in mates]
+
+    def _place(self, worker: WorkerSlot[Of], free: int, room: int, waiting: int) -> None:
+        """Put a worker where it belongs by free processors, room, and tasks that wait there."""
+        name = worker.name
+        if room > 0:
+            self.takers.put(name, (worker.used / worker.processors, worker.number))
+        else:
+            self.takers.discard(name)
+        if waiting > 0 and worker.prefetch.may_ask:
+            self.donors.put(name, (-waiting, -worker.number))
+        else:
+            self.donors.discard(name)
+        mates = self.idle.get(worker.lease)
+        before = 0 if mates is None else mates.get(name, 0)
+        if free <= 0:
+            free = 0
+            if mates is not None and before:
+                del mates[name]
+                if not mates:
+                    del self.idle[worker.lease]
+        elif mates is None:
+            self.idle[worker.lease] = {name: free}
+        else:
+            mates[name] = free
+        self.free += free - before
 
     @property
     def ready(self) -> int:
@@ -433,6 +575,11 @@ class WorkerPool(Generic[Of]):
     def wide(self) -> bool:
         """Whether a ready task needs several processors."""
         return any(instance.tasks.ready_tasks.wide for instance in self.members.values())
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a lease has a plan to keep, in which its tasks start in order."""
+        return any(instance.tasks.ready_tasks.sequences for instance in self.members.values())
 
     def is_waiting(self) -> bool:
         """Whether some tasks could start if there were processors."""
