@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 
 import pytest
+from tests.dispatch.queue_rig import QueueRig
 
 from bursar.engine.instance_tasks import RetryVerdict
 from bursar.engine.pool_demand import GUESS, UnplaceableTasks
-from bursar.engine.task_queue import TaskCounts, TaskQueue
+from bursar.engine.task_queue import TaskCounts
 from bursar.engine.task_states import FAILED, SUCCEEDED, EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
@@ -27,19 +28,19 @@ def queue_of(
     backoff: float = 0.0,
     again_at: str | None = None,
     placed: Sequence[str] | None = None,
-) -> TaskQueue:
-    queue = TaskQueue(Retry(attempts=attempts, backoff=backoff), again_at)
+) -> QueueRig:
+    queue = QueueRig(Retry(attempts=attempts, backoff=backoff), again_at)
     queue.extend(listed, parents, placed=placed)
     return queue
 
 
-def take(queue: TaskQueue, worker: str, room: int, now: float = 0.0) -> list[int]:
+def take(queue: QueueRig, worker: str, room: int, now: float = 0.0) -> list[int]:
     """Numbers of the tasks that a worker claims."""
     return [task for task, _, _ in claims(queue, worker, room, now, lambda task: math.inf)]
 
 
 def claims(
-    queue: TaskQueue,
+    queue: QueueRig,
     worker: str,
     room: int,
     now: float = 0.0,
@@ -51,7 +52,7 @@ def claims(
 
 
 def asked_back(
-    queue: TaskQueue, now: float, takers: Sequence[str], donors: Sequence[str]
+    queue: QueueRig, now: float, takers: Sequence[str], donors: Sequence[str]
 ) -> list[tuple[str, int]]:
     """Who is asked for tasks where only these workers are open."""
     for name, worker in queue.workers.items():
@@ -60,7 +61,7 @@ def asked_back(
 
 
 def end(
-    queue: TaskQueue,
+    queue: QueueRig,
     worker: str,
     task: int,
     status: Status = Status.SUCCEEDED,
@@ -73,7 +74,7 @@ def end(
     return queue.finish(worker, outcome, now)
 
 
-def states(queue: TaskQueue) -> list[EngineTaskState]:
+def states(queue: QueueRig) -> list[EngineTaskState]:
     return [queue.tasks.states[task] for task in range(queue.counts.total)]
 
 
@@ -138,7 +139,7 @@ def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
 
 def test_what_an_earlier_life_ended_hides_nothing_that_is_ready() -> None:
     """Keys of ended tasks lie before, between and behind the others, in one order."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     queue.extend(tasks(*[1.0] * 8), order=[3, 7, 1, 5, 0, 6, 2, 4])
     queue.restore([told(task, 1, Status.SUCCEEDED) for task in (4, 6, 1)])
     queue.join("w", "", 8)
@@ -151,7 +152,7 @@ def test_what_an_earlier_life_ended_hides_nothing_that_is_ready() -> None:
 
 def test_tasks_that_come_later_may_follow_earlier_ones() -> None:
     """A parent that has succeeded before is waited for no more; one that failed takes all along."""
-    queue = TaskQueue(Retry(attempts=1))
+    queue = QueueRig(Retry(attempts=1))
     assert queue.extend([], []) == range(0)
     assert queue.extend(tasks(1.0, 1.0, 1.0), [[], [0], []]) == range(3)
     queue.join("w", "", 2)
@@ -303,7 +304,7 @@ def test_what_runs_again_goes_where_there_is_room() -> None:
 # In order.
 
 
-def in_order(*listed: Task, order: Sequence[int]) -> TaskQueue:
+def in_order(*listed: Task, order: Sequence[int]) -> QueueRig:
     queue = queue_of(listed, attempts=3)
     queue.join("w", "lease", 4)
     numbers = range(len(listed))
@@ -437,7 +438,7 @@ def test_many_tasks_too_long_for_a_worker_hide_none_that_fits() -> None:
 
 def test_what_cannot_delay_a_wide_task_overtakes_it() -> None:
     """Four processors: two free, two until 10 s. Three wait; one of 10 s fits before, 11 s not."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     widths = [(2, 10.0), (3, 5.0), (1, 11.0), (1, 10.0), (1, 11.0), (1, 99.0)]
     queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
     queue.join("w", "", 4)
@@ -448,7 +449,7 @@ def test_what_cannot_delay_a_wide_task_overtakes_it() -> None:
 
 
 def test_nothing_overtakes_where_no_end_is_known() -> None:
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     widths = [(2, None), (3, 5.0), (1, 1.0)]
     queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
     queue.join("w", "", 3)
@@ -458,7 +459,7 @@ def test_nothing_overtakes_where_no_end_is_known() -> None:
 
 def test_what_overtakes_shares_what_is_spare() -> None:
     """At 10 s eight processors are free, five are kept: three are spare for longer tasks."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     widths = [(4, 10.0), (5, 5.0), (1, 99.0), (2, 99.0), (1, 99.0)]
     queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
     queue.join("w", "", 8)
@@ -468,7 +469,7 @@ def test_what_overtakes_shares_what_is_spare() -> None:
 
 def test_a_wide_task_is_expected_at_the_first_end_that_makes_room() -> None:
     """At 10 s, not when the last has ended at 20 s: a task of 15 s may not overtake."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     widths = [(2, 10.0), (1, 20.0), (3, 5.0), (1, 15.0)]
     queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
     queue.join("w", "", 4)
@@ -478,7 +479,7 @@ def test_a_wide_task_is_expected_at_the_first_end_that_makes_room() -> None:
 
 def test_an_end_that_is_overdue_is_now() -> None:
     """The first task should have ended at 10 s, now it is 50 s: what takes no time overtakes."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     widths = [(2, 10.0), (3, 5.0), (1, 0.0), (1, 1.0)]
     queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
     queue.join("w", "", 3)
@@ -488,7 +489,7 @@ def test_an_end_that_is_overdue_is_now() -> None:
 
 def test_an_answer_for_now_keeps_all_behind_it() -> None:
     """The queue is as before, in the same order, whatever was looked at."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     queue.extend(tasks(1.0, 1.0, 1.0))
     queue.join("w", "", 3)
     asked: list[int] = []
@@ -550,7 +551,7 @@ def test_ends_of_another_attempt_change_nothing() -> None:
 # Asking back.
 
 
-def holding(**waiting: int) -> TaskQueue:
+def holding(**waiting: int) -> QueueRig:
     """Return a queue whose workers, of one processor each, hold one task more than wait there."""
     queue = queue_of(tasks(*[1.0] * (sum(waiting.values()) + len(waiting))))
     for name, count in waiting.items():

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.dispatch.queue_rig import QueueRig
 
 from bursar.engine.pool_demand import GUESS
-from bursar.engine.task_queue import TaskQueue
 from bursar.engine.task_states import STATE_OF, EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
@@ -91,7 +91,7 @@ class Interleavings(RuleBasedStateMachine):
     def begin(self, drawn, attempts, backoff) -> None:  # type: ignore[no-untyped-def]
         """Some tasks, some of them after others."""
         self.retry = Retry(attempts=attempts, backoff=backoff, ceiling=3.0)
-        self.queue = TaskQueue(self.retry)
+        self.queue = QueueRig(self.retry)
         self.twin: list[TwinTask] = []
         self.workers: dict[str, TwinWorker] = {}
         self.joined = 0

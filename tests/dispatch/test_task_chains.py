@@ -4,9 +4,9 @@ import math
 
 import hypothesis.strategies as st
 from hypothesis import given
+from tests.dispatch.queue_rig import QueueRig
 
 from bursar.engine.held_tasks import blamed_claims
-from bursar.engine.task_queue import TaskQueue
 from bursar.engine.task_states import (
     CLAIMED,
     FAILED,
@@ -20,15 +20,15 @@ from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
 
 
-def queue_of(*parents: tuple[int, ...], attempts: int = 3) -> TaskQueue:
+def queue_of(*parents: tuple[int, ...], attempts: int = 3) -> QueueRig:
     """A queue of tasks, and the worker "far" with two processors, which takes followers."""
-    queue = TaskQueue(Retry(attempts=attempts, backoff=0.0))
+    queue = QueueRig(Retry(attempts=attempts, backoff=0.0))
     queue.extend([Task(id=f"t{i}") for i in range(len(parents))], parents)
     queue.join("far", "lease", 2).takes_followers = True
     return queue
 
 
-def fill(queue: TaskQueue, refused: frozenset[int] = frozenset()) -> dict[str, list[int]]:
+def fill(queue: QueueRig, refused: frozenset[int] = frozenset()) -> dict[str, list[int]]:
     """Return the tasks that each worker is given."""
 
     def admit(task: int, lease: str) -> float | Refusal:
@@ -38,7 +38,7 @@ def fill(queue: TaskQueue, refused: frozenset[int] = frozenset()) -> dict[str, l
     return {worker.name: [claim.task for claim in claims] for worker, claims in given}
 
 
-def end(queue: TaskQueue, task: int, status: Status = Status.SUCCEEDED) -> None:
+def end(queue: QueueRig, task: int, status: Status = Status.SUCCEEDED) -> None:
     """Report the end of a task's present attempt at the worker "far"."""
     attempt = queue.tasks.attempts.get(task, 0) + 1
     outcome = Outcome(task=task, attempt=attempt, status=status)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.dispatch.queue_rig import QueueRig
 
 from bursar.engine.pool_demand import GUESS, UnplaceableTasks
-from bursar.engine.task_queue import TaskQueue
 from bursar.model.allocation import AllocationLoad
 from bursar.model.campaign import Retry
 from bursar.model.task import Outcome, Shell, Status, Task
@@ -18,9 +18,9 @@ from bursar.model.task import Outcome, Shell, Status, Task
 ESTIMATES = st.sampled_from([None, 0.0, 0.9, 1.0, 2.1, 2.2, 10.0])
 
 
-def queue_of(*seconds: float | None, **more: Any) -> TaskQueue:
+def queue_of(*seconds: float | None, **more: Any) -> QueueRig:
     """Tasks of one processor that should take so long, in this order; two workers are there."""
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     queue.extend([Task(id=f"t{i}", runtime=s) for i, s in enumerate(seconds)], **more)
     queue.join("short", "short lease", 4)
     queue.join("long", "long lease", 4)
@@ -28,12 +28,12 @@ def queue_of(*seconds: float | None, **more: Any) -> TaskQueue:
     return queue
 
 
-def take(queue: TaskQueue, worker: str, room: int = 4, now: float = 0.0) -> list[int]:
+def take(queue: QueueRig, worker: str, room: int = 4, now: float = 0.0) -> list[int]:
     """What a worker gets."""
     return [c.task for c in queue.claim(worker, room, now, lambda task, lease: math.inf)]
 
 
-def end(queue: TaskQueue, worker: str, task: int, seconds: float) -> None:
+def end(queue: QueueRig, worker: str, task: int, seconds: float) -> None:
     """A task has succeeded after so long."""
     outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED, start=5.0, end=5.0 + seconds)
     assert queue.finish(worker, outcome, 0.0) is not None
@@ -159,7 +159,7 @@ def test_a_worker_gets_what_ends_in_time_by_the_definition(
     Whatever has been learnt: best first, each that should end in time, behind what it waits
     for there, and no other.
     """
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     first = len(history)
     tasks = [
         Task(id=f"t{i}", runtime=e) for i, e in enumerate([*(e for e, _ in history), *estimates])
@@ -192,7 +192,7 @@ def test_a_wide_task_without_time_blocks_nobody() -> None:
     """
     One that waits for another worker reserves nothing here, unlike one that waits for room.
     """
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     queue.extend(
         [
             Task(id="wide and long", processors=4, runtime=500.0),
@@ -210,7 +210,7 @@ def test_misfits_are_counted() -> None:
     """
     What is too long or too wide for all that is there, and only that.
     """
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     queue.extend(
         [
             Task(id="fits", runtime=50.0),
@@ -235,7 +235,7 @@ def test_demand_is_what_could_start() -> None:
     """
     Tasks without an estimate count as a guess, then as the mean; bound ones not at all.
     """
-    queue = TaskQueue(Retry())
+    queue = QueueRig(Retry())
     queue.extend(
         [
             Task(id="a", runtime=10.0),

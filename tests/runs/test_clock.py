@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from bursar.dispatch.journal import RunJournal, read_journal
-from bursar.dispatch.journal_records import epoch_of, placed
+from bursar.dispatch.journal_records import epoch_of
+from bursar.engine.attempt_ends import believable
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Plan, Purchase
@@ -307,5 +308,5 @@ def test_outcomes_lie_within_the_run(
     start: float, end: float, expected: tuple[float, float]
 ) -> None:
     """What a worker's clock says is moved to where it can have been, as long as it took."""
-    found: Any = placed(_told(start=start, end=end), 100.0, 150.0)
+    found: Any = believable(_told(start=start, end=end), 100.0, 150.0, has_just_ended=True)
     assert (found.start, found.end) == expected

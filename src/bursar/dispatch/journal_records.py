@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome, Status
@@ -250,21 +249,3 @@ def epoch_of(loop: "AbstractEventLoop", last_seen: float = 0.0) -> float:
     if epoch is None:
         epoch = time.time() - loop.time()
     return max(epoch, last_seen - loop.time())
-
-
-def placed(outcome: Outcome, since: float, now: float) -> Outcome:
-    """
-    Return an outcome whose begin and end lie between two moments of a journal's time.
-
-    The clock of the worker's host may be wrong, or the journal's time ahead of the time of day.
-    How long the attempt took is kept, as far as there was time for it; it has just ended then.
-
-    Parameters
-    ----------
-    since, now
-        When the worker came, and the present, seconds since the epoch.
-    """
-    if since <= outcome.start <= outcome.end <= now:
-        return outcome
-    seconds = min(max(0.0, outcome.end - outcome.start), max(0.0, now - since))
-    return replace(outcome, start=now - seconds, end=now)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
+from bursar.engine.attempt_ends import AttemptReactions
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.loop_clock import EngineClock, EngineTimer
 from bursar.engine.task_queue import RunTasks, TaskQueue
-from bursar.engine.transactions import EngineStore
+from bursar.engine.transactions import TransactionStore
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.task import Task
 
@@ -163,12 +164,14 @@ class EngineCore:
         Timer of the next fill that time brings about.
     closed
         Whether the engine has ended: what stops now is not lost.
+    reactions
+        What becomes of attempts; made by :mod:`bursar.engine.reactor`.
     """
 
     queue: TaskQueue
     tasks: list[Task | None]
     guard: SpendingGuard
-    store: EngineStore
+    store: TransactionStore
     clock: EngineClock
     settings: EngineSettings
     restored: RestoredAttempts = field(default_factory=RestoredAttempts)
@@ -182,6 +185,7 @@ class EngineCore:
     fill_scheduled: bool = False
     waker: EngineTimer | None = None
     closed: bool = False
+    reactions: AttemptReactions[RunTasks] | None = None
 
     def task(self, number: int) -> Task:
         """Return a task that is not at its end."""

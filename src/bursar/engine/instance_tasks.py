@@ -110,7 +110,11 @@ class InstanceTasks:
         task; tasks without one are left out.
     restored
         Tasks with numbers below this one are from before the last restart.
+    state_of_success
+        State of a task that has succeeded, from the outcome on.
     """
+
+    state_of_success = SUCCEEDED
 
     def __init__(
         self, retry: Retry = NO_RETRY, *, again_at: str | None = None, by_length: bool = False

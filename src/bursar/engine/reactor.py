@@ -10,13 +10,13 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from bursar.dispatch.journal_records import AttemptRecord, AttemptStart, placed
+from bursar.dispatch.journal_records import AttemptStart
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
 from bursar.engine import attendance
-from bursar.engine.attendance import WorkerAttendance
+from bursar.engine.attempt_ends import AttemptCounters, AttemptEnd, AttemptReactions
+from bursar.engine.attendance import OnDurable, WorkerAttendance
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import schedule_fill, send, set_waker
-from bursar.engine.held_tasks import blamed_claims
 from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.task_queue import RunTasks
 from bursar.engine.task_states import CANCELLED, HELD
@@ -91,8 +91,31 @@ def _room(core: EngineCore) -> WorkerAttendance[RunTasks]:
     )
 
 
+def reactions_of(core: EngineCore) -> AttemptReactions[RunTasks]:
+    """Return what follows from the ends of a run's attempts."""
+    if core.reactions is None:
+        owner = _RunTaskOwner(core)
+        core.reactions = AttemptReactions(
+            scheduler=core.queue.scheduler,
+            chains=core.queue.chains,
+            owner=owner,
+            store=owner,
+            clock=core.clock,
+            counters=AttemptCounters(),
+        )
+    return core.reactions
+
+
 class _RunTaskOwner:
-    """Decides what becomes of a run's tasks; a :class:`bursar.engine.attendance.TaskOwner`."""
+    """
+    Decides what becomes of a run's tasks.
+
+    It is a :class:`bursar.engine.attendance.TaskOwner`, a
+    :class:`bursar.engine.attempt_ends.AttemptOwner` and, over the run's transactions and its guard,
+    a :class:`bursar.engine.attempt_ends.EngineStore`.
+    """
+
+    records_attempts = True
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
@@ -143,9 +166,11 @@ class _RunTaskOwner:
             for claim in claims:
                 core.queue.scheduler.release(claim)
         elif counts:
-            _lose(core, worker, claims)
+            reactions_of(core).lost(worker, claims, f"worker {worker.name} went away")
         else:
-            _take_back(core, worker, [(claim.number, claim.attempt) for claim in claims])
+            # The last first, so that the first comes first again.
+            jobs = [(claim.number, claim.attempt) for claim in reversed(claims)]
+            reactions_of(core).take_back(worker, jobs)
 
     def went(self, worker: WorkerSlot[RunTasks]) -> None:
         core = self._core
@@ -162,114 +187,70 @@ class _RunTaskOwner:
     def failed(self, error: BaseException) -> None:
         self._core.store.fail(error)
 
+    def uses_up_a_try(self, claim: WorkerClaim[RunTasks], outcome: Outcome) -> bool:
+        return True
 
-def _lose(
-    core: EngineCore, worker: WorkerSlot[RunTasks], claims: Sequence[WorkerClaim[RunTasks]]
-) -> None:
-    """End attempts that were lost with their worker."""
-    now = core.clock.now()
-    blamed = blamed_claims(worker, claims)
-    outcomes = {
-        claim: Outcome(
-            task=claim.task,
-            attempt=claim.attempt,
-            status=Status.LOST,
-            start=now,
-            end=now,
-            reason=f"worker {worker.name} went away",
-        )
-        for claim in claims
-    }
-    for claim in reversed(claims):  # so that the first comes first again
-        if claim not in blamed:
-            # Its attempt is not numbered again, in case that the worker runs it yet.
-            core.queue.finish(worker.name, outcomes[claim], now, counts=False)
-            _never_began(core, claim.task, claim.attempt, now)
-    _take_outcomes(core, worker, [outcomes[claim] for claim in claims if claim in blamed])
+    def never_began(self, claim: WorkerClaim[RunTasks]) -> None:
+        """Give up the money and the journalled start of an attempt that has not begun."""
+        core = self._core
+        # The hold goes back at once: another task may be waiting for just this money.
+        core.guard.withdraw(claim.task, core.clock.now())
+        if core.settings.keeps_starts:
+            core.store.pending.starts.append(AttemptStart.given_back(claim.task, claim.attempt))
+            core.store.commit_soon()
 
+    def again(self, instance: RunTasks) -> None:
+        schedule_fill(self._core)
 
-def _never_began(core: EngineCore, task: int, attempt: int, now: float) -> None:
-    """Give up the money and the journalled start of an attempt that has not begun."""
-    # The hold goes back at once: another task may be waiting for just this money.
-    core.guard.withdraw(task, now)
-    if core.settings.keeps_starts:
-        core.store.pending.starts.append(AttemptStart.given_back(task, attempt))
+    def freed(self, instance: RunTasks) -> None:
+        """Do nothing: a run's instance is never destroyed."""
+
+    def has_room(self, worker: WorkerSlot[RunTasks]) -> None:
+        self._core.changed.set()
+        schedule_fill(self._core)
+
+    def record(
+        self, ends: Sequence[AttemptEnd[RunTasks]], on_durable: OnDurable | None = None
+    ) -> None:
+        """Journal attempts with what they cost; no child starts before that is durable."""
+        core = self._core
+        pending = core.store.pending
+        if ends:
+            for end in ends:
+                if end.final:
+                    # Steps and environments of tasks at their end would fill memory in long
+                    # campaigns.
+                    core.tasks[end.task] = None
+            pending.records.extend(ends)
+            # In one transaction with the outcomes: after a kill either both are there or neither
+            # is.
+            outcomes = [end.outcome for end in ends]
+            pending.transfers.extend(core.guard.settle(outcomes, core.clock.now()))
+            if not all(end.final for end in ends):
+                pending.withheld.append(partial(reactions_of(core).try_again, ends))
+        if on_durable is not None:
+            pending.withheld.append(on_durable)
         core.store.commit_soon()
-
-
-def _take_outcomes(
-    core: EngineCore, worker: WorkerSlot[RunTasks], outcomes: Sequence[Outcome]
-) -> None:
-    """Take in attempts that have ended, and journal them with what they cost."""
-    now = core.clock.now()
-    name, site, lease = worker.name, worker.site, worker.lease
-    finish = core.queue.finish
-    records = core.store.pending.records
-    counted: list[Outcome] = []
-    for reported in outcomes:
-        outcome = placed(reported, worker.joined_at, now)
-        # Held: no child starts before its parent's success is durable, or a kill could leave a
-        # child's result without its parent's. No task is tried again before its last attempt is
-        # durable, or the next life would adopt that one and drop the outcome of the other.
-        verdict = finish(name, outcome, now, hold=True)
-        if verdict is None:
-            continue
-        if verdict.final:
-            # Steps and environments of tasks at their end would fill memory in long campaigns.
-            core.tasks[outcome.task] = None
-        else:
-            core.store.pending.withheld.append(partial(_try_again, core, outcome.task))
-        counted.append(outcome)
-        records.append(AttemptRecord(outcome, verdict.final, site, lease))
-    if counted:
-        # In one transaction with the outcomes: after a kill either both are there or neither is.
-        core.store.pending.transfers.extend(core.guard.settle(counted, now))
-        core.store.commit_soon()
-        _rested(core, worker)
-    schedule_fill(core)
-
-
-def _try_again(core: EngineCore, task: int) -> None:
-    """Let a task be tried again whose last attempt is durable."""
-    core.queue.tasks.recorded(task, core.clock.now())
-    schedule_fill(core)
 
 
 def outcomes_reported(
     core: EngineCore, worker: WorkerSlot[RunTasks], outcomes: Sequence[Outcome]
 ) -> None:
     """
-    Take in a worker's own report of attempts, and learn how long its tasks take.
+    Take in a worker's own report of attempts.
 
     A worker that keeps outcomes until they are durable is told when they are, in the order in
     which they came; also of those that do not count, which the worker would else repeat for ever.
     """
-    worker.prefetch.learn(outcomes)
-    if core.outlives(worker.lease):
-        told = attendance.recording(worker, len(outcomes))
-        core.store.pending.withheld.append(told)
-        core.store.commit_soon()
-    _take_outcomes(core, worker, outcomes)
+    told = attendance.recording(worker, len(outcomes)) if core.outlives(worker.lease) else None
+    reactions_of(core).reported(worker, outcomes, told)
 
 
 def tasks_returned(
     core: EngineCore, worker: WorkerSlot[RunTasks], jobs: Sequence[tuple[int, int]]
 ) -> None:
     """Take back jobs, each a task and an attempt, that a worker returned unstarted."""
-    worker.prefetch.returned(len(jobs))
-    _take_back(core, worker, jobs)
-
-
-def _take_back(
-    core: EngineCore, worker: WorkerSlot[RunTasks], jobs: Sequence[tuple[int, int]]
-) -> None:
-    """Have jobs run elsewhere that have not begun at a worker."""
-    for task, attempt in jobs:
-        if core.queue.give_back(worker.name, task, attempt):
-            _never_began(core, task, attempt, core.clock.now())
-    _rested(core, worker)
-    core.changed.set()
-    schedule_fill(core)
+    reactions_of(core).returned(worker, jobs)
 
 
 def leave_requested(core: EngineCore, worker: WorkerSlot[RunTasks], *, must: bool) -> None:
@@ -291,14 +272,7 @@ def job_too_large(core: EngineCore, worker: WorkerSlot[RunTasks], job: WireJob, 
         end=now,
         reason=f"its steps take {size} bytes, more than the {MAX_PIECE} that can be sent",
     )
-    _take_outcomes(core, worker, [outcome])
-
-
-def _rested(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
-    """Note that a worker has given up tasks, and since when that worker is idle."""
-    if worker.is_idle:
-        worker.idle_since = core.clock.now()
-        attendance.let_go(worker)
+    reactions_of(core).failed(worker, outcome)
 
 
 # The journal.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bursar.engine.instance_tasks import InstanceTasks, RetryVerdict
+from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits, to_take_back
 from bursar.engine.task_chains import TaskChains
 from bursar.engine.task_scheduler import AdmitTask, Assignments, TaskScheduler
@@ -56,6 +56,7 @@ class RunTasks:
     user: str = ""
     pool: str = ""
     owed: float = 0.0
+    destroyed: bool = False
 
 
 class TaskQueue:
@@ -261,71 +262,6 @@ class TaskQueue:
             return []
         return [(worker.name, count) for worker, count in to_take_back(self._pool, now)]
 
-    def give_back(self, worker: str, task: int, attempt: int) -> bool:
-        """
-        Take back a claimed task that was not started; the attempt does not count.
-
-        Returns
-        -------
-        bool
-            False when the worker did not have it.
-        """
-        # The attempt's number is given again, so that retries and journal see only what has begun.
-        if self._release(worker, task, attempt) is None:
-            return False
-        if task in self.tasks.doomed:
-            self.tasks.doomed.discard(task)
-            self.tasks.end(task, CANCELLED)
-        else:
-            self.tasks.requeue(task)
-        return True
-
-    def finish(
-        self,
-        worker: str,
-        outcome: Outcome,
-        now: float,
-        *,
-        hold: bool = False,
-        counts: bool = True,
-    ) -> RetryVerdict | None:
-        """
-        Record the end of an attempt.
-
-        Parameters
-        ----------
-        hold
-            What follows must not start before the outcome is durable: other tasks wait for
-            :meth:`InstanceTasks.release`, another try for :meth:`InstanceTasks.recorded`.
-        counts
-            Whether the attempt uses up a try; see :meth:`InstanceTasks.judge`.
-
-        Returns
-        -------
-        RetryVerdict or None
-            None when the outcome does not count: another worker's, of an earlier
-            attempt, or reported twice. The caller must then drop the outcome.
-        """
-        task, tasks = outcome.task, self.tasks
-        claim = self._release(worker, task, outcome.attempt)
-        if claim is None:
-            return None
-        verdict = tasks.judge(task, outcome.status, now, counts=counts, hold=hold)
-        # A success counts even of a task that was to be cancelled: its work is done and paid for.
-        if outcome.status is Status.SUCCEEDED:
-            # Only of successes: a failure may come at once and says nothing of how long the task
-            # takes.
-            seconds = outcome.end - outcome.start
-            tasks.durations.learn(tasks.estimates[task], seconds, claim.worker.speed)
-            tasks.move(task, SUCCEEDED)
-            if not hold:
-                tasks.release(task)
-            return verdict
-        tasks.attempts[task] = outcome.attempt
-        if verdict.state is not None:
-            tasks.end(task, verdict.state)
-        return verdict
-
     # Looking.
 
     @property
@@ -379,13 +315,3 @@ class TaskQueue:
         else:
             self.scheduler.rest(self._run)
         return self.scheduler.pools.get("") or WorkerPool()
-
-    def _release(self, worker: str, task: int, attempt: int) -> WorkerClaim[RunTasks] | None:
-        claim = self.scheduler.claims.get(task)
-        # A report may come late, twice, or from a worker that was taken to be gone: only who has
-        # the very attempt may end it.
-        if claim is None or claim.worker.name != worker or claim.attempt != attempt:
-            return None
-        self.scheduler.release(claim)
-        self.chains.forget(claim)
-        return claim

@@ -47,9 +47,9 @@ class EngineTransaction:
         return bool(durable or self.withheld or self.waiting)
 
 
-class EngineStore(Protocol):
+class TransactionStore(Protocol):
     """
-    Makes what the engine has decided durable.
+    Makes what the engine of a run has decided durable, a transaction at a time.
 
     Attributes
     ----------

@@ -29,9 +29,12 @@ class QueuedInstance(Protocol):
         Name of the owner, and of the pool whose workers run the tasks.
     owed
         Processor-seconds used beyond those charged to the fair share; negative: fewer used.
+    destroyed
+        Whether nobody wants the tasks any more.
     """
 
     owed: float
+    destroyed: bool
 
     @property
     def number(self) -> int: ...

@@ -20,6 +20,7 @@ import pytest
 from bursar.dispatch.wire import (
     FromWorker,
 )
+from bursar.engine.attempt_ends import AttemptReactions
 from bursar.engine.task_states import SUCCEEDED
 from bursar.market.negotiation.side import NegotiationSide, OwnerSide
 from bursar.market.trade_messages import Accept, TradeMessage
@@ -156,11 +157,11 @@ def _results_go_on_one_too_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lost_workers_keep_their_tasks(patch: pytest.MonkeyPatch) -> None:
-    def lose(self: TaskDispatcher, seat: Any, claims: Sequence[Any], *, counts: bool) -> None:
+    def lost(self: Any, seat: Any, claims: Sequence[Any], reason: str, *, counts: bool) -> None:
         for claim in claims:
-            self._scheduler.release(claim)
+            self.scheduler.release(claim)
 
-    patch.setattr(TaskDispatcher, "_lose", lose)
+    patch.setattr(AttemptReactions, "lost", lost)
 
 
 def _workers_forget_what_was_said(patch: pytest.MonkeyPatch) -> None:

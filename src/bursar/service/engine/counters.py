@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from bursar.engine.attempt_ends import AttemptCounters
+
 
 @dataclass(slots=True)
-class TaskCounters:
+class TaskCounters(AttemptCounters):
     """
     Counts of tasks since the service was started.
 
@@ -18,18 +20,9 @@ class TaskCounters:
         Tasks with a recorded result.
     delivered
         Results sent to clients, repetitions included.
-    lost
-        Attempts whose worker was lost.
-    retried
-        Lost attempts after which the task waits again, with one try used up.
-    dropped
-        Outcomes of attempts that the worker was not given, or does not have any more.
     """
 
     submitted: int = 0
     started: int = 0
     finished: int = 0
     delivered: int = 0
-    lost: int = 0
-    retried: int = 0
-    dropped: int = 0

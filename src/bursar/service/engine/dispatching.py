@@ -7,20 +7,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from bursar.dispatch.wire import Hello
+from bursar.engine.attempt_ends import AttemptReactions, seconds_told
 from bursar.engine.attendance import OnDurable, WorkerAttendance, take_in
-from bursar.engine.held_tasks import blamed_claims
 from bursar.engine.loop_clock import EngineTimer, FunctionClock
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, to_take_back, widest_worker
+from bursar.engine.task_chains import TaskChains
 from bursar.engine.task_scheduler import LEAST, TaskScheduler
-from bursar.engine.task_states import (
-    CANCELLED,
-    CLAIMED,
-    ENDING,
-    FAILED,
-    STATE_OF,
-    SUCCEEDED,
-    TIMED_OUT,
-)
+from bursar.engine.task_states import CLAIMED, SUCCEEDED
 from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
@@ -31,10 +24,9 @@ from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.outcome_times import clamp_times, outcome_without_worker, sanitise
 from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.skipping import TaskSkipper
-from bursar.service.interfaces import Clock, UsageBilling, is_shared
+from bursar.service.interfaces import Clock, UsageBilling
 
 GRACE = 5.0
 """Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
@@ -88,8 +80,15 @@ class TaskDispatcher:
         self._clock = clock
         self._counters = counters
         self._on_fault = on_fault
-        self.room = WorkerAttendance(
-            scheduler=scheduler, owner=_InstanceOwner(self), clock=FunctionClock(clock)
+        owner, engine_clock = _InstanceOwner(self), FunctionClock(clock)
+        self.room = WorkerAttendance(scheduler=scheduler, owner=owner, clock=engine_clock)
+        self._reactions = AttemptReactions(
+            scheduler=scheduler,
+            chains=TaskChains(scheduler),
+            owner=owner,
+            store=recorder,
+            clock=engine_clock,
+            counters=counters,
         )
         self._waker: EngineTimer | None = None
         self._dirty: dict[str, None] = {}
@@ -126,142 +125,19 @@ class TaskDispatcher:
         self.schedule_fill(pool)
         return worker
 
-    def _lose(
-        self, worker: WorkerSlot[Instance], claims: Sequence[WorkerClaim[Instance]], *, counts: bool
-    ) -> None:
-        if not claims:
-            return
-        now = self._clock()
-        blamed = blamed_claims(worker, claims) if counts else set()
-        endings = []
-        for claim in reversed(claims):  # so that the first comes first again
-            self._counters.lost += 1
-            reason = f"its worker on {worker.host or 'an unknown machine'} was lost"
-            ending = self._fall(claim, now, reason if claim in blamed else "")
-            if ending is not None:
-                endings.append(ending)
-        if endings:
-            self._recorder.record(endings)
-
-    def _fall(self, claim: WorkerClaim[Instance], now: float, reason: str) -> TaskEnd | None:
-        """End an assignment without an outcome; a reason other than "" uses up one of the tries."""
-        instance, task = claim.instance, claim.task
-        self._scheduler.release(claim, 0.0)
-        if instance.destroyed:
-            self._freed(instance, task)
-            return None
-        tasks = instance.tasks
-        attempt = tasks.attempts_failed(task) + 1
-        verdict = tasks.judge(task, Status.LOST, now, counts=bool(reason), hold=bool(reason))
-        if verdict.state == CANCELLED:
-            lost = outcome_without_worker(claim, now, "cancelled")
-            return self._end(claim, CANCELLED, attempt, lost)
-        if verdict.state is not None:
-            losses = tasks.losses[task]
-            why = f"{reason}, as in {losses} attempts" if losses > 1 else reason
-            lost = outcome_without_worker(claim, now, why, Status.LOST)
-            return self._end(claim, FAILED, attempt, lost)
-        if not reason:
-            self.enlist(instance)
-            return None
-        self._counters.retried += 1
-        # Journalled, so that a task that kills its workers cannot do so for ever by outliving
-        # restarts of the service; the task is not given out again before.
-        lost = outcome_without_worker(claim, now, reason, Status.LOST)
-        note = tasks.note_attempts(instance.number, task)
-        return TaskEnd(instance, task, FAILED, attempt, 0.0, claim.worker.host, lost, note)
-
     # What workers say.
 
     def outcomes(self, name: str, outcomes: Sequence[Outcome], on_durable: OnDurable) -> None:
-        """
-        Handle outcomes of attempts that a worker reports.
+        """Handle outcomes that a worker reports; see :meth:`AttemptReactions.reported`."""
+        self._reactions.reported(self.registered.get(name), outcomes, on_durable)
 
-        Parameters
-        ----------
-        on_durable
-            Called once all outcomes are durable, those recorded earlier included.
-        """
-        worker = self._scheduler.workers.get(name)
-        claims = self._scheduler.claims
-        now = self._clock()
-        endings: list[TaskEnd] = []
-        mine: list[Outcome] = []
-        for outcome in outcomes:
-            claim = claims.get(outcome.task)
-            # Late: the attempt was given up, or its outcome was recorded, and its acknowledgement
-            # lost. Dropped but acknowledged below, else the worker would repeat it for ever.
-            if claim is None or claim.worker is not worker or claim.attempt != outcome.attempt:
-                self._counters.dropped += 1
-                continue
-            outcome = sanitise(outcome, now)
-            mine.append(outcome)
-            ending = self._finish(claim, outcome, now)
-            if ending is not None:
-                endings.append(ending)
-        # Even with no endings: the acknowledgement waits until what was recorded before is
-        # durable, which may be the outcome that is repeated here.
-        self._recorder.record(endings, on_durable)
-        if worker is not None and mine:
-            worker.prefetch.learn(mine)
-            if not worker.claims:
-                worker.idle_since = now
-            self.schedule_fill(worker.pool)
+    def returned(self, name: str, jobs: Sequence[tuple[int, int]]) -> None:
+        """Handle jobs that a worker returned unstarted; see :meth:`AttemptReactions.returned`."""
+        self._reactions.returned(self.registered.get(name), jobs)
 
-    def _finish(self, claim: WorkerClaim[Instance], outcome: Outcome, now: float) -> TaskEnd | None:
-        instance, task, status = claim.instance, claim.task, outcome.status
-        if status is Status.LOST:
-            instance.tasks.count_ended(task, claim.attempt)
-            return self._fall(claim, now, outcome.reason or "lost")
-        reported, outcome = outcome, clamp_times(outcome, claim.given, now)
-        # Charged are the times as our clock allows them, so that no worker's word makes a task
-        # dearer than the time for which the worker had the task.
-        seconds = outcome.end - outcome.start
-        self._scheduler.release(claim, seconds if seconds > LEAST else LEAST)
-        # Under an agreement the processors are paid while they are ready, not by the task.
-        cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
-        tasks = instance.tasks
-        attempt = tasks.attempts_failed(task) + 1
-        if instance.destroyed:  # what it used is charged all the same
-            self._freed(instance, task)
-            return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.worker.host, outcome)
-        # Taken from the task without a fault of the task: stopped by us, or killed when the time
-        # was over for which it might run here. Judged by the worker's own times, since clamped
-        # ones may be too short for a limit that was really reached.
-        state = STATE_OF[status]
-        taken = state == CANCELLED or (
-            state == TIMED_OUT
-            and reported.end - reported.start < _ALMOST * self._scheduler.limit_of(tasks, task)
-        )
-        # Only from successes: a failure may come at once and says nothing of how long a task takes.
-        if state == SUCCEEDED:
-            tasks.durations.learn(claim.estimate, seconds, claim.worker.speed)
-            # Not judged: a call for each of a million results is 3 % of what a result takes.
-            if tasks.doomed:
-                tasks.doomed.discard(task)
-            return self._end(claim, SUCCEEDED, attempt, outcome, cost)
-        verdict = tasks.judge(task, status, now, counts=not taken, hold=True)
-        if verdict.state is not None:
-            return self._end(claim, verdict.state, attempt, outcome, cost)
-        if taken:  # and nobody cancelled the task
-            cost = 0.0
-        else:
-            self._counters.retried += 1
-        # Noted also if no try was used up: the worker may bring the attempt back to the next life
-        # of the service, which must not take it for one that goes on.
-        tasks.count_ended(task, claim.attempt)
-        host, note = claim.worker.host, tasks.note_attempts(instance.number, task)
-        return TaskEnd(instance, task, state, attempt, cost, host, outcome, note)
-
-    def try_again(self, instance: Instance, endings: Iterable[TaskEnd]) -> None:
+    def try_again(self, ends: Iterable[TaskEnd]) -> None:
         """Let tasks run again, now or after a delay, once their attempts so far are durable."""
-        now = self._clock()
-        for ending in endings:
-            instance.tasks.recorded(ending.task, now)
-        self.enlist(instance)
-        if self._is_open and instance.tasks.next_wake() is not None:
-            self._sleeping[instance.number] = instance
-            self._set_waker()
+        self._reactions.try_again(ends)
 
     def start(self, instance: Instance, tasks: Sequence[int]) -> None:
         """Let durable tasks start as soon as they may."""
@@ -280,48 +156,6 @@ class TaskDispatcher:
         self._skipper.skip(instance)
         self.enlist(instance)
 
-    def _end(
-        self,
-        claim: WorkerClaim[Instance],
-        state: int,
-        attempt: int,
-        outcome: Outcome,
-        cost: float = 0.0,
-    ) -> TaskEnd:
-        instance, task = claim.instance, claim.task
-        # ENDING until the result is durable: nobody is told, and nobody is given the task.
-        instance.tasks.move(task, ENDING)
-        return TaskEnd(instance, task, state, attempt, cost, claim.worker.host, outcome)
-
-    def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:
-        """Handle jobs that a worker returned unstarted, the last job first; there may be none."""
-        worker = self._scheduler.workers.get(name)
-        now = self._clock()
-        endings = []
-        jobs = list(jobs)
-        if worker is not None:
-            worker.prefetch.returned(len(jobs))
-        # The last come first, and each goes to the front of the queue: so their order is restored.
-        for number, serial in jobs:
-            claim = self._scheduler.claims.get(number)
-            # A worker may name jobs that it gave back before, or attempts that were never its own.
-            if claim is None or claim.worker is not worker or claim.attempt != serial:
-                continue
-            ending = self._fall(claim, now, "")
-            if ending is not None:
-                endings.append(ending)
-        if endings:
-            self._recorder.record(endings)
-        if worker is not None:
-            if not worker.claims:
-                worker.idle_since = now
-            self.schedule_fill(worker.pool)
-
-    def _freed(self, instance: Instance, task: int) -> None:
-        instance.tasks.move(task, CANCELLED)
-        if not instance.tasks.counts[CLAIMED]:
-            self.on_freed(instance)
-
     # What workers are told.
 
     def drop(self, instance: Instance) -> None:
@@ -335,6 +169,13 @@ class TaskDispatcher:
         if instance.tasks.ready and not instance.destroyed:
             self._scheduler.enlist(instance)
             self.schedule_fill(instance.pool)
+
+    def again(self, instance: Instance) -> None:
+        """Have tasks of an instance tried again, now or when their time has come."""
+        self.enlist(instance)
+        if self._is_open and instance.tasks.next_wake() is not None:
+            self._sleeping[instance.number] = instance
+            self._set_waker()
 
     def schedule_fill(self, pool: str) -> None:
         """Fill the workers of a pool once the current burst of events has been handled."""
@@ -481,8 +322,11 @@ class _InstanceOwner:
     """
     Decides what becomes of the tasks of instances.
 
-    See :class:`bursar.engine.attendance.TaskOwner`.
+    See :class:`bursar.engine.attendance.TaskOwner` and
+    :class:`bursar.engine.attempt_ends.AttemptOwner`.
     """
+
+    records_attempts = False
 
     def __init__(self, dispatching: TaskDispatcher) -> None:
         self._dispatching = dispatching
@@ -504,7 +348,8 @@ class _InstanceOwner:
         *,
         counts: bool,
     ) -> None:
-        self._dispatching._lose(worker, claims, counts=counts)
+        reason = f"its worker on {worker.host or 'an unknown machine'} was lost"
+        self._dispatching._reactions.lost(worker, claims, reason, counts=counts)
 
     def went(self, worker: WorkerSlot[Instance]) -> None:
         pass
@@ -515,6 +360,27 @@ class _InstanceOwner:
 
     def failed(self, error: BaseException) -> None:
         self._dispatching._on_fault(error)
+
+    def uses_up_a_try(self, claim: WorkerClaim[Instance], outcome: Outcome) -> bool:
+        """Whether a task was not killed since the time was over for which it might run here."""
+        # By the worker's own times, since those that we believe may be too short for a limit that
+        # was really reached.
+        limit = self._dispatching._scheduler.limit_of(claim.instance.tasks, claim.task)
+        is_over = outcome.status is Status.TIMED_OUT and seconds_told(outcome) < _ALMOST * limit
+        return not is_over
+
+    def never_began(self, claim: WorkerClaim[Instance]) -> None:
+        """Do nothing: users pay for what has run."""
+
+    def again(self, instance: Instance) -> None:
+        self._dispatching.again(instance)
+
+    def freed(self, instance: Instance) -> None:
+        if not instance.tasks.counts[CLAIMED]:
+            self._dispatching.on_freed(instance)
+
+    def has_room(self, worker: WorkerSlot[Instance]) -> None:
+        self._dispatching.schedule_fill(worker.pool)
 
 
 def _jobs_of(claims: Sequence[WorkerClaim[Instance]]) -> list[bytes]:

@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from bursar.engine.attempt_ends import attempts_failed
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import ABSENT, CLAIMED, DELAYED, HELD, READY, WAITING
 from bursar.model.money import Refusal
@@ -137,7 +138,7 @@ class ServiceEngine:
             clock=clock,
             recent=self._recent,
             on_recorded=self._on_recorded,
-            on_noted=lambda instance, noted: self.dispatching.try_again(instance, noted),
+            on_noted=lambda noted: self.dispatching.try_again(noted),
             on_fault=self.on_fault,
         )
         self.dispatching = TaskDispatcher(
@@ -412,7 +413,7 @@ class ServiceEngine:
                 state=NAMES[states[task]],
                 label=labels.get(task, ""),
                 # Attempts lost or failed, and the one under way or final; 0: the task never began.
-                attempt=tasks.attempts_failed(task) + (states[task] >= CLAIMED),
+                attempt=attempts_failed(tasks, task) + (states[task] >= CLAIMED),
             )
             for task in range(after, end)
             if states[task] != ABSENT

@@ -16,23 +16,24 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from bursar.engine.attempt_ends import AttemptEnd, attempts_failed
 from bursar.engine.attendance import OnDurable
 from bursar.model.task import Outcome, Status
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.records import (
-    ENDED,
-    LOST,
-    ResultsRecorded,
-    TaskLost,
-    encode_states,
-)
+from bursar.service.engine.records import ENDED, LOST, ResultsRecorded, encode_states
 from bursar.service.engine.results import (
     RecentResults,
     RecordedResults,
     encode_result_line,
     has_log,
 )
-from bursar.service.interfaces import Clock, ServiceError, ServiceJournal, UsageBilling
+from bursar.service.interfaces import (
+    Clock,
+    ServiceError,
+    ServiceJournal,
+    UsageBilling,
+    is_shared,
+)
 from bursar.supervisor import TaskSupervisor
 
 MOST = 4096
@@ -53,33 +54,8 @@ AGAIN = 1.0
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class TaskEnd(msgspec.Struct, eq=False, gc=False):
-    """
-    The end of a task, to be recorded.
-
-    Parameters
-    ----------
-    state
-        One of the final states of :class:`bursar.engine.task_states.EngineTaskState`.
-    attempt
-        Number of attempts, this one included.
-    cost
-        Processor-seconds of shared processors to be paid for.
-    host
-        Machine on which the task ran; empty: the task never ran.
-    note
-        Record of the task's attempts so far if only this one has ended: the attempt is charged,
-        and the task runs again. None: the task has ended.
-    """
-
-    instance: Instance
-    task: int
-    state: int
-    attempt: int
-    cost: float
-    host: str
-    outcome: Outcome
-    note: TaskLost | None = None
+TaskEnd = AttemptEnd[Instance]
+"""The end of an attempt at a task of an instance; or of a task that no worker has."""
 
 
 def end_without_worker(
@@ -98,7 +74,8 @@ def end_without_worker(
         end=now,
         reason=reason,
     )
-    return TaskEnd(instance, task, state, instance.tasks.attempts_failed(task), 0.0, "", outcome)
+    attempts = attempts_failed(instance.tasks, task)
+    return AttemptEnd(outcome, True, "", "", instance, task, state, attempts, "", 0)
 
 
 WrittenResults = tuple[Instance, RecordedResults, list[TaskEnd], dict[int, int]]
@@ -114,7 +91,7 @@ class ResultRecorder:
         Called with an instance, the new batch of results, the endings in it, and, by task, the
         serials of attempts whose long streams are in files; all of this is durable.
     on_noted
-        Called with an instance and attempts after which its tasks run again; all are durable.
+        Called with attempts after which tasks of an instance run again; all are durable.
     on_fault
         Called with an internal error.
     """
@@ -127,7 +104,7 @@ class ResultRecorder:
         clock: Clock,
         recent: RecentResults,
         on_recorded: Callable[[Instance, RecordedResults, Sequence[TaskEnd], dict[int, int]], None],
-        on_noted: Callable[[Instance, Sequence[TaskEnd]], None],
+        on_noted: Callable[[Sequence[TaskEnd]], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
@@ -212,7 +189,7 @@ class ResultRecorder:
         for ending in endings:
             # Work of an instance that was destroyed while it ran is paid for all the same, else
             # destroying would make it free.
-            charged = ending.instance.destroyed or ending.note is not None
+            charged = ending.instance.destroyed or not ending.final
             which = only_charged if charged else by_instance
             which[ending.instance.number].append(ending)
         for some in only_charged.values():
@@ -236,7 +213,7 @@ class ResultRecorder:
             self._on_recorded(instance, batch, piece, logs)
         for some in only_charged.values():
             if not some[0].instance.destroyed:
-                self._on_noted(some[0].instance, some)
+                self._on_noted(some)
         return True
 
     def _append(
@@ -266,7 +243,7 @@ class ResultRecorder:
         labels = instance.tasks.labels
         lines = [
             encode_result_line(
-                last + 1 + i, e.task, e.state, e.attempt, labels.get(e.task, ""), e.host, e.outcome
+                last + 1 + i, e.task, e.state, e.attempts, labels.get(e.task, ""), e.host, e.outcome
             )
             for i, e in enumerate(endings)
         ]
@@ -277,7 +254,7 @@ class ResultRecorder:
             last + 1,
             now,
             tasks.tobytes(),
-            encode_states(e.state for e in endings),
+            encode_states([e.state for e in endings]),
             lines,
             logs,
         )
@@ -293,19 +270,23 @@ class ResultRecorder:
         """Append the attempts so far of tasks that run again, in one batch with their charges."""
         for ending in endings:
             instance, task = ending.instance, ending.task
-            if ending.note is None or instance.destroyed:
+            if ending.final or instance.destroyed:
                 continue
             before = instance.lost.get(task)
             # Essential: a full disk must not undo a loss. The new record is appended before the
             # old one is killed, in one batch with it, so one of them is always there.
-            note = _encode(ending.note)
+            note = _encode(instance.tasks.note_attempts(instance.number, task))
             instance.lost[task] = self._journal.append(LOST, note, essential=True)
             if before is not None:
                 self._journal.kill(before)
 
     def _charge(self, endings: Sequence[TaskEnd]) -> None:
         """Charge the usage of tasks of one instance, destroyed or not."""
-        cost, instance = sum(e.cost for e in endings), endings[0].instance
+        instance = endings[0].instance
+        # Under an agreement the processors are paid while they are ready, not by the task.
+        if not is_shared(instance.pool):
+            return
+        cost = sum([(e.outcome.end - e.outcome.start) * e.processors for e in endings])
         if cost:
             self._billing.used(instance.pool, instance.user, instance.handle, 1, cost)
 

@@ -17,9 +17,6 @@ NO_TIME = math.nan
 EDGE = 48
 """Bytes that an entry of ``after`` takes: its number, the reference to it, and the edge."""
 
-MOST_COUNTED = 128
-"""Serials that are kept of one task's attempts, at most."""
-
 NAMES: tuple[TaskState, ...] = (
     "waiting",
     "waiting",
@@ -55,6 +52,9 @@ class SubmittedTasks(InstanceTasks):
     size
         Bytes of all bodies, labels and entries of ``after``, as :func:`size_of` counts them.
     """
+
+    # Until the result is durable: nobody is told, and nobody is given the task.
+    state_of_success = ENDING
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,6 +146,10 @@ class SubmittedTasks(InstanceTasks):
         """Note that a task ended without success; :meth:`end_some` ends all that follow."""
         self._unsuccessful.append(task)
 
+    def end(self, task: int, state: int) -> None:
+        """Note that a task has ended without success; what follows ends when that is durable."""
+        self.move(task, ENDING)
+
     def end_some(self, most: int, edges: int) -> tuple[list[int], bool]:
         """
         End waiting tasks that cannot start, as one that they come after did not succeed.
@@ -183,20 +187,10 @@ class SubmittedTasks(InstanceTasks):
                 self.barred.add(task)
         return ended, True
 
-    def attempts_failed(self, task: int) -> int:
-        """Return how many attempts of a task have failed or were lost so far."""
-        if not self.losses and not self.failures:  # as of nearly all instances
-            return 0
-        return self.losses.get(task, 0) + self.failures.get(task, 0)
-
     def _rule_of(self, task: int, failures: int) -> tuple[int, float]:
         # After a restart no delay is known any more: the task is tried at once.
         retries, delay = self.retries.get(task, (0, 0.0))
         return retries + 1, delay
-
-    def count_ended(self, task: int, serial: int) -> None:
-        """Remember the attempt of an outcome that is counted, lest it be counted again."""
-        self.counted[task] = (*self.counted.get(task, ()), serial)[-MOST_COUNTED:]
 
     def note_attempts(self, number: int, task: int) -> TaskLost:
         """Return the record of a task's attempts so far; ``number`` is that of the instance."""

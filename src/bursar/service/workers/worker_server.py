@@ -305,7 +305,6 @@ class WorkerServer(ConnectionHandler):
                 self._dispatching.outcomes(worker.name, taken, on_durable)
             case ReturnedJobs(jobs):
                 self._dispatching.returned(worker.name, jobs)
-                attendance.let_go(worker)
             case LeaveRequest(must):
                 if must:
                     _see_off(worker)
