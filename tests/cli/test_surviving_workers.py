@@ -165,6 +165,7 @@ def test_tasks_go_on_while_nobody_carries_the_run_out_and_are_taken_over(run: Ki
 
 CRASH = """\
 import os, signal
+import bursar.engine.attempt_ends as attempt_ends
 import bursar.engine.filling as filling
 import bursar.engine.reactor as reactor
 import bursar.worker.launch as launch
@@ -189,7 +190,7 @@ match os.environ["CRASH"]:
     case "tasks given":
         after(filling, "_give")
     case "outcome heard":
-        reactor._take_outcomes = die
+        attempt_ends.AttemptReactions.reported = die
     case "outcome durable":
         committed = reactor.committed
         def durable(core, transaction):
