@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -174,11 +175,15 @@ def test_tasks_on_pilots_outlive_the_service(
 def test_a_pilot_whose_job_nobody_wrote_down_is_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Slurm has the job, the service is killed before it hears so: the next life ends it."""
     with ground(slurm, tmp_path, processors=1) as here, here.service.client() as client:
-        here.program(f'"$SBATCH" "$@" > {tmp_path}/said; sleep 600\n')
+        here.program(
+            f'echo $$ > {tmp_path}/asking; "$SBATCH" "$@" > {tmp_path}/said; exec sleep 600\n'
+        )
         handle = here.submit(client, 1)
         until(lambda: bool(here.jobs()))
         (lost,) = here.jobs()
         here.service.kill()
+        # Runs of this user that are resumed meanwhile would wait for a submission that lasts.
+        os.kill(int((tmp_path / "asking").read_text()), signal.SIGKILL)
         here.program('exec "$SBATCH" "$@"\n')
         here.service.start()
         until(lambda: lost not in here.jobs())
