@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.dispatcher import Dispatcher
 from bursar.model.task import Shell, Status, Task
@@ -167,6 +169,18 @@ def test_workers_share_the_processors() -> None:
     assert split_processors(3, rigid=False) == [1, 1, 1]
     assert split_processors(35, rigid=False) == [3] * 3 + [2] * 13
     assert sum(split_processors(1000, rigid=False)) == 1000
+    assert split_processors(6, rigid=False, most=4) == [2, 2, 1, 1]
+    assert split_processors(3, rigid=False, most=4) == [1, 1, 1]
+
+
+def test_a_machine_has_few_workers_for_more_processors_than_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Known answers: four on a small machine, one a processor on a larger one, never above 16."""
+    for machine, expected in ((None, 4), (2, 4), (6, 6), (64, 16)):
+        monkeypatch.setattr(os, "cpu_count", lambda machine=machine: machine)
+        workers = LocalWorkers("local", "lease", 512, rigid=False, on_event=print)
+        assert len(workers._shares) == expected
 
 
 def test_what_is_noted_while_the_dispatcher_closes_is_journalled(room: Any) -> None:

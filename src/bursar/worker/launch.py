@@ -20,7 +20,14 @@ from bursar.supervisor import TaskSupervisor
 from bursar.worker.dispatcher_connection import WorkerSettings
 
 MOST_SPAWNERS = 16
-"""Workers that share a site's processors; one starts some thousand processes a second."""
+"""Workers that share a site's processors, at most; one starts some thousand processes a second."""
+
+FEWEST_SPAWNERS = 4
+"""Workers that share a site's processors, if it has as many, on a machine with fewer.
+
+More workers than the machine has processors start nothing sooner, and take memory and messages:
+with 32 calls at a time on 2 processors, 16 workers took 1.43 ms of processor time and 13.5 MB a
+call, 4 took 0.92 ms and 8.9 MB."""
 
 MOST_DEATHS = 5
 """Deaths of one worker in a row, each within :data:`SOON`, after which the worker is given up."""
@@ -210,7 +217,8 @@ class LocalWorkers:
         self._site = site
         self._lease = lease
         self._processors = processors
-        self._shares = split_processors(processors, rigid=rigid)
+        here = max(FEWEST_SPAWNERS, os.cpu_count() or 1)
+        self._shares = split_processors(processors, rigid=rigid, most=min(here, MOST_SPAWNERS))
         self._on_event = on_event
         self._starter: WorkerStarter = starter or ChildStarter()
         self._watches = TaskSupervisor()
@@ -356,17 +364,17 @@ class LocalWorkers:
         return True
 
 
-def split_processors(processors: int, *, rigid: bool) -> list[int]:
+def split_processors(processors: int, *, rigid: bool, most: int = MOST_SPAWNERS) -> list[int]:
     """
     Return the number of processors of each worker of a site.
 
     One worker has them all where a task may hold several. Otherwise some
-    workers share them: starting processes, one worker is busier than a
-    processor is.
+    workers share them, at most ``most``: starting processes, one worker is
+    busier than a processor is.
     """
     if rigid:
         return [processors]
-    workers = min(processors, MOST_SPAWNERS)
+    workers = min(processors, most)
     return [processors // workers + (i < processors % workers) for i in range(workers)]
 
 
