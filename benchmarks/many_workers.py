@@ -76,7 +76,7 @@ def main() -> None:
     bench = Benchmark(__file__, __doc__, _options)
     given = bench.given
     shapes = bench.of(
-        ((32, 2_000, 5), (128, 5_000, 5), (512, 10_000, 1)), ((32, 1_000, 3),), ((2, 20, 1),)
+        ((32, 2_000, 3), (128, 5_000, 3), (512, 10_000, 1)), ((32, 1_000, 3),), ((2, 20, 1),)
     )
     cache = given.cache.resolve()
     pythons: dict[str, Path] = {}
