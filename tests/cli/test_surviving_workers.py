@@ -166,8 +166,8 @@ def test_tasks_go_on_while_nobody_carries_the_run_out_and_are_taken_over(run: Ki
 CRASH = """\
 import os, signal
 import bursar.engine.attempt_ends as attempt_ends
-import bursar.engine.filling as filling
 import bursar.engine.reactor as reactor
+import bursar.engine.run_orders as run_orders
 import bursar.worker.launch as launch
 
 def die(*_, **__):
@@ -188,7 +188,7 @@ match os.environ["CRASH"]:
     case "worker started":
         launch.LocalWorkers._spawn = started
     case "tasks given":
-        after(filling, "_give")
+        after(run_orders, "_give")
     case "outcome heard":
         attempt_ends.AttemptReactions.reported = die
     case "outcome durable":

@@ -1,23 +1,32 @@
 """A run's queue with the reactions to what workers say, and a store that forgets."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from bursar.engine.attempt_ends import AttemptCounters, AttemptEnd, AttemptReactions
 from bursar.engine.attendance import OnDurable
+from bursar.engine.filling import TaskFilling
 from bursar.engine.instance_tasks import RetryVerdict
 from bursar.engine.loop_clock import EngineTimer
-from bursar.engine.task_queue import RunTasks, TaskQueue
+from bursar.engine.pool_demand import UnplaceableTasks, to_take_back
+from bursar.engine.run_tasks import RunTasks
+from bursar.engine.task_scheduler import AdmitTask, Assignments
 from bursar.engine.task_states import DELAYED, SUCCEEDED
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.task import Outcome
 
 
+class NoTimer:
+    """A timer that never fires."""
+
+    def cancel(self) -> None: ...
+
+
 class SetClock:
-    """Tells the time that the test sets."""
+    """Tells the time that the test sets, and never calls back."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -25,16 +34,15 @@ class SetClock:
     def now(self) -> float:
         return self.time
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        raise AssertionError("nothing is called back")
+    def soon(self, callback: Callable[[], None]) -> None: ...
 
     def at(self, moment: float, callback: Callable[[], None]) -> EngineTimer:
-        raise AssertionError("nothing is called back")
+        return NoTimer()
 
 
-class QueueRig(TaskQueue):
+class QueueRig(RunTasks):
     """
-    A queue whose attempts end as a run's do.
+    A run's tasks, given out and ended by hand as the engine does it.
 
     ``recorded`` has what was recorded.
     """
@@ -45,14 +53,68 @@ class QueueRig(TaskQueue):
         super().__init__(retry, again_at)
         self.recorded: list[AttemptEnd[RunTasks]] = []
         self.clock = SetClock()
-        self.reactions = AttemptReactions(
-            scheduler=self.scheduler,
-            chains=self.chains,
-            owner=self,
-            store=self,
-            clock=self.clock,
-            counters=AttemptCounters(),
+        filling: TaskFilling[RunTasks] = TaskFilling(
+            scheduler=self.scheduler, chains=self.chains, owner=self, clock=self.clock
         )
+        self.reactions = AttemptReactions(
+            filling=filling, owner=self, store=self, counters=AttemptCounters()
+        )
+
+    @property
+    def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
+        return self.scheduler.workers
+
+    def join(self, worker: str, lease: str, processors: int) -> WorkerSlot[RunTasks]:
+        slot: WorkerSlot[RunTasks] = WorkerSlot(worker, self.pool, lease, processors)
+        self.scheduler.join(slot)
+        return slot
+
+    def leave(self, worker: str) -> None:
+        self.chains.leave(worker)
+        self.scheduler.leave(self.workers[worker])
+
+    def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
+        self.scheduler.set_end(lease, moment, speed)
+
+    def assign(
+        self, placed: Mapping[int, str], order: Mapping[int, int], in_order: Collection[str] = ()
+    ) -> None:
+        self.tasks.ready_tasks.assign(placed, order, in_order)
+
+    def drain(self) -> None:
+        self.draining = True
+
+    def cancel_at_worker(self, task: int) -> str | None:
+        """Name of the worker that must be told to stop a cancelled task."""
+        worker = self.cancel(task)
+        return None if worker is None else worker.name
+
+    def unplaceable(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
+        return self.misfits(now, [self.workers[name] for name in workers])
+
+    def fill(self, now: float, admit: AdmitTask) -> Assignments[RunTasks]:
+        if self.tasks.unchained:
+            self.chains.begin(self.tasks.unchained, now)
+            self.tasks.unchained.clear()
+        if self.draining or not self.tasks.ready:
+            return []
+        self.scheduler.enlist(self)
+        given = self.scheduler.fill(self.pool, now, per_task=admit)
+        self.chains.extend(given, now, admit)
+        return given
+
+    def claim(
+        self, worker: str, room: int, now: float, admit: AdmitTask
+    ) -> list[WorkerClaim[RunTasks]]:
+        if self.draining or not self.tasks.ready:
+            return []
+        self.scheduler.enlist(self)
+        return self.scheduler.claim(self.workers[worker], room, now, per_task=admit)
+
+    def to_ask_back(self, now: float) -> list[tuple[str, int]]:
+        if self.draining:
+            return []
+        return [(worker.name, count) for worker, count in to_take_back(self._pool, now)]
 
     def finish(
         self, worker: str, outcome: Outcome, now: float, *, hold: bool = False
@@ -75,6 +137,8 @@ class QueueRig(TaskQueue):
                 self.tasks.release(end.task)
         if self.tasks.states[end.task] == DELAYED:
             return RetryVerdict(retry_at=max(at for at, t in self.tasks._delayed if t == end.task))
+        if not end.state and end.task in self.tasks._due:  # it waits, for the record at least
+            return RetryVerdict(retry_at=self.tasks._due[end.task])
         return RetryVerdict(end.state or None)
 
     def give_back(self, worker: str, task: int, attempt: int) -> bool:
@@ -83,18 +147,30 @@ class QueueRig(TaskQueue):
         self.reactions.returned(self.workers.get(worker), [(task, attempt)])
         return len(self.scheduler.claims) < before
 
-    # As the owner of the tasks, and as their store.
+    # As the owner of the tasks, and as their store. Tests fill by hand.
 
     def uses_up_a_try(self, claim: WorkerClaim[RunTasks], outcome: Outcome) -> bool:
         return True
 
     def never_began(self, claim: WorkerClaim[RunTasks]) -> None: ...
 
-    def again(self, instance: RunTasks) -> None: ...
-
     def freed(self, instance: RunTasks) -> None: ...
 
-    def has_room(self, worker: WorkerSlot[RunTasks]) -> None: ...
+    def may_run(self, pool: str, user: str, now: float) -> float:
+        return math.inf
+
+    def admit(self, now: float, task: int, lease: str) -> float:
+        return math.inf
+
+    def prepare(self, pool: str) -> bool:
+        return False
+
+    def give(self, pool: str, given: Assignments[RunTasks], now: float) -> None: ...
+
+    def recall(self, worker: WorkerSlot[RunTasks], count: int) -> None: ...
+
+    def failed(self, error: BaseException) -> None:
+        raise error
 
     def record(
         self, ends: Sequence[AttemptEnd[RunTasks]], on_durable: OnDurable | None = None

@@ -8,7 +8,7 @@ from tests.dispatch.queue_rig import QueueRig
 
 from bursar.engine.instance_tasks import RetryVerdict
 from bursar.engine.pool_demand import GUESS, UnplaceableTasks
-from bursar.engine.task_queue import TaskCounts
+from bursar.engine.run_tasks import TaskCounts
 from bursar.engine.task_states import FAILED, SUCCEEDED, EngineTaskState
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
@@ -183,7 +183,7 @@ def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
     """And leaves alone what was cancelled before, with what follows from that."""
     queue = queue_of(tasks(*[1.0] * 6), [[], [0], [1], [2], [], [0, 4]])
     queue.join("w", "", 2)
-    assert queue.cancel(2) is None
+    assert queue.cancel_at_worker(2) is None
     assert take(queue, "w", 1) == [0]
     assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(FAILED)
     assert states(queue) == [
@@ -197,7 +197,7 @@ def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
     assert queue.counts == TaskCounts(
         total=6, waiting=1, running=0, succeeded=0, failed=1, skipped=3, cancelled=1, refused=0
     )
-    assert queue.cancel(2) is None
+    assert queue.cancel_at_worker(2) is None
     assert queue.counts.cancelled == 1
 
 
@@ -241,7 +241,7 @@ def test_a_wait_of_a_task_that_was_cancelled_wakes_nobody() -> None:
     assert end(queue, "w", 0, Status.FAILED, now=2.0) == RetryVerdict(retry_at=6.0)
     assert end(queue, "w", 1, Status.FAILED, now=3.0) == RetryVerdict(retry_at=7.0)
     assert queue.counts.waiting == 2  # not ready, but not at an end either
-    queue.cancel(0)
+    queue.cancel_at_worker(0)
     assert queue.tasks.wake(100.0) == 1
     assert states(queue) == [EngineTaskState.CANCELLED, EngineTaskState.READY]
 
@@ -334,7 +334,7 @@ def test_what_waits_for_a_parent_holds_up_its_lease() -> None:
     queue.join("w", "lease", 4)
     queue.join("v", "", 4)
     assert take(queue, "v", 1) == [0]
-    queue.cancel(2)
+    queue.cancel_at_worker(2)
     queue.assign(
         {2: "lease", 3: "lease", 1: "lease", 4: "lease"}, {2: 0, 3: 1, 1: 2, 4: 3}, ["lease"]
     )
@@ -373,8 +373,8 @@ def test_a_task_that_would_not_end_in_time_is_left_to_others() -> None:
     queue.join("v", "long", 4)
     queue.ends("short", 110.0, 2.0)
     queue.ends("long", None)
-    assert queue.misfits(100.0, ["w"]) == UnplaceableTasks(tasks=1, processors=1, longest=24.0)
-    assert queue.misfits(100.0, ["w", "v"]) == UnplaceableTasks()
+    assert queue.unplaceable(100.0, ["w"]) == UnplaceableTasks(tasks=1, processors=1, longest=24.0)
+    assert queue.unplaceable(100.0, ["w", "v"]) == UnplaceableTasks()
     assert take(queue, "w", 4, 100.0) == [1, 2, 3]
     assert take(queue, "v", 4, 100.0) == [0]
 
@@ -394,8 +394,8 @@ def test_tasks_that_take_longer_than_estimated_are_expected_to_go_on_so() -> Non
     )
     queue.join("v", "slow", 4)
     queue.ends("slow", 50.0, 1.0)
-    assert queue.misfits(0.0, ["v"]) == UnplaceableTasks(tasks=2, processors=1, longest=84.0)
-    assert queue.misfits(30.5, ["v"]) == UnplaceableTasks(tasks=3, processors=1, longest=84.0)
+    assert queue.unplaceable(0.0, ["v"]) == UnplaceableTasks(tasks=2, processors=1, longest=84.0)
+    assert queue.unplaceable(30.5, ["v"]) == UnplaceableTasks(tasks=3, processors=1, longest=84.0)
     assert take(queue, "v", 4, 29.9) == [3]
 
 
@@ -510,7 +510,7 @@ def test_draining_claims_nothing_and_waits_for_nothing() -> None:
     queue.drain()
     assert take(queue, "w", 1) == []
     assert queue.demand() == ProcessorDemand(running=1)
-    assert queue.misfits(0.0, []) == UnplaceableTasks()
+    assert queue.unplaceable(0.0, []) == UnplaceableTasks()
     assert not queue.idle
     assert end(queue, "w", 0) == RetryVerdict(SUCCEEDED)
     assert queue.idle
@@ -521,7 +521,7 @@ def test_a_cancelled_task_in_a_workers_hands_ends_there() -> None:
     queue = queue_of(tasks(*[1.0] * 4), [[], [], [], [1]], attempts=3)
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
-    assert [queue.cancel(task) for task in range(3)] == ["w", "w", "w"]
+    assert [queue.cancel_at_worker(task) for task in range(3)] == ["w", "w", "w"]
     assert end(queue, "w", 0, Status.FAILED) == RetryVerdict(FAILED)
     assert queue.give_back("w", 1, 1)
     assert end(queue, "w", 2) == RetryVerdict(SUCCEEDED)

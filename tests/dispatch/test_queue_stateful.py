@@ -434,7 +434,7 @@ class Interleavings(RuleBasedStateMachine):
         """A task is not wanted any more."""
         i = data.draw(st.integers(0, len(self.twin) - 1))
         task = self.twin[i]
-        told = self.queue.cancel(i)
+        told = self.queue.cancel_at_worker(i)
         holder = next((n for n, w in self.workers.items() if i in w.claimed), None)
         assert told == holder
         if task.state is EngineTaskState.CLAIMED:
@@ -502,7 +502,7 @@ class Interleavings(RuleBasedStateMachine):
             )
             for t in ready
         ]
-        misfits = self.queue.misfits(self.now, list(self.workers))
+        misfits = self.queue.unplaceable(self.now, list(self.workers))
         assert misfits.tasks == fits.count(False)
         unfit = [t for t, fit in zip(ready, fits, strict=True) if not fit]
         assert misfits.processors == max((t.processors for t in unfit), default=0)

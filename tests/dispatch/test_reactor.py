@@ -14,8 +14,8 @@ from bursar.dispatch.wire import Hello, Welcome, WireJob
 from bursar.engine import reactor
 from bursar.engine.core import EngineCore, EngineSettings, RestoredAttempts, RunPaths
 from bursar.engine.figures import EngineFigures
-from bursar.engine.in_process import InProcessEngineLink
-from bursar.engine.task_queue import RunTasks, TaskQueue
+from bursar.engine.run_tasks import RunTasks
+from bursar.engine.run_workers import InProcessEngineLink
 from bursar.engine.transactions import EngineTransaction
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.campaign import Retry
@@ -121,7 +121,7 @@ class Bench:
         restored: RestoredAttempts | None = None,
         **settings: Any,
     ) -> None:
-        queue = TaskQueue(Retry(attempts=attempts, backoff=0.0))
+        queue = RunTasks(Retry(attempts=attempts, backoff=0.0))
         queue.extend(tasks, parents)
         restored = restored or RestoredAttempts()
         queue.restore([], held=restored.starts)
@@ -142,6 +142,7 @@ class Bench:
                 **settings,
             ),
         )
+        reactor.attach(self.core)
         self.figures = EngineFigures(self.core)
 
     def join(

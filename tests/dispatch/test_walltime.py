@@ -221,14 +221,14 @@ def test_misfits_are_counted() -> None:
         ]
     )
     queue.join("w", "lease", 4)
-    assert queue.misfits(0.0, ["w"]) == UnplaceableTasks(tasks=1, processors=8, longest=1.0)
+    assert queue.unplaceable(0.0, ["w"]) == UnplaceableTasks(tasks=1, processors=8, longest=1.0)
     queue.ends("lease", 100.0)
 
-    assert queue.misfits(0.0, ["w"]) == UnplaceableTasks(tasks=3, processors=8, longest=400.0)
-    assert queue.misfits(60.0, ["w"]).tasks == 4
-    assert queue.misfits(0.0, []) == UnplaceableTasks(tasks=5, processors=8, longest=400.0)
+    assert queue.unplaceable(0.0, ["w"]) == UnplaceableTasks(tasks=3, processors=8, longest=400.0)
+    assert queue.unplaceable(60.0, ["w"]).tasks == 4
+    assert queue.unplaceable(0.0, []) == UnplaceableTasks(tasks=5, processors=8, longest=400.0)
     queue.drain()
-    assert queue.misfits(0.0, []) == UnplaceableTasks()
+    assert queue.unplaceable(0.0, []) == UnplaceableTasks()
 
 
 def test_demand_is_what_could_start() -> None:
@@ -269,7 +269,7 @@ def test_demand_is_cheap() -> None:
     began = time.process_time()
     for _ in range(500):
         assert queue.demand().tasks == 100_000
-        queue.misfits(0.0, ["short", "long"])
+        queue.unplaceable(0.0, ["short", "long"])
 
     assert time.process_time() - began < 5
 

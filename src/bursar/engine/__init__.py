@@ -14,11 +14,13 @@ The pure part knows no clock, no input and no output:
 
 The reaction to what happens, over one interface to connections:
 
-- :mod:`bursar.engine.core` holds the state; :mod:`bursar.engine.reactor` and
-  :mod:`bursar.engine.filling` are functions that change it when something has happened.
+- :mod:`bursar.engine.filling` gives out tasks and :mod:`bursar.engine.attempt_ends` takes in what
+  became of them, for a run and for a service.
+- :mod:`bursar.engine.core` holds the state of a run; :mod:`bursar.engine.reactor` and
+  :mod:`bursar.engine.run_orders` are functions that change it when something has happened.
 - :mod:`bursar.engine.worker_link` is the interface to a worker, over a socket
   (:mod:`bursar.engine.worker_connection`) or in the same process
-  (:mod:`bursar.engine.in_process`).
+  (:mod:`bursar.engine.run_workers`).
 - :mod:`bursar.engine.transactions` writes the journal, many outcomes in one transaction.
 - :mod:`bursar.engine.dispatcher` joins them for the owner of a run.
 """

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.attendance import OnDurable, let_go
+from bursar.engine.filling import TaskFilling
 from bursar.engine.held_tasks import blamed_claims
 from bursar.engine.instance_tasks import InstanceTasks
-from bursar.engine.loop_clock import EngineClock
-from bursar.engine.task_chains import TaskChains
-from bursar.engine.task_scheduler import LEAST, TaskScheduler
+from bursar.engine.task_scheduler import LEAST
 from bursar.engine.task_states import ABSENT, CANCELLED, SUCCEEDED
 from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
 from bursar.model.task import Outcome, Status
@@ -88,14 +87,8 @@ class AttemptOwner(Protocol[Of]):
     def never_began(self, claim: WorkerClaim[Of]) -> None:
         """Give up what was set aside for an attempt that has not begun."""
 
-    def again(self, instance: Of) -> None:
-        """Note that a task of an instance is to run again, now or at a later time."""
-
     def freed(self, instance: Of) -> None:
         """Note that a worker has given up a task of a destroyed instance."""
-
-    def has_room(self, worker: WorkerSlot[Of]) -> None:
-        """Note that a worker may have room for tasks."""
 
 
 @dataclass(slots=True)
@@ -125,15 +118,13 @@ class AttemptReactions(Generic[Of]):
 
     Parameters
     ----------
-    chains
-        Tasks that were given ahead of those that they follow.
+    filling
+        Gives out the tasks that run again, and fills workers that may have room for tasks.
     """
 
-    scheduler: TaskScheduler[Of]
-    chains: TaskChains[Of]
+    filling: TaskFilling[Of]
     owner: AttemptOwner[Of]
     store: EngineStore[Of]
-    clock: EngineClock
     counters: AttemptCounters
 
     def reported(
@@ -152,7 +143,7 @@ class AttemptReactions(Generic[Of]):
         on_durable
             Called once all outcomes are durable, those recorded earlier included.
         """
-        claims, now = self.scheduler.claims, self.clock.now()
+        claims, now = self.filling.scheduler.claims, self.filling.clock.now()
         ends: list[AttemptEnd[Of]] = []
         mine: list[Outcome] = []
         for outcome in outcomes:
@@ -173,9 +164,9 @@ class AttemptReactions(Generic[Of]):
 
     def failed(self, worker: WorkerSlot[Of], outcome: Outcome) -> None:
         """Take in the end of an attempt of which the worker never heard."""
-        claim = self.scheduler.claims.get(outcome.task)
+        claim = self.filling.scheduler.claims.get(outcome.task)
         if claim is not None and claim.worker is worker and claim.attempt == outcome.attempt:
-            now, ends = self.clock.now(), []  # type: float, list[AttemptEnd[Of]]
+            now, ends = self.filling.clock.now(), []  # type: float, list[AttemptEnd[Of]]
             self._end(claim, outcome, now, ends)
             self.store.record(ends)
             self._rested(worker, now)
@@ -189,10 +180,10 @@ class AttemptReactions(Generic[Of]):
     def take_back(self, worker: WorkerSlot[Of], jobs: Iterable[tuple[int, int]]) -> None:
         """Have jobs run elsewhere that have not begun at a worker, the last first."""
         ends: list[AttemptEnd[Of]] = []
-        now = self.clock.now()
+        now = self.filling.clock.now()
         # The last come first, and each goes to the front of the queue: so their order is restored.
         for number, attempt in jobs:
-            claim = self.scheduler.claims.get(number)
+            claim = self.filling.scheduler.claims.get(number)
             # A worker may name jobs that it gave back before, or attempts that were never its own.
             if claim is not None and claim.worker is worker and claim.attempt == attempt:
                 self._give_up(claim, now, ends, has_left=False)
@@ -216,7 +207,7 @@ class AttemptReactions(Generic[Of]):
         counts
             Whether those that can have been running use up a try each.
         """
-        now = self.clock.now()
+        now = self.filling.clock.now()
         blamed = blamed_claims(worker, claims) if counts else ()
         ends: list[AttemptEnd[Of]] = []
         for claim in reversed(claims):  # so that the first comes first again
@@ -230,11 +221,11 @@ class AttemptReactions(Generic[Of]):
 
     def try_again(self, ends: Iterable[AttemptEnd[Of]]) -> None:
         """Let tasks run again, now or after a delay, whose last attempts are durable."""
-        now = self.clock.now()
+        now = self.filling.clock.now()
         for end in ends:
             if not end.final:
                 end.instance.tasks.recorded(end.task, now)
-                self.owner.again(end.instance)
+                self.filling.again(end.instance)
 
     def _end(
         self,
@@ -261,9 +252,9 @@ class AttemptReactions(Generic[Of]):
         outcome = believable(reported, since, now, has_just_ended=is_run)
         seconds = outcome.end - outcome.start
         is_lost = status is Status.LOST
-        self.scheduler.release(claim, LEAST if is_lost or seconds < LEAST else seconds)
+        self.filling.scheduler.release(claim, LEAST if is_lost or seconds < LEAST else seconds)
         if worker.takes_followers:
-            self.chains.forget(claim)
+            self.filling.chains.forget(claim)
         # Nearly all instances have none of either.
         failed = attempts_failed(tasks, task) if tasks.losses or tasks.failures else 0
         state: int | None
@@ -331,9 +322,9 @@ class AttemptReactions(Generic[Of]):
         """
         instance, task = claim.instance, claim.task
         tasks = instance.tasks
-        self.scheduler.release(claim, 0.0)
+        self.filling.scheduler.release(claim, 0.0)
         if claim.worker.takes_followers:
-            self.chains.forget(claim)
+            self.filling.chains.forget(claim)
         if instance.destroyed:
             self._free(instance, task)
             return
@@ -349,7 +340,7 @@ class AttemptReactions(Generic[Of]):
                 tasks.requeue(task)
         self.owner.never_began(claim)
         if state is None:
-            self.owner.again(instance)
+            self.filling.again(instance)
             return
         tasks.end(task, state)
         if not self.owner.records_attempts:
@@ -379,7 +370,7 @@ class AttemptReactions(Generic[Of]):
         if worker.is_idle:
             worker.idle_since = now
             let_go(worker)
-        self.owner.has_room(worker)
+        self.filling.hurry(worker.pool)
 
 
 def _told_of_loss(outcome: Outcome, state: int, losses: int) -> Outcome:

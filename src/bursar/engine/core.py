@@ -8,9 +8,11 @@ from pathlib import Path
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.engine.attempt_ends import AttemptReactions
+from bursar.engine.attendance import WorkerAttendance
+from bursar.engine.filling import TaskFilling
 from bursar.engine.lease_loads import LeaseAttendance
-from bursar.engine.loop_clock import EngineClock, EngineTimer
-from bursar.engine.task_queue import RunTasks, TaskQueue
+from bursar.engine.loop_clock import EngineClock
+from bursar.engine.run_tasks import RunTasks
 from bursar.engine.transactions import TransactionStore
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.task import Task
@@ -136,7 +138,7 @@ class EngineCore:
     """
     Tasks, workers, money and the pending transaction of an engine.
 
-    Plain state: :mod:`bursar.engine.reactor` and :mod:`bursar.engine.filling` change it.
+    Plain state: :mod:`bursar.engine.reactor` and :mod:`bursar.engine.run_orders` change it.
 
     Parameters
     ----------
@@ -156,19 +158,14 @@ class EngineCore:
         Set whenever something may have changed that the owner waits for.
     refusal
         Why nothing more may start; empty when money is no hindrance.
-    refused_for_now
-        Whether the guard may admit later what it has refused.
-    fill_scheduled
-        Whether the workers will be filled once the present burst of events is taken in.
-    waker
-        Timer of the next fill that time brings about.
     closed
         Whether the engine has ended: what stops now is not lost.
-    reactions
-        What becomes of attempts; made by :mod:`bursar.engine.reactor`.
+    room, filling, reactions
+        How long workers are waited for, what they get, and what becomes of it; made by
+        :func:`bursar.engine.reactor.attach`.
     """
 
-    queue: TaskQueue
+    queue: RunTasks
     tasks: list[Task | None]
     guard: SpendingGuard
     store: TransactionStore
@@ -181,11 +178,10 @@ class EngineCore:
     attendance: dict[str, LeaseAttendance] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: str = ""
-    refused_for_now: bool = False
-    fill_scheduled: bool = False
-    waker: EngineTimer | None = None
     closed: bool = False
-    reactions: AttemptReactions[RunTasks] | None = None
+    room: WorkerAttendance[RunTasks] = field(init=False)
+    filling: TaskFilling[RunTasks] = field(init=False)
+    reactions: AttemptReactions[RunTasks] = field(init=False)
 
     def task(self, number: int) -> Task:
         """Return a task that is not at its end."""
@@ -196,7 +192,7 @@ class EngineCore:
     @property
     def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
         """Workers by name, connected or expected back."""
-        return self.queue.workers
+        return self.queue.scheduler.workers
 
     def outlives(self, lease: str) -> float:
         """Return the seconds for which the workers of a lease go on without the engine."""

@@ -23,12 +23,10 @@ from bursar.dispatch.wire import Hello
 from bursar.engine import reactor
 from bursar.engine.core import DataAt, EngineCore, EngineSettings, RestoredAttempts, RunPaths
 from bursar.engine.figures import EngineFigures
-from bursar.engine.filling import schedule_fill
-from bursar.engine.in_process import InProcessEngineLink
 from bursar.engine.loop_clock import LoopClock
 from bursar.engine.pilot_listener import PilotListener
-from bursar.engine.run_workers import RunWorkers
-from bursar.engine.task_queue import TaskQueue
+from bursar.engine.run_tasks import RunTasks
+from bursar.engine.run_workers import InProcessEngineLink, RunWorkers
 from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
 from bursar.model.campaign import Retry
@@ -157,7 +155,7 @@ class Dispatcher:
         options = options or DispatchOptions()
         self._last_seen, self._epoch = options.last_seen, options.epoch
         self._clock = LoopClock()
-        queue = TaskQueue(retry, options.again_at)
+        queue = RunTasks(retry, options.again_at)
         queue.extend(tasks, parents, placed=options.placed)
         self._is_first_life = options.restored is None
         self._listening = options.listening
@@ -185,6 +183,7 @@ class Dispatcher:
                 on_start=on_start or (lambda tasks: None),
             ),
         )
+        reactor.attach(self._core)
         self.store.on_durable = partial(reactor.committed, self._core)
         self.store.on_change = self._core.changed.set
         self.figures = EngineFigures(self._core)
@@ -271,8 +270,8 @@ class Dispatcher:
 
         See :meth:`bursar.engine.ready_tasks.ReadyTasks.assign`.
         """
-        self._core.queue.assign(placed, order, in_order)
-        schedule_fill(self._core)
+        self._core.queue.tasks.ready_tasks.assign(placed, order, in_order)
+        reactor.fill_soon(self._core)
 
     def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
         """
@@ -289,8 +288,8 @@ class Dispatcher:
         speed
             Work per second there, relative to what estimates hold for.
         """
-        self._core.queue.ends(lease, moment, speed)
-        schedule_fill(self._core)
+        self._core.queue.scheduler.set_end(lease, moment, speed)
+        reactor.fill_soon(self._core)
 
     async def change(self) -> None:
         """Wait until something may have changed."""
@@ -360,8 +359,7 @@ class Dispatcher:
         """Dismiss the workers, and write the rest to the journal."""
         for worker in list(self._core.workers.values()):
             reactor.dismiss_worker(self._core, worker)
-        if self._core.waker is not None:
-            self._core.waker.cancel()
+        self._core.filling.close()
         # Listeners first: a worker that joined later would not be seen off.
         await self._stop_listening()
         await self.store.flush()

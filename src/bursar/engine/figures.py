@@ -7,7 +7,7 @@ from bursar.engine.core import EngineCore
 from bursar.engine.lease_loads import add_loads
 from bursar.engine.pool_demand import UnplaceableTasks
 from bursar.engine.ready_tasks import ANYWHERE
-from bursar.engine.task_queue import TaskCounts
+from bursar.engine.run_tasks import TaskCounts
 from bursar.model.allocation import AllocationLoad
 from bursar.model.provisioning import ProcessorDemand
 
@@ -48,7 +48,7 @@ class EngineFigures:
     def misfits(self) -> UnplaceableTasks:
         """Ready tasks that are too long or too wide for every connected worker."""
         core = self._core
-        open_ones = [worker.name for worker in core.workers.values() if core.is_open(worker)]
+        open_ones = [worker for worker in core.workers.values() if core.is_open(worker)]
         return core.queue.misfits(core.clock.now(), open_ones)
 
     @property

@@ -1,206 +1,167 @@
 """Giving out work: which workers get tasks now, and which tasks come back from them."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, Protocol
 
-from bursar.dispatch.folders import folder_name
-from bursar.dispatch.journal_records import AttemptStart
-from bursar.dispatch.wire import WireJob
-from bursar.engine.core import EngineCore
-from bursar.engine.task_queue import RunTasks
-from bursar.engine.worker_link import WorkerLink
-from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
+from bursar.engine.loop_clock import EngineClock, EngineTimer
+from bursar.engine.pool_demand import to_take_back
+from bursar.engine.task_chains import TaskChains
+from bursar.engine.task_scheduler import Assignments, TaskScheduler
+from bursar.engine.worker_slots import Of, WorkerSlot
 from bursar.model.money import Refusal
 
-_ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
+_ASK_AGAIN = 0.2  # seconds until admission is asked again that refused for now
 
 
-def send(
-    core: EngineCore,
-    worker: WorkerSlot[RunTasks],
-    order: Callable[[], None],
-    *,
-    withhold: bool = False,
-) -> None:
-    """Send an order now or after the next transaction, never before an earlier order."""
-    # Whatever follows a withheld order waits, too: a cancellation could else overtake the job that
-    # it is meant for.
-    if withhold or worker.withheld:
-        worker.withheld += 1
-        core.store.pending.withheld.append(partial(_deliver, worker, order))
-        core.store.commit_soon()
-    else:
-        order()
+class WorkAdmission(Protocol):
+    """
+    Says whose tasks may start; a run's guard of the budget, or a service's billing.
+
+    Attributes
+    ----------
+    admit
+        Returns for how many seconds a task may run on a lease from a moment on, or why that task
+        may not start; None: only users are asked about.
+    """
+
+    @property
+    def admit(self) -> Callable[[float, int, str], float | Refusal] | None: ...
+
+    def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
+        """Return for how many seconds a task may run in a pool, or why no task of the user may."""
 
 
-def _deliver(worker: WorkerSlot[RunTasks], order: Callable[[], None]) -> None:
-    worker.withheld -= 1
-    order()
+class WorkSender(WorkAdmission, Protocol[Of]):
+    """Admits tasks, and sends what was decided to workers."""
+
+    def prepare(self, pool: str) -> bool:
+        """Make a pool ready to be filled; False: its workers get nothing."""
+
+    def give(self, pool: str, given: Assignments[Of], now: float) -> None:
+        """Send tasks that workers of a pool were given; there may be none."""
+
+    def recall(self, worker: WorkerSlot[Of], count: int) -> None:
+        """Ask a worker to return tasks that it has not begun, the last first."""
+
+    def failed(self, error: BaseException) -> None:
+        """Stop after an internal error."""
 
 
-def schedule_fill(core: EngineCore) -> None:
-    """Have the workers filled once the present burst of events is taken in."""
-    if not core.fill_scheduled:
-        core.fill_scheduled = True
-        # Once for all reports that the loop has read in this turn.
-        core.clock.soon(partial(fill, core))
+@dataclass(slots=True, eq=False, kw_only=True)
+class TaskFilling(Generic[Of]):
+    """
+    Fills the workers of pools, once for each burst of events, and when the time has come.
 
+    Parameters
+    ----------
+    chains
+        Tasks that were given ahead of those that they follow.
+    is_open
+        Whether tasks are given out.
+    """
 
-def fill(core: EngineCore) -> None:
-    """Give ready tasks to workers, and take waiting tasks back for idle ones."""
-    core.fill_scheduled = False
-    restored = core.restored
-    waits = restored.since is not None and restored.missing
-    if core.store.fault is not None or waits:
-        return
-    now = core.clock.now()
-    core.refused_for_now = False
-    try:
-        core.queue.tasks.wake(now)
-        _fill_workers(core, now)
-        _take_back(core, now)
-    except Exception as error:
-        # In a callback of the loop the error would only be logged, and the run would wait for
-        # ever.
-        core.store.fail(error)
-    set_waker(core, now)
-    core.changed.set()
+    scheduler: TaskScheduler[Of]
+    chains: TaskChains[Of]
+    owner: WorkSender[Of]
+    clock: EngineClock
+    is_open: bool = True
+    _dirty: dict[str, None] = field(default_factory=dict)
+    _is_scheduled: bool = False
+    _sleeping: dict[int, Of] = field(default_factory=dict)  # with tasks that start later
+    _asks_again: float = math.inf
+    _waker: EngineTimer | None = None
 
+    def close(self) -> None:
+        """Give out no more tasks."""
+        self.is_open = False
+        self._sleeping.clear()
+        self._asks_again = math.inf
+        self._set_waker()
 
-def set_waker(core: EngineCore, now: float) -> None:
-    """Set the timer of the next fill that time brings about, in place of an earlier one."""
-    due = core.queue.tasks.next_wake()
-    if core.refused_for_now:
-        # The guard does not say when money comes free, so it is asked again.
-        due = min(now + _ASK_AGAIN, math.inf if due is None else due)
-    if core.waker is not None:
-        core.waker.cancel()
-        core.waker = None
-    if due is not None:
-        core.waker = core.clock.at(due, partial(schedule_fill, core))
+    def drop(self, instance: Of) -> None:
+        """Give out no more tasks of an instance that is destroyed."""
+        self.scheduler.drop(instance)
+        if self._sleeping.pop(instance.number, None) is not None:
+            self._set_waker()
 
+    def again(self, instance: Of) -> None:
+        """Have the tasks of an instance given out that are ready, now or at a later time."""
+        tasks = instance.tasks
+        if tasks.ready and not instance.destroyed:
+            self.scheduler.enlist(instance)
+            self.hurry(instance.pool)
+        if self.is_open and tasks.next_wake() is not None:
+            self._sleeping[instance.number] = instance
+            self._set_waker()
 
-def _fill_workers(core: EngineCore, now: float) -> None:
-    for site, limit in core.limits.items():
-        _apply_limit(core, site, limit)
-    given = core.queue.fill(now, partial(_admit, core, now))
-    transfers = core.guard.transfers()
-    # Money is set aside durably before anything is spent of it.
-    core.store.pending.transfers.extend(transfers)
-    started: list[int] = []
-    for worker, claims in given:
-        started.extend(claim.task for claim in claims)
-        if core.settings.keeps_starts:
-            _note_starts(core, worker, claims, now)
-        _give(core, worker, claims, withhold=bool(transfers))
-    if started:
-        core.settings.on_start(started)
+    def hurry(self, pool: str) -> None:
+        """Fill the workers of a pool once the present burst of events is taken in."""
+        self._dirty[pool] = None
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            # One fill for a whole burst: what all frames of this turn of the loop brought is
+            # known, and each worker gets one frame instead of one for each outcome.
+            self.clock.soon(self._fill)
 
+    def refused_for_now(self) -> None:
+        """Ask again soon: admission refused a task, and does not say when money comes free."""
+        self._asks_again = self.clock.now() + _ASK_AGAIN
 
-def _admit(core: EngineCore, now: float, task: int, lease: str) -> float | Refusal:
-    answer = core.guard.admit(task, lease, now)
-    if isinstance(answer, Refusal):
-        core.refusal = answer.reason
-        core.refused_for_now |= not answer.final
-        return answer
-    limit = core.task(task).wall_limit
-    return answer if limit is None else min(limit, answer)
+    def _fill(self) -> None:
+        self._is_scheduled = False
+        dirty, self._dirty = self._dirty, {}
+        if not self.is_open:
+            return
+        now, asked_again, self._asks_again = self.clock.now(), self._asks_again, math.inf
+        try:
+            for pool in dirty:
+                if self.owner.prepare(pool):
+                    self._fill_pool(pool, now)
+        # In a callback of the loop nobody would hear of it; the engine must stop instead.
+        except Exception as error:
+            self.owner.failed(error)
+        if self._asks_again != asked_again:
+            self._set_waker()
 
+    def _fill_pool(self, pool: str, now: float) -> None:
+        owner = self.owner
+        admit = None if owner.admit is None else partial(owner.admit, now)
+        given = self.scheduler.fill(pool, now, lambda user: owner.may_run(pool, user, now), admit)
+        if admit is not None:
+            self.chains.extend(given, now, admit)
+        owner.give(pool, given, now)
+        # Where money is refused for now, what comes back would stand still.
+        if self._asks_again == math.inf:
+            for worker, count in to_take_back(self.scheduler.pools.get(pool), now):
+                worker.prefetch.asked(count)
+                owner.recall(worker, count)
 
-def _note_starts(
-    core: EngineCore,
-    worker: WorkerSlot[RunTasks],
-    claims: Sequence[WorkerClaim[RunTasks]],
-    now: float,
-) -> None:
-    """Journal the starts of tasks, without waiting for the disk."""
-    site, lease, name, room = worker.site, worker.lease, worker.name, worker.processors
-    core.store.pending.starts.extend(
-        AttemptStart(c.task, c.attempt, site, lease, name, room, core.task(c.task).processors, now)
-        for c in claims
-    )
-    core.store.commit_soon()
+    def wake(self) -> None:
+        """Let tasks start whose time has come; called by a timer."""
+        now = self.clock.now()
+        try:
+            for number, instance in list(self._sleeping.items()):
+                del self._sleeping[number]
+                instance.tasks.wake(now)
+                self.again(instance)
+            if self._asks_again <= now:
+                self._asks_again = math.inf
+                for pool in self.scheduler.pools:
+                    self.hurry(pool)
+            self._set_waker()
+        except Exception as error:  # in a callback of the loop nobody else would hear of it
+            self.owner.failed(error)
 
-
-def _give(
-    core: EngineCore,
-    worker: WorkerSlot[RunTasks],
-    claims: Sequence[WorkerClaim[RunTasks]],
-    *,
-    withhold: bool,
-) -> None:
-    # Made one by one as they are encoded: thousands at a time would be looked through by the
-    # garbage collector.
-    jobs: Iterable[WireJob] = (_job_of_claim(core, claim, worker.site) for claim in claims)
-    if not withhold and not worker.withheld:
-        send(core, worker, partial(worker.link.give, jobs))
-        return
-    for claim in claims:
-        claim.withheld = True
-    # A list, made while the tasks are known: they may have ended before the order is delivered.
-    order = partial(_give_withheld, worker, worker.link, list(jobs), claims)
-    send(core, worker, order, withhold=True)
-
-
-def _give_withheld(
-    worker: WorkerSlot[RunTasks],
-    link: WorkerLink,
-    jobs: Sequence[WireJob],
-    claims: Sequence[WorkerClaim[RunTasks]],
-) -> None:
-    """Send jobs over the connection for which they were made, if that is still the worker's."""
-    if worker.link is link:
-        for claim in claims:
-            claim.withheld = False
-        link.give(jobs)
-
-
-def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> WireJob:
-    task, data = core.task(claim.task), core.settings.data
-    return WireJob(
-        claim.task,
-        claim.attempt,
-        task.processors,
-        # 0 means no limit to a worker: an allowance that is all but used up must not become one.
-        0.0 if math.isinf(claim.seconds) else max(claim.seconds, 1e-3),
-        folder_name(claim.task, task.id),
-        task.steps,
-        tuple([file.name for file in task.inputs]) if task.inputs else (),
-        tuple([file.name for file in task.outputs]) if task.outputs else (),
-        dict(task.environment) if task.environment else {},
-        dict(data(claim.task, site)) if data and task.data else {},
-        after=claim.after,
-        memory=claim.memory,
-    )
-
-
-def _take_back(core: EngineCore, now: float) -> None:
-    """Recall tasks that wait at one worker while another worker could begin these tasks."""
-    # Where money is refused for now, what comes back would stand still.
-    if core.refused_for_now:
-        return
-    for name, count in core.queue.to_ask_back(now):
-        worker = core.workers[name]
-        worker.prefetch.asked(count)
-        send(core, worker, partial(worker.link.recall, count))
-
-
-def _apply_limit(core: EngineCore, site: str, processors: int) -> None:
-    """Divide the processors that a run may use of a site among its workers there."""
-    workers = [worker for worker in core.workers.values() if worker.site == site]
-    left, held = processors, []
-    # Running tasks first, wherever they are: what they hold cannot be used elsewhere.
-    for worker in workers:
-        held.append(min(left, worker.used, worker.processors))
-        left -= held[-1]
-    for worker, part in zip(workers, held, strict=True):
-        # A worker that gets no tasks now would keep what others can use.
-        more = min(left, worker.processors - part) if worker.open else 0
-        left -= more
-        worker.limit = None if part + more == worker.processors else part + more
-        waiting = worker.used - worker.processors
-        if worker.limit is not None and waiting > 0 and worker.prefetch.may_ask:
-            # Else the worker would begin these as soon as its running tasks have ended.
-            worker.prefetch.asked(waiting)
-            send(core, worker, partial(worker.link.recall, waiting))
+    def _set_waker(self) -> None:
+        """Set the timer of what time brings about, in place of an earlier one."""
+        if self._waker is not None:
+            self._waker.cancel()
+            self._waker = None
+        due = [instance.tasks.next_wake() for instance in self._sleeping.values()]
+        moment = min((at for at in due if at is not None), default=math.inf)
+        moment = min(moment, self._asks_again)
+        if moment != math.inf:
+            self._waker = self.clock.at(moment, self.wake)

@@ -6,19 +6,21 @@ leases back. Each function changes :class:`bursar.engine.core.EngineCore` and se
 :class:`bursar.engine.worker_link.WorkerLink`; none waits.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from functools import partial
 
 from bursar.dispatch.journal_records import AttemptStart
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
-from bursar.engine import attendance
+from bursar.engine import attendance, run_orders
 from bursar.engine.attempt_ends import AttemptCounters, AttemptEnd, AttemptReactions
 from bursar.engine.attendance import OnDurable, WorkerAttendance
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
-from bursar.engine.filling import schedule_fill, send, set_waker
+from bursar.engine.filling import TaskFilling
 from bursar.engine.lease_loads import LeaseAttendance
-from bursar.engine.task_queue import RunTasks
+from bursar.engine.run_tasks import RunTasks
+from bursar.engine.task_scheduler import Assignments
 from bursar.engine.task_states import CANCELLED, HELD
 from bursar.engine.transactions import EngineTransaction
 from bursar.engine.worker_link import WorkerLink
@@ -49,7 +51,7 @@ def worker_joined(
             core.outlives(hello.lease),
         )
     )
-    worker = attendance.take_in(_room(core), hello, link, is_pilot=is_pilot)
+    worker = attendance.take_in(core.room, hello, link, is_pilot=is_pilot)
     worker.ahead = core.settings.prefetch
     core.attendance.setdefault(hello.lease, LeaseAttendance()).come(hello.processors)
     if hello.lease in core.vacated:  # it came too late
@@ -60,7 +62,7 @@ def worker_joined(
         # When every worker of the earlier life is back no other one can have a task.
         if not core.restored.missing:
             settle(core)
-    schedule_fill(core)
+    fill_soon(core)
     return worker
 
 
@@ -73,46 +75,43 @@ def worker_disconnected(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """
     is_over = core.closed or worker.lease in core.vacated
     for_good = is_over or not core.outlives(worker.lease)
-    attendance.disconnect(_room(core), worker, for_good=for_good)
+    attendance.disconnect(core.room, worker, for_good=for_good)
     core.changed.set()
 
 
 def worker_lost(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Have the tasks of a worker that is gone for good run again."""
-    attendance.lose(_room(core), worker)
+    attendance.lose(core.room, worker)
 
 
-def _room(core: EngineCore) -> WorkerAttendance[RunTasks]:
-    return WorkerAttendance(
-        scheduler=core.queue.scheduler,
-        owner=_RunTaskOwner(core),
-        clock=core.clock,
-        absence=core.settings.absence,
+def attach(core: EngineCore) -> EngineCore:
+    """Connect an engine's state with the reactions that a run and a service share."""
+    owner, queue = RunReactions(core), core.queue
+    core.room = WorkerAttendance(
+        scheduler=queue.scheduler, owner=owner, clock=core.clock, absence=core.settings.absence
     )
+    core.filling = TaskFilling(
+        scheduler=queue.scheduler, chains=queue.chains, owner=owner, clock=core.clock
+    )
+    core.reactions = AttemptReactions(
+        filling=core.filling, owner=owner, store=owner, counters=AttemptCounters()
+    )
+    return core
 
 
-def reactions_of(core: EngineCore) -> AttemptReactions[RunTasks]:
-    """Return what follows from the ends of a run's attempts."""
-    if core.reactions is None:
-        owner = _RunTaskOwner(core)
-        core.reactions = AttemptReactions(
-            scheduler=core.queue.scheduler,
-            chains=core.queue.chains,
-            owner=owner,
-            store=owner,
-            clock=core.clock,
-            counters=AttemptCounters(),
-        )
-    return core.reactions
+def fill_soon(core: EngineCore) -> None:
+    """Have the workers filled once the present burst of events is taken in."""
+    core.filling.hurry(core.queue.pool)
 
 
-class _RunTaskOwner:
+class RunReactions:
     """
     Decides what becomes of a run's tasks.
 
     It is a :class:`bursar.engine.attendance.TaskOwner`, a
-    :class:`bursar.engine.attempt_ends.AttemptOwner` and, over the run's transactions and its guard,
-    a :class:`bursar.engine.attempt_ends.EngineStore`.
+    :class:`bursar.engine.attempt_ends.AttemptOwner`, a :class:`bursar.engine.filling.WorkSender`
+    and, over the run's transactions and its guard, a
+    :class:`bursar.engine.attempt_ends.EngineStore`.
     """
 
     records_attempts = True
@@ -121,7 +120,8 @@ class _RunTaskOwner:
         self._core = core
 
     def find(self, number: int) -> RunTasks | None:
-        return self._core.queue.instances.get(number)
+        queue = self._core.queue
+        return queue if number == queue.number else None
 
     def admit_held(
         self, instance: RunTasks, task: int, attempt: int, worker: WorkerSlot[RunTasks]
@@ -166,11 +166,11 @@ class _RunTaskOwner:
             for claim in claims:
                 core.queue.scheduler.release(claim)
         elif counts:
-            reactions_of(core).lost(worker, claims, f"worker {worker.name} went away")
+            core.reactions.lost(worker, claims, f"worker {worker.name} went away")
         else:
             # The last first, so that the first comes first again.
             jobs = [(claim.number, claim.attempt) for claim in reversed(claims)]
-            reactions_of(core).take_back(worker, jobs)
+            core.reactions.take_back(worker, jobs)
 
     def went(self, worker: WorkerSlot[RunTasks]) -> None:
         core = self._core
@@ -199,15 +199,23 @@ class _RunTaskOwner:
             core.store.pending.starts.append(AttemptStart.given_back(claim.task, claim.attempt))
             core.store.commit_soon()
 
-    def again(self, instance: RunTasks) -> None:
-        schedule_fill(self._core)
-
     def freed(self, instance: RunTasks) -> None:
         """Do nothing: a run's instance is never destroyed."""
 
-    def has_room(self, worker: WorkerSlot[RunTasks]) -> None:
-        self._core.changed.set()
-        schedule_fill(self._core)
+    def may_run(self, pool: str, user: str, now: float) -> float:
+        return math.inf
+
+    def admit(self, now: float, task: int, lease: str) -> float | Refusal:
+        return run_orders.admit(self._core, now, task, lease)
+
+    def prepare(self, pool: str) -> bool:
+        return run_orders.prepare(self._core)
+
+    def give(self, pool: str, given: Assignments[RunTasks], now: float) -> None:
+        run_orders.give(self._core, given, now)
+
+    def recall(self, worker: WorkerSlot[RunTasks], count: int) -> None:
+        run_orders.recall(self._core, worker, count)
 
     def record(
         self, ends: Sequence[AttemptEnd[RunTasks]], on_durable: OnDurable | None = None
@@ -227,7 +235,7 @@ class _RunTaskOwner:
             outcomes = [end.outcome for end in ends]
             pending.transfers.extend(core.guard.settle(outcomes, core.clock.now()))
             if not all(end.final for end in ends):
-                pending.withheld.append(partial(reactions_of(core).try_again, ends))
+                pending.withheld.append(partial(core.reactions.try_again, ends))
         if on_durable is not None:
             pending.withheld.append(on_durable)
         core.store.commit_soon()
@@ -243,14 +251,14 @@ def outcomes_reported(
     which they came; also of those that do not count, which the worker would else repeat for ever.
     """
     told = attendance.recording(worker, len(outcomes)) if core.outlives(worker.lease) else None
-    reactions_of(core).reported(worker, outcomes, told)
+    core.reactions.reported(worker, outcomes, told)
 
 
 def tasks_returned(
     core: EngineCore, worker: WorkerSlot[RunTasks], jobs: Sequence[tuple[int, int]]
 ) -> None:
     """Take back jobs, each a task and an attempt, that a worker returned unstarted."""
-    reactions_of(core).returned(worker, jobs)
+    core.reactions.returned(worker, jobs)
 
 
 def leave_requested(core: EngineCore, worker: WorkerSlot[RunTasks], *, must: bool) -> None:
@@ -272,7 +280,7 @@ def job_too_large(core: EngineCore, worker: WorkerSlot[RunTasks], job: WireJob, 
         end=now,
         reason=f"its steps take {size} bytes, more than the {MAX_PIECE} that can be sent",
     )
-    reactions_of(core).failed(worker, outcome)
+    core.reactions.failed(worker, outcome)
 
 
 # The journal.
@@ -287,10 +295,9 @@ def committed(core: EngineCore, transaction: EngineTransaction) -> None:
     for record in transaction.records:
         if record.outcome.status is Status.SUCCEEDED:
             _release(core, record.outcome)
-    if core.queue.tasks.ready or core.queue.tasks.unchained:
-        schedule_fill(core)
-    elif core.settings.delay is not None:
-        set_waker(core, core.clock.now())
+    core.filling.again(core.queue)
+    if core.queue.tasks.unchained:
+        fill_soon(core)
     for record in transaction.records:
         core.settings.on_outcome(record)
 
@@ -331,14 +338,14 @@ def settle(core: EngineCore) -> None:
             tasks.make_ready(task)
     core.store.commit_soon()
     core.changed.set()
-    schedule_fill(core)
+    fill_soon(core)
 
 
 def submit(core: EngineCore, task: Task) -> int:
     """Add a task without parents; return the number of the task."""
     (number,) = core.queue.extend([task])
     core.tasks.append(task)
-    schedule_fill(core)
+    fill_soon(core)
     return number
 
 
@@ -352,12 +359,12 @@ def cancel(core: EngineCore, task: int) -> bool:
         True when no worker has the task, which will not start any more; False when a worker
         was told to stop the attempt.
     """
-    name = core.queue.cancel(task)
-    if name is None:
+    worker = core.queue.cancel(task)
+    if worker is None:
         core.changed.set()
         # A worker that has the task since before a restart is told when it comes back.
         return task not in core.queue.tasks.doomed
-    cancel_at(core, core.workers[name], [task], 0.0, "cancelled")
+    cancel_at(core, worker, [task], 0.0, "cancelled")
     return False
 
 
@@ -368,15 +375,15 @@ def cancel_at(
     # Marked even if the worker is away: it is told when it comes back.
     for number in tasks or [claim.number for claim in worker.held()]:
         core.queue.scheduler.claims[number].recalled = True
-    send(core, worker, partial(worker.link.cancel, tasks, grace, reason))
+    run_orders.send(core, worker, partial(worker.link.cancel, tasks, grace, reason))
 
 
 def drain(core: EngineCore) -> None:
     """Start nothing more, and let running tasks go on."""
-    core.queue.drain()
+    core.queue.draining = True
     for worker in core.workers.values():
         # Jobs that wait at workers have not started either.
-        send(core, worker, partial(worker.link.recall, len(worker.held())))
+        run_orders.recall(core, worker, len(worker.held()))
     core.changed.set()
 
 
@@ -402,7 +409,7 @@ def limit(core: EngineCore, site: str, processors: int) -> None:
     """Start tasks only on so many processors of a site from now on; running tasks go on."""
     if core.limits.get(site) != processors:
         core.limits[site] = processors
-        schedule_fill(core)
+        fill_soon(core)
 
 
 def dismiss(core: EngineCore, lease: str) -> None:
@@ -419,7 +426,7 @@ def dismiss(core: EngineCore, lease: str) -> None:
 
 def dismiss_worker(core: EngineCore, worker: WorkerSlot[RunTasks]) -> None:
     """Order a worker to leave, after all that was sent to it before."""
-    send(core, worker, worker.link.leave)
+    run_orders.send(core, worker, worker.link.leave)
 
 
 def turn_out(core: EngineCore, lease: str) -> list[WorkerSlot[RunTasks]]:

@@ -584,10 +584,6 @@ class WorkerPool(Generic[Of]):
         """Whether a lease has a plan to keep, in which its tasks start in order."""
         return any(instance.tasks.ready_tasks.sequences for instance in self.members.values())
 
-    def is_waiting(self) -> bool:
-        """Whether some tasks could start if there were processors."""
-        return len(self.users) > 0
-
     def first_in_turn(self, passed: Collection[int]) -> Of | None:
         """Return the instance whose turn it is, of those whose numbers were not passed over."""
         if not passed:  # nearly always

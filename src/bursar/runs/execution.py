@@ -17,7 +17,7 @@ from bursar.dispatch.journal_records import AttemptRecord, JournalState, RunEven
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
-from bursar.engine.task_queue import TaskCounts
+from bursar.engine.run_tasks import TaskCounts
 from bursar.market.guard import BudgetDrain, BudgetEffect, BudgetGuard, BudgetHalt, budget_amount
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation

@@ -317,7 +317,7 @@ class World:
     def tick(self) -> None:
         """Some time has passed."""
         self.do(self.engine.tick)
-        self.do(self.engine.dispatching.wake)  # its timer follows the real clock
+        self.do(self.engine.dispatching.filling.wake)  # its timer follows the real clock
 
     def do(self, what: Callable[[], None]) -> None:
         """Does something that takes no time, and all that follows from it at once."""
@@ -349,7 +349,9 @@ class World:
             self.told[worker] = self.told.get(worker, 0) + len(outcomes)
 
         async def say() -> None:
-            self.engine.dispatching.outcomes(worker, outcomes, told)
+            self.engine.dispatching.reactions.reported(
+                self.engine.dispatching.registered.get(worker), outcomes, told
+            )
 
         self.run(say())
 

@@ -708,7 +708,9 @@ def test_a_long_poll_ends_with_the_first_result(world: World) -> None:
         await asyncio.sleep(0)
         (job,) = world.sidecar.jobs["w"].values()
         outcome = outcome_of(job, Status.SUCCEEDED, 0.0)
-        world.engine.dispatching.outcomes("w", [outcome], lambda: None)
+        world.engine.dispatching.reactions.reported(
+            world.engine.dispatching.registered.get("w"), [outcome], lambda: None
+        )
         return len((await asking).lines)
 
     assert world.run(poll()) == 1

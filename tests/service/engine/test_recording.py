@@ -62,7 +62,9 @@ def run_one_after_the_other(tasks: int) -> tuple[list[float], list[float], float
             await asyncio.sleep(STEP)
             _, job = bench.jobs["w"].popitem()
             outcome = outcome_of(job, Status.SUCCEEDED, loop.time(), end=loop.time())
-            engine.dispatching.outcomes("w", [outcome], lambda: told.append(loop.time()))
+            engine.dispatching.reactions.reported(
+                engine.dispatching.registered.get("w"), [outcome], lambda: told.append(loop.time())
+            )
         end = loop.time()
         while engine.instance("ann", info.id).counts.succeeded < tasks:
             await asyncio.sleep(STEP)

@@ -188,10 +188,10 @@ class Machine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.present)))
         jobs = self.world.sidecar.jobs[name]
         some = [jobs.pop(number) for number in sorted(jobs)[:1]]
+        dispatching = self.world.engine.dispatching
+        worker = dispatching.registered.get(name)
         self.world.do(
-            lambda: self.world.engine.dispatching.returned(
-                name, [(j.task, j.attempt) for j in some]
-            )
+            lambda: dispatching.reactions.returned(worker, [(j.task, j.attempt) for j in some])
         )
 
     @rule()

@@ -161,7 +161,9 @@ def test_many_children_of_a_failure_are_skipped_in_portions(
         world.now += 2.0
 
         async def stop_once_recorded() -> None:
-            world.engine.dispatching.outcomes("w", [outcome], lambda: None)
+            world.engine.dispatching.reactions.reported(
+                world.engine.dispatching.registered.get("w"), [outcome], lambda: None
+            )
             while not world.journal.durably.keys() & ended_positions(world):
                 await asyncio.sleep(0)
 
@@ -437,7 +439,9 @@ def test_a_failure_is_noted_with_its_charge(world: World) -> None:
     async def say() -> tuple[bool, bool]:
         failed = outcome_of(job, Status.FAILED, world.now, start=world.now - 1.0, end=world.now)
         world.sidecar.jobs["w"].clear()
-        world.engine.dispatching.outcomes("w", [failed], lambda: None)
+        world.engine.dispatching.reactions.reported(
+            world.engine.dispatching.registered.get("w"), [failed], lambda: None
+        )
         return noted()
 
     world.now += 1.0
@@ -514,10 +518,10 @@ def test_an_instance_that_is_destroyed_is_not_kept_for_a_retry(world: World) -> 
     world.join("w", 1)
     end(world, 0, Status.FAILED)
     dispatching = world.engine.dispatching
-    assert dispatching._waker is not None
+    assert dispatching.filling._waker is not None
     world.run(world.engine.destroy("ann", handle))
-    assert not dispatching._sleeping
-    assert dispatching._waker is None
+    assert not dispatching.filling._sleeping
+    assert dispatching.filling._waker is None
 
 
 def test_records_of_a_workflow_go_with_its_tasks(world: World) -> None:

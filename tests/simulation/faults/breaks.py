@@ -26,6 +26,7 @@ from bursar.market.negotiation.side import NegotiationSide, OwnerSide
 from bursar.market.trade_messages import Accept, TradeMessage
 from bursar.market.trade_server import TradeServer
 from bursar.model.money import Refusal
+from bursar.model.task import Outcome
 from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_registry import AgreementRecord
@@ -38,7 +39,7 @@ from bursar.service.billing.shared_usage import (
     UserAccounts,
 )
 from bursar.service.engine import results as engine_results
-from bursar.service.engine.dispatching import TaskDispatcher
+from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
@@ -159,7 +160,7 @@ def _results_go_on_one_too_late(patch: pytest.MonkeyPatch) -> None:
 def _lost_workers_keep_their_tasks(patch: pytest.MonkeyPatch) -> None:
     def lost(self: Any, seat: Any, claims: Sequence[Any], reason: str, *, counts: bool) -> None:
         for claim in claims:
-            self.scheduler.release(claim)
+            self.filling.scheduler.release(claim)
 
     patch.setattr(AttemptReactions, "lost", lost)
 
@@ -312,7 +313,7 @@ def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def _destroyed_tasks_run_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TaskDispatcher, "stop_all", lambda self, instance, reason: None)
+    patch.setattr(ServiceReactions, "stop_all", lambda self, instance, reason: None)
 
 
 def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
@@ -337,14 +338,14 @@ def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_attempt_may_come_back(patch: pytest.MonkeyPatch) -> None:
-    real = TaskDispatcher.returned
+    real = AttemptReactions.returned
 
-    def returned(self: TaskDispatcher, name: str, jobs: Sequence[tuple[int, int]]) -> None:
-        claims = self._scheduler.claims
+    def returned(self: Any, worker: Any, jobs: Sequence[tuple[int, int]]) -> None:
+        claims = self.filling.scheduler.claims
         present = [(task, claims[task].attempt) for task, _ in jobs if task in claims]
-        real(self, name, present)
+        real(self, worker, present)
 
-    patch.setattr(TaskDispatcher, "returned", returned)
+    patch.setattr(AttemptReactions, "returned", returned)
 
 
 def _tokens_never_expire(patch: pytest.MonkeyPatch) -> None:
@@ -429,12 +430,11 @@ def _a_worker_begins_what_it_gave_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_comes_back_is_not_given_out_again(patch: pytest.MonkeyPatch) -> None:
-    def returned(self: TaskDispatcher, name: str, jobs: Sequence[tuple[int, int]]) -> None:
-        seat = self._scheduler.workers.get(name)
-        if seat is not None:
-            seat.prefetch.returned(len(list(jobs)))
+    def returned(self: Any, worker: Any, jobs: Sequence[tuple[int, int]]) -> None:
+        if worker is not None:
+            worker.prefetch.returned(len(list(jobs)))
 
-    patch.setattr(TaskDispatcher, "returned", returned)
+    patch.setattr(AttemptReactions, "returned", returned)
 
 
 def _unanswered_submissions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -464,20 +464,20 @@ def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def _children_start_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    finish, follow = TaskDispatcher._finish, TaskDispatcher.follow
+    end, follow = AttemptReactions._end, ServiceReactions.follow
 
-    def finish_early(self: TaskDispatcher, *arguments: Any) -> TaskEnd | None:
-        ending = finish(self, *arguments)
-        if ending is not None and ending.state == SUCCEEDED:
-            ending.instance.tasks.release(ending.task)
-            self.enlist(ending.instance)
-        return ending
+    def end_early(self: Any, claim: Any, *arguments: Any, **more: Any) -> Outcome:
+        outcome = end(self, claim, *arguments, **more)
+        if claim.instance.tasks.states[claim.task] == claim.instance.tasks.state_of_success:
+            claim.instance.tasks.release(claim.task)
+            self.filling.again(claim.instance)
+        return outcome
 
-    def follow_failures(self: TaskDispatcher, instance: Instance, endings: Any) -> None:
+    def follow_failures(self: ServiceReactions, instance: Instance, endings: Any) -> None:
         follow(self, instance, [ending for ending in endings if ending.state != SUCCEEDED])
 
-    patch.setattr(TaskDispatcher, "_finish", finish_early)
-    patch.setattr(TaskDispatcher, "follow", follow_failures)
+    patch.setattr(AttemptReactions, "_end", end_early)
+    patch.setattr(ServiceReactions, "follow", follow_failures)
 
 
 def _children_of_failures_start(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import ABSENT, CANCELLED, CLAIMED, ENDING, HELD
 from bursar.service.engine import records
-from bursar.service.engine.dispatching import GRACE, TaskDispatcher
+from bursar.service.engine.dispatching import GRACE, ServiceReactions
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
 from bursar.service.engine.recording import ResultRecorder, TaskEnd, end_without_worker
@@ -28,7 +28,7 @@ class TaskCanceller:
         self,
         *,
         journal: ServiceJournal,
-        dispatching: TaskDispatcher,
+        dispatching: ServiceReactions,
         scheduler: TaskScheduler[Instance],
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,

@@ -37,7 +37,7 @@ from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.delivery import ResultDelivery
-from bursar.service.engine.dispatching import TaskDispatcher
+from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.instance_compaction import InstanceCompaction
@@ -138,10 +138,10 @@ class ServiceEngine:
             clock=clock,
             recent=self._recent,
             on_recorded=self._on_recorded,
-            on_noted=lambda noted: self.dispatching.try_again(noted),
+            on_noted=lambda noted: self.dispatching.reactions.try_again(noted),
             on_fault=self.on_fault,
         )
-        self.dispatching = TaskDispatcher(
+        self.dispatching = ServiceReactions(
             scheduler=self._scheduler,
             index=self._index,
             recorder=self._recorder,
@@ -243,12 +243,12 @@ class ServiceEngine:
     def drain(self) -> None:
         """Accept no submissions and give out no tasks; running tasks go on and are recorded."""
         self._draining = True
-        self.dispatching.close()
+        self.dispatching.filling.close()
 
     @property
     def running(self) -> int:
         """Number of tasks that workers have."""
-        return self.dispatching.running
+        return len(self._scheduler.claims)
 
     @property
     def draining(self) -> bool:
@@ -591,5 +591,5 @@ class ServiceEngine:
             # After a fault of ours nothing that is in memory can be trusted: what is not durable
             # is not acknowledged, and the next life restores what is.
             self._recorder.stop()
-            self.dispatching.close()
+            self.dispatching.filling.close()
             self._broken.set()

@@ -11,7 +11,7 @@ from bursar.engine.task_states import CLAIMED
 from bursar.model.money import Refusal
 from bursar.remote import messages as api
 from bursar.service.engine.content import digest_of_instance
-from bursar.service.engine.dispatching import TaskDispatcher
+from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
@@ -52,7 +52,7 @@ class InstanceLifecycle:
         billing: UsageBilling,
         homes: InstanceHomes,
         limits: EngineLimits,
-        dispatching: TaskDispatcher,
+        dispatching: ServiceReactions,
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
         waiters: InstanceWaiters,
@@ -222,7 +222,7 @@ class InstanceLifecycle:
         self._spend_key(instance)
         self._index.remove(instance)
         instance.destroyed = True
-        self._dispatching.drop(instance)
+        self._dispatching.filling.drop(instance)
         # In one batch with the deaths of all the instance's records: after a crash either the
         # instance is there whole, or the folder is known to be rubbish.
         dying = self._journal.append(
@@ -280,7 +280,7 @@ class InstanceLifecycle:
         if instance is not None:
             # Only now: killed before the destruction is durable, tasks would run again after a
             # power cut, cancelled by nobody.
-            self._dispatching.stop_all(instance, "its instance was destroyed")
+            self._dispatching.stop(instance, None, "its instance was destroyed")
             with contextlib.suppress(TimeoutError):
                 # Tasks write into the home until they end; a worker that is away cannot keep it
                 # for ever.

@@ -13,7 +13,7 @@ from bursar.remote.messages import MOST_EDGES
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.content import hash_tasks
 from bursar.service.engine.counters import TaskCounters
-from bursar.service.engine.dispatching import TaskDispatcher
+from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.recording import AGAIN
@@ -47,7 +47,7 @@ class SubmissionRecorder:
         *,
         index: InstanceIndex,
         journal: ServiceJournal,
-        dispatching: TaskDispatcher,
+        dispatching: ServiceReactions,
         waiters: InstanceWaiters,
         background: TaskSupervisor,
         counters: TaskCounters,

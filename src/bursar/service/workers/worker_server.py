@@ -116,6 +116,7 @@ class WorkerServer(ConnectionHandler):
         self._engine = engine
         self._dispatching = engine.dispatching
         self._room = engine.dispatching.room
+        self._reactions = engine.dispatching.reactions
         self._clock = clock
         self._run = run
         self._outlives = outlives
@@ -302,9 +303,9 @@ class WorkerServer(ConnectionHandler):
             case OutcomeReport(outcomes):
                 taken = bound_outcomes(outcomes)
                 on_durable = attendance.recording(worker, len(taken))
-                self._dispatching.outcomes(worker.name, taken, on_durable)
+                self._reactions.reported(worker, taken, on_durable)
             case ReturnedJobs(jobs):
-                self._dispatching.returned(worker.name, jobs)
+                self._reactions.returned(worker, jobs)
             case LeaveRequest(must):
                 if must:
                     _see_off(worker)

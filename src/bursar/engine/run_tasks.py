@@ -1,19 +1,13 @@
-"""
-The task queue of a run: one owner, one instance and one pool, whose workers have leases.
-
-No clock, no input or output: the queue is told events and the present time, and returns
-decisions. Most errors that an engine can make would be made here and in what lies below, so the
-property tests drive every interleaving through this module.
-"""
+"""The tasks of a run: one owner, one instance and one pool, whose workers have leases."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bursar.engine.instance_tasks import InstanceTasks
-from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits, to_take_back
+from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits
 from bursar.engine.task_chains import TaskChains
-from bursar.engine.task_scheduler import AdmitTask, Assignments, TaskScheduler
+from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import (
     CANCELLED,
     CLAIMED,
@@ -27,7 +21,7 @@ from bursar.engine.task_states import (
     TIMED_OUT,
     WAITING,
 )
-from bursar.engine.worker_slots import WorkerClaim, WorkerPool, WorkerSlot
+from bursar.engine.worker_slots import WorkerPool, WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status, Task
@@ -47,21 +41,11 @@ class TaskCounts:
     refused: int
 
 
-@dataclass(slots=True, eq=False)
 class RunTasks:
-    """The only instance of a run; see :class:`bursar.engine.worker_slots.QueuedInstance`."""
-
-    tasks: InstanceTasks
-    number: int = 0
-    user: str = ""
-    pool: str = ""
-    owed: float = 0.0
-    destroyed: bool = False
-
-
-class TaskQueue:
     """
-    The states, priorities and workers of all tasks of a run.
+    The tasks of a run, which are one instance of one owner, and the workers that have them.
+
+    It is a :class:`bursar.engine.worker_slots.QueuedInstance`.
 
     Parameters
     ----------
@@ -77,23 +61,22 @@ class TaskQueue:
         States, dependencies, retries and delays of the tasks.
     chains
         Tasks that were given ahead of those that they follow.
-    instances
-        The only instance, by number.
     scheduler
         Workers, and the claims of each.
     draining
-        Whether no more tasks are given out, and failed ones are not tried again.
+        Whether no more tasks are given out.
     """
+
+    number = 0
+    user = pool = ""
+    destroyed = False
 
     def __init__(self, retry: Retry, again_at: str | None = None) -> None:
         self.tasks = InstanceTasks(retry, again_at=again_at, by_length=True)
-        self._run = RunTasks(self.tasks)
-        self.instances = {self._run.number: self._run}
         self.scheduler: TaskScheduler[RunTasks] = TaskScheduler()
         self.chains = TaskChains(self.scheduler)
+        self.owed = 0.0
         self.draining = False
-
-    # Tasks.
 
     def extend(
         self,
@@ -178,13 +161,13 @@ class TaskQueue:
         """Whether a task will not run any more."""
         return self.tasks.states[task] >= SUCCEEDED
 
-    def cancel(self, task: int) -> str | None:
+    def cancel(self, task: int) -> "WorkerSlot[RunTasks] | None":
         """
         Cancel a task.
 
         Returns
         -------
-        str or None
+        WorkerSlot or None
             The worker that has the task and must be told to stop it; None when the
             task has ended now, or had before.
         """
@@ -193,76 +176,13 @@ class TaskQueue:
             # Its worker decides: it may succeed before the cancellation arrives, and a success
             # counts.
             self.tasks.doomed.add(task)
-            return claim.worker.name
+            return claim.worker
         state = self.tasks.states[task]
         if state == HELD:  # a worker may have it since before a restart
             self.tasks.doomed.add(task)
         elif state < CLAIMED:
             self.tasks.end(task, CANCELLED)
         return None
-
-    def assign(
-        self, placed: Mapping[int, str], order: Mapping[int, int], in_order: Collection[str] = ()
-    ) -> None:
-        """Give tasks that are not claimed another place and priority."""
-        self.tasks.ready_tasks.assign(placed, order, in_order)
-
-    def drain(self) -> None:
-        """Let no more tasks be claimed, and do not try failed ones again."""
-        self.draining = True
-
-    # Workers.
-
-    def join(self, worker: str, lease: str, processors: int) -> WorkerSlot[RunTasks]:
-        """Add a worker that has connected, with processors of a lease."""
-        slot: WorkerSlot[RunTasks] = WorkerSlot(worker, "", lease, processors)
-        self.scheduler.join(slot)
-        return slot
-
-    def leave(self, worker: str) -> None:
-        """Remove a worker that has no claimed tasks."""
-        self.chains.leave(worker)
-        self.scheduler.leave(self.workers[worker])
-
-    @property
-    def workers(self) -> dict[str, WorkerSlot[RunTasks]]:
-        """Workers by name, connected or expected back."""
-        return self.scheduler.workers
-
-    def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
-        """Set the time at which a lease's processors are taken away."""
-        self.scheduler.set_end(lease, moment, speed)
-
-    # Claims.
-
-    def fill(self, now: float, admit: AdmitTask) -> Assignments[RunTasks]:
-        """Claim ready tasks for all workers that are open, as far as there is room."""
-        if self.tasks.unchained:
-            self.chains.begin(self.tasks.unchained, now)
-            self.tasks.unchained.clear()
-        if self.draining or not self.tasks.ready:
-            return []
-        self.scheduler.enlist(self._run)
-        given = self.scheduler.fill("", now, per_task=admit)
-        self.chains.extend(given, now, admit)
-        return given
-
-    def claim(
-        self, worker: str, room: int, now: float, admit: AdmitTask
-    ) -> list[WorkerClaim[RunTasks]]:
-        """Claim ready tasks for one worker; see :meth:`TaskScheduler.claim`."""
-        if self.draining or not self.tasks.ready:
-            return []
-        self.scheduler.enlist(self._run)
-        return self.scheduler.claim(self.workers[worker], room, now, per_task=admit)
-
-    def to_ask_back(self, now: float) -> list[tuple[str, int]]:
-        """Return workers that are to return tasks, and how many; see :func:`to_take_back`."""
-        if self.draining:
-            return []
-        return [(worker.name, count) for worker, count in to_take_back(self._pool, now)]
-
-    # Looking.
 
     @property
     def counts(self) -> TaskCounts:
@@ -288,11 +208,11 @@ class TaskQueue:
         n = self.tasks.counts
         return replace(found, later=n[HELD] + n[WAITING] + n[DELAYED] + self.chains.count)
 
-    def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
+    def misfits(self, now: float, workers: "Iterable[WorkerSlot[RunTasks]]") -> UnplaceableTasks:
         """Count the ready tasks that none of the given workers could take if all were idle."""
         if self.draining:
             return UnplaceableTasks()
-        return misfits(self._pool, now, [self.workers[name] for name in workers])
+        return misfits(self._pool, now, workers)
 
     @property
     def idle(self) -> bool:
@@ -306,12 +226,10 @@ class TaskQueue:
             return False
         return self.draining or not (n[READY] or n[DELAYED])
 
-    # Inside.
-
     @property
-    def _pool(self) -> WorkerPool[RunTasks]:
+    def _pool(self) -> "WorkerPool[RunTasks]":
         if self.tasks.ready:
-            self.scheduler.enlist(self._run)
+            self.scheduler.enlist(self)
         else:
-            self.scheduler.rest(self._run)
-        return self.scheduler.pools.get("") or WorkerPool()
+            self.scheduler.rest(self)
+        return self.scheduler.pools.get(self.pool) or WorkerPool()

@@ -1,0 +1,175 @@
+"""The orders of a run to its workers: what may start, and what is sent once that is durable."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from bursar.dispatch.folders import folder_name
+from bursar.dispatch.journal_records import AttemptStart
+from bursar.dispatch.wire import WireJob
+from bursar.engine.core import EngineCore
+from bursar.engine.run_tasks import RunTasks
+from bursar.engine.task_scheduler import Assignments
+from bursar.engine.worker_link import WorkerLink
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
+from bursar.model.money import Refusal
+
+
+def send(
+    core: EngineCore,
+    worker: WorkerSlot[RunTasks],
+    order: Callable[[], None],
+    *,
+    withhold: bool = False,
+) -> None:
+    """Send an order now or after the next transaction, never before an earlier order."""
+    # Whatever follows a withheld order waits, too: a cancellation could else overtake the job that
+    # it is meant for.
+    if withhold or worker.withheld:
+        worker.withheld += 1
+        core.store.pending.withheld.append(partial(_deliver, worker, order))
+        core.store.commit_soon()
+    else:
+        order()
+
+
+def _deliver(worker: WorkerSlot[RunTasks], order: Callable[[], None]) -> None:
+    worker.withheld -= 1
+    order()
+
+
+def recall(core: EngineCore, worker: WorkerSlot[RunTasks], count: int) -> None:
+    """Ask a worker to return tasks that it has not begun, the last first."""
+    send(core, worker, partial(worker.link.recall, count))
+
+
+def prepare(core: EngineCore) -> bool:
+    """Divide what a run may use among the workers that take tasks; False: none gets any."""
+    core.changed.set()
+    restored = core.restored
+    waits = restored.since is not None and restored.missing
+    if core.store.fault is not None or waits:
+        return False
+    queue = core.queue
+    if queue.tasks.unchained:
+        queue.chains.begin(queue.tasks.unchained, core.clock.now())
+        queue.tasks.unchained.clear()
+    for site, limit in core.limits.items():
+        _apply_limit(core, site, limit)
+    if queue.tasks.ready:
+        queue.scheduler.enlist(queue)
+    return not queue.draining
+
+
+def give(core: EngineCore, given: Assignments[RunTasks], now: float) -> None:
+    """Send tasks to the workers that were given them, once the money for the tasks is set aside."""
+    transfers = core.guard.transfers()
+    # Money is set aside durably before anything is spent of it.
+    core.store.pending.transfers.extend(transfers)
+    started: list[int] = []
+    for worker, claims in given:
+        started.extend(claim.task for claim in claims)
+        if core.settings.keeps_starts:
+            _note_starts(core, worker, claims, now)
+        _give(core, worker, claims, withhold=bool(transfers))
+    if started:
+        core.settings.on_start(started)
+
+
+def admit(core: EngineCore, now: float, task: int, lease: str) -> float | Refusal:
+    """Return for how many seconds a task may run on a lease, or why it may not start."""
+    answer = core.guard.admit(task, lease, now)
+    if isinstance(answer, Refusal):
+        core.refusal = answer.reason
+        if not answer.final:
+            core.filling.refused_for_now()
+        return answer
+    limit = core.task(task).wall_limit
+    return answer if limit is None else min(limit, answer)
+
+
+def _note_starts(
+    core: EngineCore,
+    worker: WorkerSlot[RunTasks],
+    claims: Sequence[WorkerClaim[RunTasks]],
+    now: float,
+) -> None:
+    """Journal the starts of tasks, without waiting for the disk."""
+    site, lease, name, room = worker.site, worker.lease, worker.name, worker.processors
+    core.store.pending.starts.extend(
+        AttemptStart(c.task, c.attempt, site, lease, name, room, core.task(c.task).processors, now)
+        for c in claims
+    )
+    core.store.commit_soon()
+
+
+def _give(
+    core: EngineCore,
+    worker: WorkerSlot[RunTasks],
+    claims: Sequence[WorkerClaim[RunTasks]],
+    *,
+    withhold: bool,
+) -> None:
+    # Made one by one as they are encoded: thousands at a time would be looked through by the
+    # garbage collector.
+    jobs: Iterable[WireJob] = (_job_of_claim(core, claim, worker.site) for claim in claims)
+    if not withhold and not worker.withheld:
+        send(core, worker, partial(worker.link.give, jobs))
+        return
+    for claim in claims:
+        claim.withheld = True
+    # A list, made while the tasks are known: they may have ended before the order is delivered.
+    order = partial(_give_withheld, worker, worker.link, list(jobs), claims)
+    send(core, worker, order, withhold=True)
+
+
+def _give_withheld(
+    worker: WorkerSlot[RunTasks],
+    link: WorkerLink,
+    jobs: Sequence[WireJob],
+    claims: Sequence[WorkerClaim[RunTasks]],
+) -> None:
+    """Send jobs over the connection for which they were made, if that is still the worker's."""
+    if worker.link is link:
+        for claim in claims:
+            claim.withheld = False
+        link.give(jobs)
+
+
+def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> WireJob:
+    task, data = core.task(claim.task), core.settings.data
+    return WireJob(
+        claim.task,
+        claim.attempt,
+        task.processors,
+        # 0 means no limit to a worker: an allowance that is all but used up must not become one.
+        0.0 if math.isinf(claim.seconds) else max(claim.seconds, 1e-3),
+        folder_name(claim.task, task.id),
+        task.steps,
+        tuple([file.name for file in task.inputs]) if task.inputs else (),
+        tuple([file.name for file in task.outputs]) if task.outputs else (),
+        dict(task.environment) if task.environment else {},
+        dict(data(claim.task, site)) if data and task.data else {},
+        after=claim.after,
+        memory=claim.memory,
+    )
+
+
+def _apply_limit(core: EngineCore, site: str, processors: int) -> None:
+    """Divide the processors that a run may use of a site among its workers there."""
+    workers = [worker for worker in core.workers.values() if worker.site == site]
+    left, held = processors, []
+    # Running tasks first, wherever they are: what they hold cannot be used elsewhere.
+    for worker in workers:
+        held.append(min(left, worker.used, worker.processors))
+        left -= held[-1]
+    for worker, part in zip(workers, held, strict=True):
+        # A worker that gets no tasks now would keep what others can use.
+        more = min(left, worker.processors - part) if worker.open else 0
+        left -= more
+        worker.limit = None if part + more == worker.processors else part + more
+        waiting = worker.used - worker.processors
+        if worker.limit is not None and waiting > 0 and worker.prefetch.may_ask:
+            # Else the worker would begin these as soon as its running tasks have ended.
+            worker.prefetch.asked(waiting)
+            recall(core, worker, waiting)
