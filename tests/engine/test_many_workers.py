@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.test_task_scheduler import Owned, end
 
+from bursar.engine.fair_turns import RankedHeap
 from bursar.engine.pool_demand import to_take_back
-from bursar.engine.ranked_heap import RankedHeap
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.worker_slots import WorkerSlot
 

@@ -8,10 +8,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from bursar.dispatch.prefetch import Prefetch
-from bursar.engine.fair_turns import FairQueue
+from bursar.engine.fair_turns import FairQueue, RankedHeap
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.loop_clock import EngineTimer
-from bursar.engine.ranked_heap import RankedHeap
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
