@@ -91,3 +91,32 @@ def test_an_expression_printed_parses_back() -> None:
         assert again == parsed, seed
         assert again.root == parsed.root
         assert hash(again) == hash(parsed)
+
+
+def test_results_kept_for_functions_follow_changes_of_ads_and_differ_by_literal() -> None:
+    """
+    A table that has answered many jobs says what a new one says.
+
+    Results of functions are kept for later jobs. An attribute that changed, an own attribute of
+    the same name, a literal that only Python takes for equal, and rows that did not matter to an
+    earlier job must not bring back an old result.
+    """
+    sites = [Ad({"n": i % 4, "s": f"site{i % 5}", "l": ["a", "b"][: i % 3]}) for i in range(20)]
+    table = Table(sites)
+    owners = [Ad({}), Ad({"s": "site1"}), parse_ad("s = other.n")]
+    texts = [
+        'n < 2 && regexp("[12]", s)',
+        'regexp("[12]", s)',
+        'member("a", other.l) || n > 2',
+        'strcat(n, "x") == "1x"',
+        *(f'strcat({one}, s) == "{one}site1"' for one in ("1", "1.0", "true")),
+        *(f'strcat(s, "{n}") == "site2{n}"' for n in range(70)),
+    ]
+    for change in range(3):
+        for own in owners:
+            for text in (*texts, *texts[:8]):
+                expression = parse(text)
+                expected = [evaluate(expression, own, ad) is True for ad in table.ads]
+                assert list(table.holds(expression, own)) == expected, (change, own, text)
+        table.set("s", change, "site2")
+        table.set("l", change, ["b", "a"])

@@ -7,7 +7,7 @@ most sites publish what others do. Rows whose attributes are expressions or ads 
 to the compiled function (:mod:`bursar.classad.compiling`), which gives the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,7 @@ class Table:
         self._columns: dict[str, Column] = {}
         self._unique: dict[str, tuple[Codes, int]] = {}
         self._combined: dict[tuple[str, ...], tuple[Codes, Codes]] = {}
+        self._results: dict[str, tuple[tuple[str, ...], Column]] = {}
 
     def __len__(self) -> int:
         return len(self._ads)
@@ -152,8 +153,9 @@ class Table:
             # The column is of mixed kinds from now on, so the quick ways no longer apply.
             self._columns[key] = Column(column.kinds, column.numbers, column.codes)
         self._unique.pop(key, None)
-        # A combination may include this attribute; which ones do is not kept.
-        self._combined.clear()
+        # Combinations are numbered by the values of all their attributes.
+        self._combined = {k: v for k, v in self._combined.items() if key not in k}
+        self._results = {k: v for k, v in self._results.items() if key not in v[0]}
 
     def column(self, key: str) -> Column:
         """Return the column of an attribute, named in lower case."""
@@ -201,6 +203,42 @@ class Table:
             found = self._combined[keys] = first, which
         return found
 
+    def results(self, node: ExpressionNode, keys: tuple[str, ...], count: int) -> Column:
+        """
+        Return the results so far of a part that reads nothing but attributes of the ads.
+
+        Parameters
+        ----------
+        node
+            Part of an expression.
+        keys
+            Attributes that the part reads, in lower case.
+        count
+            Number of combinations of their values.
+
+        Returns
+        -------
+        Column
+            Result for each combination, to be completed in place; kind ``NOT_EVALUATED``
+            where there is none yet.
+        """
+        # The text of a node tells 1, 1.0 and true apart, which are equal in Python.
+        name = repr(node)
+        found = self._results.pop(name, None)
+        if found is None:
+            if len(self._results) >= _MOST_RESULTS:
+                del self._results[next(iter(self._results))]
+            found = (
+                keys,
+                Column(
+                    np.full(count, NOT_EVALUATED, dtype=np.uint8),
+                    np.zeros(count),
+                    np.zeros(count, dtype=np.int64),
+                ),
+            )
+        self._results[name] = found  # last, so that the first is the one used longest ago
+        return found[1]
+
     def _numbered(self, key: str) -> tuple[Codes, int]:
         """The values of an attribute, numbered."""
         found = self._unique.get(key)
@@ -239,8 +277,24 @@ def _has_calls(node: ExpressionNode) -> bool:
     )
 
 
+_MOST_RESULTS = 64
+"""Parts of expressions whose results are kept; each takes 17 bytes a combination."""
+
+NOT_EVALUATED = 255
+
 _MOST_INLINED = 100
 _DEEPEST_INLINED = 100
+
+_PARTS_WITHOUT_SCOPE = (
+    Literal,
+    FunctionCall,
+    SubscriptOperation,
+    UnaryOperation,
+    BinaryOperation,
+    LogicalChain,
+    ConditionalOperation,
+)
+"""Nodes that name no attribute themselves and open no scope for names in their parts."""
 
 _NOWHERE = np.zeros(1, dtype=bool)
 
@@ -390,6 +444,8 @@ class _TableEvaluation:
         for key in keys:
             self._read(key)
         first, which = self._table.combinations(keys)
+        if self._is_about_ads_alone(node):
+            return self._remembered(node, keys, run, first, which)
         if self._open is not None and not self._open.all():
             needed = np.zeros(len(first), dtype=bool)
             needed[which[np.broadcast_to(self._open, len(which))]] = True
@@ -399,6 +455,43 @@ class _TableEvaluation:
             first, which = first[needed], places[which]
             return self._gathered([*(run(ads[row]) for row in first), UNDEFINED], which)
         return self._gathered([run(ads[row]) for row in first], which)
+
+    def _is_about_ads_alone(self, node: ExpressionNode) -> bool:
+        """Return whether a part has the same results whatever the own ad says."""
+        if isinstance(node, AttributeReference):
+            return home_of(node, self._my.values_by_key) == "other"
+        return isinstance(node, _PARTS_WITHOUT_SCOPE) and all(
+            self._is_about_ads_alone(part) for part in node.parts
+        )
+
+    def _remembered(
+        self,
+        node: ExpressionNode,
+        keys: tuple[str, ...],
+        run: Callable[[Ad], Any],
+        first: Codes,
+        which: Codes,
+    ) -> Column:
+        """Evaluate the combinations that matter and have no result in the table yet."""
+        results = self._table.results(node, keys, len(first))
+        missing = results.kinds == NOT_EVALUATED
+        if self._open is not None and not self._open.all():
+            needed = np.zeros(len(first), dtype=bool)
+            needed[which[np.broadcast_to(self._open, len(which))]] = True
+            missing &= needed
+        places = np.flatnonzero(missing)
+        if len(places):
+            ads = self._table.ads
+            values = [_as_stored(run(ads[row])) for row in first[places]]
+            found = encoded(values, self._table._pool)
+            results.kinds[places] = found.kinds
+            results.numbers[places] = found.numbers
+            results.codes[places] = found.codes
+        kinds = results.kinds[which]
+        # Rows that do not matter count as undefined.
+        kinds[kinds == NOT_EVALUATED] = UNDEFINED_KIND
+        column = Column(kinds, results.numbers[which], results.codes[which])
+        return self._noted(column, kinds == ODD)
 
     def _gathered(self, values: list[Any], which: Codes | None = None) -> Column:
         column = encoded([_as_stored(value) for value in values], self._table._pool)
