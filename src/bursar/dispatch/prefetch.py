@@ -10,7 +10,13 @@ HORIZON = 0.15
 MOST = 2048
 """Tasks waiting at a worker, at most, however short."""
 
+SOONEST = 0.03
+"""Seconds for which a task waits at a worker, at least, before it is returned unasked: enough for
+a delay that the machine causes, of which the tasks are innocent."""
+
 _FASTEST = 2e-6  # seconds; below this the clock says nothing
+_LONGER = 4.0  # times as long as the tasks before: what the worker has begun is long
+_WEIGHT = 0.25  # of the last task, in the mean that a worker keeps
 
 
 class Prefetch:
@@ -19,8 +25,8 @@ class Prefetch:
 
     A long task is not prefetched: while it waited behind another it could have run elsewhere.
     How long a task takes is not known before, so what was prefetched comes back in two ways.
-    A worker that has begun nothing for :data:`HORIZON` seconds returns all that waits there,
-    unasked. A worker is asked for a half of it as soon as another worker is idle.
+    A worker that has begun nothing for much longer than its tasks take returns all that waits
+    there, unasked (:class:`WaitLimit`). A worker is asked for a half of it as soon as another worker is idle.
 
     A worker that has returned less than it was asked for, or something unasked, has nothing more
     to return that could be had: until one of its tasks has ended it gets no task ahead of time
@@ -85,3 +91,31 @@ class Prefetch:
         self._asked = 0
         self._is_stuck = False
         self._on_change()
+
+
+class WaitLimit:
+    """
+    Says for how long tasks wait at a worker that begins none of them; kept by the worker.
+
+    After a task that turns out to be long, what waits behind it is worth more elsewhere, at once
+    and as a whole. A worker knows this first: it has begun nothing for several times as long as
+    its last tasks took.
+
+    Attributes
+    ----------
+    seconds
+        The limit, between :data:`SOONEST` and :data:`HORIZON`; :data:`HORIZON` while no task has
+        ended.
+    """
+
+    __slots__ = ("_mean", "seconds")
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+        self.seconds = HORIZON
+
+    def learn(self, seconds: float) -> None:
+        """Learn from a task that has ended how long the worker's tasks take."""
+        known = self._mean
+        self._mean = mean = seconds if known is None else known + _WEIGHT * (seconds - known)
+        self.seconds = min(HORIZON, max(SOONEST, _LONGER * mean))

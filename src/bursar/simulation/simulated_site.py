@@ -12,7 +12,7 @@ import numpy as np
 from bursar.broker.pilot_plan import pilot_windows
 from bursar.cluster.machine import Machine, Reservation
 from bursar.dispatch.journal_records import epoch_of
-from bursar.dispatch.prefetch import HORIZON
+from bursar.dispatch.prefetch import SOONEST, WaitLimit
 from bursar.dispatch.wire import (
     CancelTasks,
     FrameDecoder,
@@ -83,6 +83,7 @@ class SimulatedWorker(asyncio.Protocol):
         self._done: list[Outcome] = []
         self._transport: asyncio.Transport | None = None
         self._began = self._loop.time()  # a job; the last of them
+        self._wait_limit = WaitLimit()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -142,9 +143,10 @@ class SimulatedWorker(asyncio.Protocol):
         self._timer = None
         if not self._queue:
             return
-        due = self._began + HORIZON
-        if self._loop.time() < due:
-            self._timer = self._loop.call_at(due, self._check_waiting)
+        now, due = self._loop.time(), self._began + self._wait_limit.seconds
+        if now < due:
+            # Not later than the limit may become meanwhile, as tasks end.
+            self._timer = self._loop.call_at(min(due, now + SOONEST), self._check_waiting)
         else:
             self._give_back(len(self._queue))
 
@@ -171,6 +173,7 @@ class SimulatedWorker(asyncio.Protocol):
     def _finish(self, job: WireJob, start: float, end: float, status: Status) -> None:
         del self._running[job.task]
         self._free += job.processors
+        self._wait_limit.learn(end - start)
         succeeded = status is Status.SUCCEEDED
         if succeeded:
             self._world.succeeded(job.task, self._site, end)

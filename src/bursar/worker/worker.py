@@ -35,7 +35,7 @@ from bursar.dispatch.linux_processes import (
     signal_descriptor,
     task_of,
 )
-from bursar.dispatch.prefetch import HORIZON
+from bursar.dispatch.prefetch import WaitLimit
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     NONSENSE,
@@ -142,6 +142,7 @@ class Worker:
         self._blocked = False
         self._reported = 0.0
         self._began = self._idle_since = time.monotonic()  # last start; last moment with a task
+        self._wait_limit = WaitLimit()
         self._asked_to_leave = False
         self._must_end = math.inf  # after SIGTERM: when it ends, even without an answer
         self._outlives = 0.0
@@ -245,7 +246,7 @@ class Worker:
         if self._young or self._older:
             patience = YOUTH if patience is None else min(patience, YOUTH)
         if self._queue and self._in_touch and self._waits_behind_others:
-            left = max(0.0, self._began + HORIZON - time.monotonic())
+            left = max(0.0, self._began + self._wait_limit.seconds - time.monotonic())
             patience = left if patience is None else min(patience, left)
         if self._may_part:
             left = self._seconds_to_parting()
@@ -401,7 +402,7 @@ class Worker:
         The dispatcher cannot know this as soon nor as precisely: the dispatcher hears of ends
         only, and later.
         """
-        if self._in_touch and time.monotonic() - self._began >= HORIZON:
+        if self._in_touch and time.monotonic() - self._began >= self._wait_limit.seconds:
             self._give_back(len(self._queue))
 
     def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
@@ -611,6 +612,7 @@ class Worker:
     # To the dispatcher.
 
     def _finished(self, outcome: Outcome) -> None:
+        self._wait_limit.learn(outcome.end - outcome.start)
         self._holding.finished(outcome)
         # A frame's worth: to keep more costs memory and saves nothing.
         if self._in_touch and self._holding.unsent_size > BATCH_SIZE:
