@@ -313,7 +313,13 @@ def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def _destroyed_tasks_run_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ServiceReactions, "stop_all", lambda self, instance, reason: None)
+    stop = ServiceReactions.stop
+
+    def stop_some(self: ServiceReactions, instance: Any, chosen: Any, *more: Any) -> None:
+        if chosen is not None:
+            stop(self, instance, chosen, *more)
+
+    patch.setattr(ServiceReactions, "stop", stop_some)
 
 
 def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
