@@ -104,3 +104,24 @@ def test_commands_that_only_read_load_no_asyncio() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert said == "False\n"
+
+
+def test_a_small_plan_loads_no_compiler(tmp_path: Path) -> None:
+    """Plain Python answers sooner than code that was compiled before is loaded."""
+    (tmp_path / "c.toml").write_text(
+        '[campaign]\nname = "c"\ncommand = "sleep {seconds}"\n'
+        '[parameters]\nseconds = [1, 2, 3, 4]\n[task]\nruntime = "{seconds}"\n'
+    )
+    (tmp_path / "s.toml").write_text(
+        '[site.a]\nkind = "local"\nprocessors = 1\nunit_price = "0.04 EUR/core-hour"\n'
+        '[site.b]\nkind = "local"\nprocessors = 4\nunit_price = "0.12 EUR/core-hour"\n'
+    )
+    program = (
+        "import sys, bursar; quote = bursar.plan('c.toml', 's.toml'); "
+        "print(quote.feasible, *(name in sys.modules for name in "
+        "('numba', 'scipy', 'bursar.engine.dispatcher', 'bursar.broker.trading')))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert said == "True False False False False\n"

@@ -1,9 +1,21 @@
-"""How the kernels are compiled, and what happens where they cannot be."""
+"""
+How the kernels run: as plain Python while questions are small, as machine code otherwise.
 
-from collections.abc import Callable
-from functools import cache
+To load Numba and code that was compiled before takes longer than most first plans take in plain
+Python, and to compile takes seconds. So a kernel is plain until it has used :data:`PLAIN_SECONDS`
+of this process, together with all others, or is given large arrays. Both ways run the same source
+and give the same results.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial, update_wrapper
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from types import FunctionType
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+import numpy as np
 
 from bursar.memory import check_address_space
 
@@ -17,49 +29,147 @@ SHARED = Path(__file__).with_name("profile_kernel.py")
 PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of functions that only compiled functions call."""
 
+SMALL = 4096
+"""Elements of all arrays of a call, at most, for which the call may run as plain Python."""
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+PLAIN_SECONDS = 0.25
+"""Seconds that this process spends in plain kernels before they are compiled."""
+
+_lock = threading.RLock()  # while kernels are made; what they call is made within
+
+_spent = 0.0
+"""Seconds that this process has spent in plain kernels."""
+
+
+class Kernel(Generic[P, R]):
     """
-    The function as machine code, compiled at its first call and then kept on disk.
+    A function of numbers and arrays that can be compiled.
+
+    Parameters
+    ----------
+    function
+        The function; it may call other kernels by names of its module.
+    options
+        Options of Numba.
+    """
+
+    def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
+        update_wrapper(self, function)
+        assert isinstance(function, FunctionType)
+        self.py_func: FunctionType = function
+        self._options = options
+        self._compiled: Callable[P, R] | None = None
+        self._plain: Callable[P, R] | None = None
+        # As they are made: functions may call each other in a circle.
+        self._making: dict[str, Callable[P, R]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function, plain or compiled."""
+        compiled = self._compiled
+        if compiled is not None:
+            return compiled(*args, **kwargs)
+        if _spent < PLAIN_SECONDS and _elements(args) <= SMALL:
+            return _timed(self.plain, *args, **kwargs)
+        return self.compiled(*args, **kwargs)
+
+    @property
+    def plain(self) -> Callable[P, R]:
+        """The function as plain Python, and so are the kernels that it calls."""
+        if self._plain is None:
+            with _lock:
+                self._plain = self._made("plain", lambda function: function)
+        return self._plain
+
+    @property
+    def compiled(self) -> Callable[P, R]:
+        """The function as machine code, compiled now or read from disk; plain without Numba."""
+        if self._compiled is None:
+            check_address_space()
+            try:
+                import numba
+            except ImportError:
+                self._compiled = self.plain
+                return self._compiled
+            with _lock:
+                self._compiled = self._made("compiled", partial(self._dispatcher, numba.njit))
+        return self._compiled
+
+    def _made(self, form: str, make: Callable[[Any], Any]) -> Callable[P, R]:
+        """Make the function anew in a form, with the kernels that it calls in the same form."""
+        if form in self._making:
+            return self._making[form]
+        function = self.py_func
+        names: dict[str, Any] = {}
+        made = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__qualname__, made.__module__ = function.__qualname__, function.__module__
+        made.__doc__ = function.__doc__
+        self._making[form] = cast(Callable[P, R], make(made))
+        known = function.__globals__
+        names |= {name: known[name] for name in ("__builtins__", "__name__")}
+        for name in function.__code__.co_names:
+            if name in known:
+                value = known[name]
+                names[name] = getattr(value, form) if isinstance(value, Kernel) else value
+        return self._making[form]
+
+    def _dispatcher(self, njit: Callable[..., Any], function: FunctionType) -> Any:
+        try:
+            dispatcher = njit(cache=True, nogil=True, **self._options)(function)
+        except RuntimeError:  # no folder to keep the code in
+            return njit(nogil=True, **self._options)(function)
+        _stamp_with_folder(dispatcher)
+        return dispatcher
+
+
+def compiled(function: Callable[P, R]) -> Kernel[P, R]:
+    """
+    Have a function compiled when that pays, and then kept on disk.
 
     Where no folder can be written (neither ``NUMBA_CACHE_DIR``, nor the
     package's own, nor the user's) each process compiles anew. Without Numba the
     function runs as the Python it is: slowly, with the same results.
     """
-    return _compiled(function, {})
+    return Kernel(function, {})
 
 
-def compiled_part(function: Callable[P, R]) -> Callable[P, R]:
+def compiled_part(function: Callable[P, R]) -> Kernel[P, R]:
     """
     The same for a function that only compiled functions call: no way in from Python.
 
     Making that way takes a third of the time that compiling takes.
     """
-    return _compiled(function, PART)
+    return Kernel(function, PART)
 
 
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
+def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     """
     The same for a part that is called in the innermost loop: put into its callers' code.
 
     Arrays that are handed to a function are counted in and out, which can take
     longer than the function; but all this makes the callers slow to compile.
     """
-    return _compiled(function, {**PART, "forceinline": True})
+    return Kernel(function, {**PART, "forceinline": True})
 
 
-def _compiled(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, R]:
-    check_address_space()
+def _timed(plain: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    global _spent
+    began = time.perf_counter()
     try:
-        from numba import njit
-    except ImportError:
-        return function
-    try:
-        dispatcher = cast(Callable[P, R], njit(cache=True, nogil=True, **options)(function))
-    except RuntimeError:  # no folder to keep the code in
-        return cast(Callable[P, R], njit(nogil=True, **options)(function))
-    _stamp_with_folder(dispatcher)
-    return dispatcher
+        return plain(*args, **kwargs)
+    finally:
+        _spent += time.perf_counter() - began
+
+
+def _elements(values: tuple[object, ...]) -> int:
+    """Count the elements of arrays, also of arrays in tuples."""
+    count = 0
+    for value in values:
+        if isinstance(value, np.ndarray):
+            count += value.size
+        elif isinstance(value, tuple):
+            count += _elements(value)
+    return count
 
 
 def _stamp_with_folder(dispatcher: Any) -> None:

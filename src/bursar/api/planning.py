@@ -9,21 +9,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import Sites, on_offer, resolve_sites
 from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
-from bursar.broker.trading import advance_start_options, price_sites
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.plan import Placement, Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
-from bursar.runs.supply import Replan, RunSnapshot
-from bursar.sites.owners import known_owners
+
+if TYPE_CHECKING:
+    from bursar.runs.supply import Replan, RunSnapshot
 
 # Planning of a campaign on given sites, which ends in a quote.
 
@@ -115,6 +116,9 @@ def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tup
     if all(site.pricing is None for site in facts):
         yield facts
         return
+    # Most sites have fixed prices; what asks for others takes a tenth of a short plan to load.
+    from bursar.broker.trading import advance_start_options, price_sites
+
     for ahead in advance_start_options(facts):
         if moment is None and not any(site.kind == "simulated" for site in facts):
             yield _at_prices_now(facts, ahead)
@@ -148,6 +152,9 @@ def _at_prices_now(
     facts: tuple[SiteFacts, ...], ahead: Mapping[str, float]
 ) -> tuple[SiteFacts, ...]:
     """Return the sites at the prices that owners set by the use and payments of all runs here."""
+    from bursar.broker.trading import price_sites
+    from bursar.sites.owners import known_owners
+
     with known_owners() as owners:
         return price_sites(facts, time.time(), owners, ahead)
 
@@ -193,7 +200,7 @@ def replanner(
     *,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
-) -> Replan:
+) -> "Replan":
     """
     Return a function that plans the rest of a run on present offers, within the rest of the goal.
 
@@ -207,7 +214,7 @@ def replanner(
         See :func:`bursar.plan`.
     """
 
-    async def replan(snapshot: RunSnapshot) -> Plan:
+    async def replan(snapshot: "RunSnapshot") -> Plan:
         tasks = campaign.workflow.tasks
         left = [i for i in range(len(tasks)) if i not in snapshot.ended]
         workflow = _what_is_left(tasks, left, snapshot.cut, snapshot.stretch)
@@ -254,7 +261,7 @@ def _expected(runtime: float | None, cut: float, stretch: float) -> float | None
     return max(runtime * stretch, _LONGER * cut)
 
 
-def _goal_left(snapshot: RunSnapshot) -> Goal:
+def _goal_left(snapshot: "RunSnapshot") -> Goal:
     goal = snapshot.goal
     deadline, budget = goal.deadline, goal.budget
     return replace(

@@ -26,7 +26,8 @@ class Prefetch:
     A long task is not prefetched: while it waited behind another it could have run elsewhere.
     How long a task takes is not known before, so what was prefetched comes back in two ways.
     A worker that has begun nothing for much longer than its tasks take returns all that waits
-    there, unasked (:class:`WaitLimit`). A worker is asked for a half of it as soon as another worker is idle.
+    there, unasked (:class:`WaitLimit`). A worker is asked for a half of it as soon as another
+    worker is idle.
 
     A worker that has returned less than it was asked for, or something unasked, has nothing more
     to return that could be had: until one of its tasks has ended it gets no task ahead of time
