@@ -99,6 +99,7 @@ def carry_out(
     workers: Sequence[tuple[str, int]],
     placed: Sequence[str] | None = None,
     first: int | None = None,
+    joins: Mapping[int, float] | None = None,
 ) -> Ran:
     """
     Carries tasks out on simulated workers.
@@ -113,7 +114,11 @@ def carry_out(
         Lease of each task; None: any.
     first
         How many tasks end before the others are submitted; None: all.
+    joins
+        Seconds after that submission at which workers join, by number; None: all are there from the
+        start.
     """
+    later = {} if joins is None else joins
 
     async def run() -> Ran:
         loop = asyncio.get_running_loop()
@@ -144,13 +149,20 @@ def carry_out(
             )
             for i, (lease, processors) in enumerate(workers)
         ]
-        for worker in made:
-            await loop.create_connection(lambda worker=worker: worker, *dispatcher.address)
+
+        async def join(worker: SimulatedWorker, after: float) -> None:
+            await asyncio.sleep(after)
+            await loop.create_connection(lambda: worker, *dispatcher.address)
+
+        for number, worker in enumerate(made):
+            if number not in later:
+                await join(worker, 0.0)
         watch = Watch(made, placed)
         watching = asyncio.ensure_future(watch.poll())
         await dispatcher.wait()
         for task in tasks[len(told) :]:
             dispatcher.submit(task)
+        await asyncio.gather(*[join(made[number], after) for number, after in later.items()])
         await dispatcher.wait()
         watching.cancel()
         await dispatcher.close()
@@ -175,6 +187,25 @@ def test_long_calls_given_to_one_worker_run_side_by_side(tmp_path: Path) -> None
     assert max(outcome.end for outcome in ran.outcomes.values()) < first.start + LONG + 2 * HORIZON
     assert all(len(times) == 1 for times in ran.began.values()), "a task began twice"
     assert ran.longest_wait <= HORIZON + LOOK
+
+
+def test_an_idle_worker_gets_all_that_waits_behind_a_long_task_with_its_first_request(
+    tmp_path: Path,
+) -> None:
+    """
+    Tasks took 25 ms, so that what waits would be returned unasked after 100 ms. A worker that idles
+    before that has the next task at once, not after shares that are halved again and again.
+    """
+    usual, joins = 0.025, 0.06
+    # The first worker gets both long tasks and three more; the other one begins with the last.
+    seconds = [*[usual] * 4, LONG, LONG, *[usual] * 3, *[SHORT] * 3]
+    ran = carry_out(
+        tmp_path, seconds, workers=[("lease", 1), ("lease", 1)], first=4, joins={1: joins}
+    )
+
+    first, second = ran.outcomes[4], ran.outcomes[5]
+    assert first.start + joins <= second.start < first.start + joins + 2 * LOOK
+    assert all(len(times) == 1 for times in ran.began.values()), "a task began twice"
 
 
 def test_what_waits_behind_a_long_task_is_handed_back_though_nobody_is_idle(
@@ -240,6 +271,17 @@ def test_waiting_ends_soon_behind_a_task_that_is_longer_than_those_before() -> N
     assert limit.seconds == pytest.approx(0.08, rel=0.05)
 
 
+def test_a_worker_that_is_asked_returns_all_only_behind_a_long_task() -> None:
+    """All after twice the mean of the last tasks; before that as many as asked for and there."""
+    limit = WaitLimit()
+    assert limit.to_return(10, 4, LONG) == 4  # nothing is known
+    limit.learn(0.02)
+    assert limit.to_return(10, 4, 0.039) == 4
+    assert limit.to_return(10, 4, 0.041) == 10
+    assert limit.to_return(3, 4, 0.039) == 3
+    assert limit.to_return(0, 4, LONG) == 0
+
+
 def test_a_worker_is_asked_once_until_it_has_answered() -> None:
     """
     A worker that returned less than it was asked for is left alone until one of its tasks ends.
@@ -263,6 +305,13 @@ def test_a_worker_is_asked_once_until_it_has_answered() -> None:
     prefetch.learn(ended)
     assert prefetch.may_ask
     assert prefetch.depth(1) > 0
+
+    prefetch.asked(2)
+    prefetch.returned(4)  # more than it was asked for: a long task is in the way
+    assert not prefetch.may_ask
+    assert prefetch.depth(1) == 0
+    prefetch.learn(ended)
+    assert prefetch.may_ask
 
     prefetch.returned(3)  # unasked: a long task is in the way
     assert not prefetch.may_ask

@@ -16,6 +16,8 @@ a delay that the machine causes, of which the tasks are innocent."""
 
 _FASTEST = 2e-6  # seconds; below this the clock says nothing
 _LONGER = 4.0  # times as long as the tasks before: what the worker has begun is long
+_LONGER_ASKED = 2.0  # the same where another worker is idle, so that a mistake costs little
+_SOONEST_ASKED = 0.005  # seconds
 _WEIGHT = 0.25  # of the last task, in the mean that a worker keeps
 
 
@@ -27,11 +29,11 @@ class Prefetch:
     How long a task takes is not known before, so what was prefetched comes back in two ways.
     A worker that has begun nothing for much longer than its tasks take returns all that waits
     there, unasked (:class:`WaitLimit`). A worker is asked for a half of it as soon as another
-    worker is idle.
+    worker is idle, and returns all if what runs there has turned out to be long.
 
-    A worker that has returned less than it was asked for, or something unasked, has nothing more
-    to return that could be had: until one of its tasks has ended it gets no task ahead of time
-    and is not asked again.
+    A worker that has returned less than it was asked for has nothing more to return; one that has
+    returned more, or something unasked, is busy with long tasks. Until one of its tasks has ended
+    such a worker gets no task ahead of time and is not asked again.
 
     Parameters
     ----------
@@ -82,8 +84,9 @@ class Prefetch:
 
     def returned(self, count: int) -> None:
         """Note that the worker has returned so many tasks, asked or not."""
-        # Less than was asked for, or unasked: what is left there has begun.
-        self._is_stuck |= count < self._asked or not self._asked
+        # Less than was asked for: what is left there has begun. More, or unasked: what runs there
+        # is long, and whatever is given ahead would wait behind it.
+        self._is_stuck |= count != self._asked or not self._asked
         self._asked = 0
         self._on_change()
 
@@ -120,3 +123,22 @@ class WaitLimit:
         known = self._mean
         self._mean = mean = seconds if known is None else known + _WEIGHT * (seconds - known)
         self.seconds = min(HORIZON, max(SOONEST, _LONGER * mean))
+
+    def to_return(self, waiting: int, asked: int, since: float) -> int:
+        """
+        Return how many waiting tasks a worker returns that is asked for some, the last first.
+
+        The task that comes next would be the last to be returned. Behind a long one all go back:
+        the idle worker would else have to ask again for a half of each rest.
+
+        Parameters
+        ----------
+        waiting, asked
+            Tasks that wait at the worker, and how many the worker is asked for.
+        since
+            Seconds for which the worker has begun none.
+        """
+        mean = self._mean
+        if mean is not None and since >= max(_SOONEST_ASKED, _LONGER_ASKED * mean):
+            return waiting
+        return min(asked, waiting)

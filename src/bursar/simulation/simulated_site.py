@@ -123,7 +123,8 @@ class SimulatedWorker(asyncio.Protocol):
                 self._queue.extend(self._decode_job(job) for job in jobs)
                 self._fill()
             case JobRecall(count):
-                self._give_back(count)
+                since = self._loop.time() - self._began
+                self._give_back(self._wait_limit.to_return(len(self._queue), count, since))
             case CancelTasks(tasks, _, reason):
                 self._cancel(set(tasks) or None, reason)
             case LeaveOrder():
@@ -133,7 +134,7 @@ class SimulatedWorker(asyncio.Protocol):
 
     def _give_back(self, count: int) -> None:
         # From the end: what was given last would begin last.
-        returned = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
+        returned = [self._queue.pop() for _ in range(count)]
         if self._done:
             self._flush()  # what ended before goes first
         self._report(ReturnedJobs([(job.task, job.attempt) for job in returned]))

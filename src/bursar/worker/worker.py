@@ -337,7 +337,8 @@ class Worker:
                 if self._must_end < math.inf:
                     self._cancel([], LAST_WORDS, TAKEN_AWAY)
             case JobRecall(count):
-                self._give_back(count)
+                since = time.monotonic() - self._began
+                self._give_back(self._wait_limit.to_return(len(self._queue), count, since))
             case CancelTasks(tasks, grace, reason):
                 self._cancel(tasks, grace, reason)
             case OutcomeAck(count):
@@ -381,7 +382,7 @@ class Worker:
             raise ProtocolError(str(error)) from None
 
     def _give_back(self, count: int) -> None:
-        jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
+        jobs = [self._queue.pop() for _ in range(count)]
         self._report()  # what ended before goes first
         for job in jobs:
             # Else the same attempt would be refused as known when the dispatcher gives it again.
