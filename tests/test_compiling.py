@@ -94,3 +94,72 @@ def test_kernels_run_without_numba(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[1],
     ).stdout
     assert said == "200000.0\n"
+
+
+NEITHER = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
+AT_ONCE = "from bursar import compiling; compiling.PLAIN_SECONDS = 0.0\n"
+ROOT = Path(__file__).parent.parent
+
+
+def printed(program: str, folder: Path = ROOT) -> str:
+    """Standard output of a Python program, which has to succeed without a warning."""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def command_line(*arguments: str) -> str:
+    """Return a program that runs a command of Bursar."""
+    return (
+        f"import sys; sys.argv[1:] = {list(arguments)!r}\nfrom bursar.cli.main import main; main()"
+    )
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+def test_batch_schedulers_are_the_same_in_both_forms(policy: str) -> None:
+    """Also the types of what they return."""
+    program = (
+        "from bursar.cluster.machine import Machine\n"
+        f"machine = Machine(4, {policy!r})\n"
+        "for n in range(40): machine.submit(1 + n % 4, 10.0, runtime=5.0 + n % 7, at=float(n))\n"
+        "machine.run(); print(machine.jobs.start[:40].tolist(), repr(machine.now))"
+    )
+
+    assert printed(NEITHER + program) == printed(AT_ONCE + program)
+
+
+@pytest.mark.parametrize("scheduler", ["heft", "greedy", "minmin", "maxmin", "list", "list-cost"])
+def test_schedules_are_the_same_in_both_forms(scheduler: str) -> None:
+    """Start, finish and payment, to the last bit."""
+    program = (
+        "import numpy as np\n"
+        "from tests.kernels import small_sites, small_workflow\n"
+        "from bursar.planning.policy import PlacementPolicy\n"
+        "from bursar.planning.problem import build_problem\n"
+        "from bursar.planning.schedulers import schedule\n"
+        "problem = build_problem(small_workflow(12), small_sites())\n"
+        f"s = schedule(problem, np.array([2, 1]), PlacementPolicy(scheduler={scheduler!r}))\n"
+        "print(s.site.tolist(), s.start.tolist(), s.finish.tolist(), s.paid.tolist())"
+    )
+
+    assert printed(NEITHER + program) == printed(AT_ONCE + program)
+
+
+def test_a_plan_without_numba_is_the_same() -> None:
+    """To the last digit of each makespan, cost and bound."""
+    plan = command_line(
+        "plan", "examples/mosaic/mosaic.toml", "--sites", "examples/sites.toml", "--json"
+    )
+
+    assert printed(NEITHER + plan) == printed(AT_ONCE + plan)
+
+
+def test_a_simulation_and_a_run_without_numba_end_well(tmp_path: Path) -> None:
+    """Numba is not needed for anything."""
+    (tmp_path / "c.toml").write_text(
+        '[campaign]\nname = "c"\n[tasks.a]\ncommand = "true"\nruntime = "1 s"\n'
+    )
+
+    for name in ("simulate", "run"):
+        assert printed(NEITHER + command_line(name, "c.toml", "--json"), tmp_path)

@@ -48,12 +48,13 @@ class Kernel(Generic[P, R]):
     Parameters
     ----------
     function
-        The function; it may call other kernels by names of its module.
+        The function; it may call other kernels by names of its module (not ``module.kernel``).
     options
         Options of Numba.
     """
 
     def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
+        check_address_space()
         update_wrapper(self, function)
         assert isinstance(function, FunctionType)
         self.py_func: FunctionType = function
@@ -84,7 +85,6 @@ class Kernel(Generic[P, R]):
     def compiled(self) -> Callable[P, R]:
         """The function as machine code, compiled now or read from disk; plain without Numba."""
         if self._compiled is None:
-            check_address_space()
             try:
                 import numba
             except ImportError:
@@ -156,9 +156,17 @@ def _timed(plain: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     global _spent
     began = time.perf_counter()
     try:
-        return plain(*args, **kwargs)
+        with np.errstate(all="ignore"):  # machine code does not warn either
+            return cast(R, _python_scalars(plain(*args, **kwargs)))
     finally:
         _spent += time.perf_counter() - began
+
+
+def _python_scalars(value: Any) -> Any:
+    """Return numbers as the types of Python, which is what machine code returns."""
+    if type(value) is tuple:
+        return tuple(map(_python_scalars, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _elements(values: tuple[object, ...]) -> int:

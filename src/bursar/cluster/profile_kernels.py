@@ -9,8 +9,10 @@ over falls away in front, so that changes need room now and then.
 import numpy as np
 import numpy.typing as npt
 
-from bursar import profile_kernel
 from bursar.compiling import compiled
+from bursar.profile_kernel import change as change_profile
+from bursar.profile_kernel import earliest_start
+from bursar.profile_kernel import least_free as least_free_in_profile
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -45,13 +47,13 @@ def change(
             free[i] = free[low + i]
         low, high = 0, high - low
         k[K_LOW] = low
-    k[K_HIGH], _ = profile_kernel.change(times, free, low, high, begin, end, amount)
+    k[K_HIGH], _ = change_profile(times, free, low, high, begin, end, amount)
 
 
 @compiled
 def least_free(k: IntArray, times: FloatArray, free: IntArray, begin: float, end: float) -> int:
     """Return the fewest processors free at any moment of ``[begin, end)``."""
-    least, _ = profile_kernel.least_free(times, free, k[K_LOW], k[K_HIGH], begin, end)
+    least, _ = least_free_in_profile(times, free, k[K_LOW], k[K_HIGH], begin, end)
     return least
 
 
@@ -66,6 +68,4 @@ def earliest(
     promised: float,
 ) -> float:
     """Return the earliest start; see :func:`bursar.profile_kernel.earliest_start`."""
-    return profile_kernel.earliest_start(
-        times, free, k[K_LOW], k[K_HIGH], begin, length, width, np.inf, promised
-    )
+    return earliest_start(times, free, k[K_LOW], k[K_HIGH], begin, length, width, np.inf, promised)
