@@ -807,6 +807,54 @@ def test_calls_do_not_see_each_others_environment(single: Executor) -> None:
     assert single.submit(os.getcwd).result(PATIENCE) != "/"
 
 
+def _variables() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables that Python knows here, and those that a program gets."""
+    known = dict(os.environ)
+    told = subprocess.run(["env", "-0"], capture_output=True, check=True).stdout.decode()
+    got = dict(line.split("=", 1) for line in told.split("\0") if line)
+    for found in (known, got):
+        del found["BURSAR_TASK"]  # the only one that is each call's own
+    return known, got
+
+
+def _remove_variables() -> None:
+    os.environ.clear()
+
+
+def _replace_variables() -> None:
+    os.environ = {"PATH": "/nowhere", "HOME": "/nowhere"}  # type: ignore[assignment]  # noqa: B003
+
+
+def _set_below_python() -> None:
+    for name in os.environ:
+        os.putenv(name, "changed")
+
+
+@pytest.mark.parametrize("spoil", [_remove_variables, _replace_variables, _set_below_python])
+def test_a_call_gets_its_variables_whatever_the_one_before_did(
+    single: Executor, spoil: Callable[[], None]
+) -> None:
+    """The variables are set anew for each call, for Python and for the programs of the call."""
+    before = single.submit(_variables).result(PATIENCE)
+    pid = single.submit(os.getpid).result(PATIENCE)
+
+    single.submit(spoil).result(PATIENCE)
+
+    assert single.submit(_variables).result(PATIENCE) == before
+    assert before[0] == before[1]
+    assert before[0]["HOME"] == os.environ["HOME"]
+    assert single.submit(os.getpid).result(PATIENCE) == pid
+
+
+@pytest.mark.parametrize("size", [0, 64_000, 65_536, 66_000, 250_000, 5_000_000])
+def test_arguments_and_values_of_any_size_come_through(single: Executor, size: int) -> None:
+    """Small ones travel in one piece with all that a call needs, large ones in several."""
+    data = os.urandom(size)
+
+    for _ in range(2):
+        assert single.submit(bytes.__add__, data, b"end").result(PATIENCE) == data + b"end"
+
+
 # Money and its records.
 
 

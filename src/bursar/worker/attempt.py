@@ -439,7 +439,6 @@ class Attempt:
     def _call(self, call: Call) -> None:
         job = self.job
         environment = {
-            **self.place.environment,
             TASK: str(job.task),
             PROCESSORS: str(job.processors),
             **job.environment,

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from bursar.worker.raised import pickled, pickled_error
@@ -26,6 +27,9 @@ _HEADER = struct.Struct("<QQ?")
 
 _ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
 _CHANNEL = 3
+_PIECE = 1 << 16
+"""Bytes that are read at once, or are copied in order to be written at once."""
+
 _PROGRAM = "from bursar.worker.python_calls import serve; serve()"
 
 
@@ -59,23 +63,39 @@ class PythonCallWorker:
                 )
             finally:
                 os.close(moved)
+        self.socket.setblocking(False)
+        self._first: dict[str, str] | None = environment
         self._buffer = bytearray()
         self._usage = ProcessUsage(0.0, 0.0, 0)
 
     def begin(
         self, call: "Call", folder: str, environment: dict[str, str], stdout: int, stderr: int
     ) -> None:
-        """Send a call; the answer comes on :attr:`socket`."""
+        """
+        Send a call; the answer comes on :attr:`socket`.
+
+        Parameters
+        ----------
+        environment
+            Variables of this call, which the process sets in addition to its own.
+        """
+        # The process's own variables travel with the first call only: they are many, and the
+        # interpreter may have added some to those that it was started with.
+        around = pickle.dumps((folder, self._first, environment))
+        self._first = None
         payload = call.payload
-        around = pickle.dumps((folder, environment))
         header = _HEADER.pack(len(around), len(payload), call.as_data)
-        # The callee waits in recv and takes all at once; a call of any size is out of hand when
-        # this returns.
-        self.socket.setblocking(True)
-        socket.send_fds(self.socket, [header], [stdout, stderr])
-        self.socket.sendall(around)
-        self.socket.sendall(payload)
-        self.socket.setblocking(False)
+        head = header + around
+        # One system call for most calls. The callee has read all that came before, so that there
+        # is room for the first bytes, with which the descriptors go.
+        sent = socket.send_fds(self.socket, [head, payload], [stdout, stderr])
+        if sent < len(head) + len(payload):
+            # The callee waits in recv and takes all at once; a call of any size is out of hand
+            # when this returns.
+            self.socket.setblocking(True)
+            self.socket.sendall(memoryview(head)[sent:])
+            self.socket.sendall(memoryview(payload)[max(0, sent - len(head)) :])
+            self.socket.setblocking(False)
 
     def receive(self) -> tuple[bool, bytes] | None:
         """
@@ -183,25 +203,29 @@ def serve() -> None:
     channel = socket.socket(fileno=_CHANNEL)
     # Programs that a call starts must not write answers.
     channel.set_inheritable(False)
-    base = dict(os.environ)
+    environ, variables = os.environ, os.environb
+    base: dict[bytes, bytes] = {}
     while True:
-        head, fds, _, _ = socket.recv_fds(channel, _HEADER.size, 2)
-        if not head:
+        # Nothing follows a call before its answer: whatever arrives belongs to one call.
+        data, fds, _, _ = socket.recv_fds(channel, _PIECE, 2)
+        if not data:
             return
         # A stream may give less than was sent at once; the descriptors come with the first byte.
-        head += _exactly(channel, _HEADER.size - len(head))
-        around_size, payload_size, as_data = _HEADER.unpack(head)
-        folder, environment = pickle.loads(_exactly(channel, around_size))
-        payload = _exactly(channel, payload_size)
+        data = _at_least(channel, _HEADER.size, data)
+        around_size, payload_size, as_data = _HEADER.unpack_from(data)
+        middle = _HEADER.size + around_size
+        data = _at_least(channel, middle + payload_size, data)
+        folder, first, environment = pickle.loads(memoryview(data)[_HEADER.size : middle])
+        payload = memoryview(data)[middle:]
         for fd, number in zip(fds, (1, 2), strict=True):
             os.dup2(fd, number)
             os.close(fd)
         os.chdir(folder)
-        # Writing all variables anew for each call costs more than a short call.
-        if environment != base:
-            os.environ.clear()
-            os.environ.update(environment)
-            base = environment
+        if first is not None:
+            base = _encoded(first)
+        # The call before may have put another object in its place.
+        os.environ = environ  # noqa: B003 (the same object as at the start)
+        _set_environment(variables, {**base, **_encoded(environment)})
         before = resource.getrusage(resource.RUSAGE_SELF)
         succeeded, value = _carry_out(payload, as_data=as_data)
         for stream in (sys.stdout, sys.stderr):
@@ -209,16 +233,18 @@ def serve() -> None:
                 # Before the answer: the worker takes what was printed when it has that.
                 stream.flush()
         after = resource.getrusage(resource.RUSAGE_SELF)
-        channel.sendall(
-            _ANSWER.pack(
-                succeeded,
-                after.ru_utime - before.ru_utime,
-                after.ru_stime - before.ru_stime,
-                after.ru_maxrss * 1024,
-                len(value),
-            )
+        answer = _ANSWER.pack(
+            succeeded,
+            after.ru_utime - before.ru_utime,
+            after.ru_stime - before.ru_stime,
+            after.ru_maxrss * 1024,
+            len(value),
         )
-        channel.sendall(value)
+        if len(value) < _PIECE:
+            channel.sendall(answer + value)
+        else:  # not copied
+            channel.sendall(answer)
+            channel.sendall(value)
 
 
 def encode_call(call: bytes) -> bytes:
@@ -232,7 +258,20 @@ def encode_call(call: bytes) -> bytes:
     return pickle.dumps(([os.path.abspath(p) for p in sys.path if isinstance(p, str)], call))
 
 
-def _carry_out(payload: bytes, *, as_data: bool) -> tuple[bool, bytes]:
+def _encoded(environment: dict[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+
+
+def _set_environment(variables: MutableMapping[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
+    """Set all variables anew, also those that a call has changed below ``os.environ``."""
+    # In bytes, which need not be encoded, and without clear(), which takes time quadratic in the
+    # number of variables.
+    for name in [name for name in variables if name not in wanted]:
+        del variables[name]
+    variables.update(wanted)
+
+
+def _carry_out(payload: bytes | memoryview, *, as_data: bool) -> tuple[bool, bytes]:
     try:
         path, call = pickle.loads(payload)
         # In front, so that the call finds the caller's modules before others of the same name.
@@ -253,8 +292,11 @@ def _carry_out(payload: bytes, *, as_data: bool) -> tuple[bool, bytes]:
     return value_as_data(value)
 
 
-def _exactly(channel: socket.socket, size: int) -> bytes:
-    data = bytearray()
+def _at_least(channel: socket.socket, size: int, begun: bytes) -> bytes:
+    """Read until there are so many bytes, with those that were read before."""
+    if len(begun) >= size:
+        return begun
+    data = bytearray(begun)
     while len(data) < size:
         piece = channel.recv(min(size - len(data), 1 << 20))
         if not piece:
