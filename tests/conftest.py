@@ -14,6 +14,11 @@ from tests.durations import pytest_sessionfinish as pytest_sessionfinish
 from tests.testgrid.clusters import slurm as slurm
 from tests.testgrid.clusters import usual_slurm as usual_slurm
 
+from bursar.compiling import prefer_machine_code
+
+# Tests that compare kernels with plain twins are to test the machine code.
+prefer_machine_code()
+
 os.environ["BURSAR_OWNERS"] = "off"  # tests see neither each other's runs nor their user's
 # Journals are sealed by a key of the tests' own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="bursar-state-")

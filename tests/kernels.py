@@ -16,6 +16,7 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import free_windows
+from bursar.compiling import prefer_machine_code
 from bursar.model.campaign import Workflow
 from bursar.model.network import NetworkLink, Topology
 from bursar.model.site import SiteFacts
@@ -92,5 +93,6 @@ GROUPS: Mapping[str, Callable[[], None]] = {
 
 
 if __name__ == "__main__":
+    prefer_machine_code()
     for name in sys.argv[1:] or GROUPS:
         GROUPS[name]()

@@ -122,6 +122,12 @@ class Kernel(Generic[P, R]):
         return dispatcher
 
 
+def prefer_machine_code() -> None:
+    """Run all kernels of this process as machine code from now on, however small a question is."""
+    global _spent
+    _spent = float("inf")
+
+
 def compiled(function: Callable[P, R]) -> Kernel[P, R]:
     """
     Have a function compiled when that pays, and then kept on disk.
