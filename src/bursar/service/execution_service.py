@@ -382,14 +382,21 @@ class ExecutionService:
                     await self._changed.wait()
 
     async def _tick(self) -> None:
+        demanded = False, False
         while True:
             self.engine.tick()
             self.worker_server.tick()
             if self._is_draining and not self.engine.running:
                 self._end_drain()
-            # Tasks that wait may need a decision that no event asks for; otherwise only idle
-            # workers do.
-            if any(demand.tasks for demand in self.engine.demand().values()):
+            # Tasks that wait may need a decision that no event asks for. So may their end: tasks
+            # that were cancelled before they began leave requests in a scheduler's queue too many.
+            # Otherwise only idle workers need one.
+            demand = self.engine.demand().values()
+            before, demanded = (
+                demanded,
+                (any(d.tasks for d in demand), any(d.later for d in demand)),
+            )
+            if demanded[0] or demanded != before:
                 self.provisioner.review()
             else:
                 self.provisioner.review_idle()
