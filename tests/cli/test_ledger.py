@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from bursar.cli.ledger import register
 from bursar.dispatch.journal import RunJournal, read_journal
 from bursar.market.book import Book, read_book
+from bursar.market.grants import GrantPeriod
 from bursar.market.ledger import Ledger
 from bursar.model.errors import BudgetStop, BursarError, InputError
-from bursar.model.money import MICROS
+from bursar.model.money import MICROS, Refusal
 from bursar.runs.folder import RunFolder
 from bursar.service.billing.service_ledger import ServiceLedger
 from bursar.store import RealDisk, RecordStore
@@ -384,6 +385,11 @@ def test_verify_finds_a_changed_row(desk: Desk) -> None:
     desk.refuses("verify", match="row 1: was changed, or one before it is missing")
 
 
+def granted_for_a_time(desk: Desk) -> Any:
+    desk.says("grant", "ann", "1", "--period", "2199")
+    return [desk.json("burndown", "ann"), desk.json("accounts")]
+
+
 def test_every_key_is_documented(desk: Desk, ran: RunFolder) -> None:
     text = re.sub(r"^```.*?^```", "", REFERENCE.read_text(), flags=re.M | re.S)
     quoted = " ".join(re.findall(r"`([^`]+)`", text))
@@ -394,6 +400,7 @@ def test_every_key_is_documented(desk: Desk, ran: RunFolder) -> None:
         desk.json("statement", "ann"),
         desk.json("invoice", "here", "ann"),
         desk.json("verify"),
+        granted_for_a_time(desk),
     ]
 
     def keys_of(value: Any) -> set[str]:
@@ -404,3 +411,51 @@ def test_every_key_is_documented(desk: Desk, ran: RunFolder) -> None:
         return set()
 
     assert keys_of(documents) <= words, keys_of(documents) - words
+
+
+def test_a_grant_for_a_time_lapses_and_is_forecast(tmp_path: Path) -> None:
+    """What is granted for a time is listed with its end, charted, and given back at the end."""
+    desk = Desk(tmp_path)
+    desk.says("open", "ann")
+    desk.says("open", "uni", "--kind", "provider")
+    row = desk.json("grant", "ann", "100", "--period", "2020..2199")["rows"][0]
+    assert row["agreement"] == "2020-01-01T00:00:00Z/2200-01-01T00:00:00Z"
+    desk.says("grant", "ann", "5", "--period", "2198")
+    with Book(desk.book) as book:
+        year = 365 * 86400.0
+        assert book.available("ann", 1_800_000_000.0) == 100 * MICROS
+        book.grant(0.0, "old", "ann", 3 * MICROS, period=GrantPeriod(0.0, year))
+    assert [r["amount_micros"] for r in desk.json("lapse")["rows"]] == [3 * MICROS]
+    assert desk.json("lapse")["rows"] == []
+    assert desk.json("verify")["faults"] == []
+    assert "ann: 100 SU may be spent from 2020-01-01 until 2199-12-31" in desk.says("accounts")
+    (ann, _) = desk.json("accounts")["accounts"]
+    assert [g["left_micros"] for g in ann["grants"]] == [0, 5 * MICROS, 100 * MICROS]
+    said = desk.says("burndown", "ann", "--chart", str(tmp_path / "burn.svg"))
+    assert "nothing is spent now" not in said
+    assert "100 SU unspent at the end, on 2199-12-31" in said
+    assert "100 SU from 2020-01-01 until 2199-12-31" in (tmp_path / "burn.svg").read_text()
+    burns = desk.json("burndown", "ann")["grants"]
+    assert burns[2]["unspent_micros"]["p50"] == 100 * MICROS
+
+
+def test_a_grant_for_a_time_is_refused_in_one_line(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.says("open", "ann")
+    desk.refuses("grant", "ann", "1", "--period", "2020", match="expected a time that is not over")
+    desk.refuses("grant", "ann", "1", "--period", "soon", match="soon")
+    desk.refuses("burndown", "ann", match="ann has no grant with a period")
+    desk.says("grant", "ann", "1", "--period", "2199")
+    desk.refuses("burndown", "ann", "--chart", "x.pdf", match="expected .html, .png, .svg")
+
+
+def test_a_run_is_paid_only_by_grants_of_its_time(tmp_path: Path) -> None:
+    """Money that may be spent later is not there yet."""
+    desk = Desk(tmp_path)
+    desk.says("open", "ann")
+    desk.says("grant", "ann", "100", "--period", "2199")
+    with Book(desk.book) as book:
+        assert book.available("ann", 1_800_000_000.0) == 0
+        refused = book.hold(1_800_000_000.0, "k", "ann", "run/budget", MICROS)
+    assert isinstance(refused, Refusal)
+    assert "0 SU of 100 SU that may be spent at this time" in refused.reason

@@ -5,6 +5,7 @@ import secrets
 import time
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -13,8 +14,6 @@ from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, pr
 from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bursar.formats.units import Period
     from bursar.market.account_records import SpendingQuota
     from bursar.market.book import Book, BookState
@@ -69,9 +68,11 @@ def register(app: typer.Typer) -> None:
         ("open", open_account),
         ("quota", set_quota),
         ("grant", grant),
+        ("lapse", lapse),
         ("charge", charge_run),
         ("refund", refund),
         ("release", release),
+        ("burndown", show_burn_down),
         ("statement", show_statement),
         ("invoice", show_invoice),
         ("rows", list_rows),
@@ -182,18 +183,83 @@ def grant(
         str,
         typer.Option("--memo", metavar="TEXT", help="Text that is written into the ledger's row."),
     ] = "",
+    period: Annotated[
+        str | None,
+        typer.Option(
+            "--period",
+            metavar="PERIOD",
+            help="Time in which the amount may be spent, in UTC: 2026, 2026-11, 2026-11-21 or "
+            "A..B. What is left at the end lapses. Default: for ever.",
+        ),
+    ] = None,
     key: Key = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
-    """Add to a user's allocation."""
+    """Add to a user's allocation, for ever or for a time."""
     from bursar.market.book import Book
+    from bursar.market.grants import GrantPeriod
+    from bursar.model.errors import InputError
 
+    now = time.time()
+    within = None if period is None else GrantPeriod(*_period(period))
+    if within is not None and within.end <= now:
+        raise InputError(f'--period: expected a time that is not over, got "{period}"')
     with Book(book, wait=WAIT) as opened:
         opened.known(name, "user")
         micros = _micros(amount, opened.currency)
-        row = _done(opened.grant(time.time(), key or _fresh(), name, micros, memo=memo))
+        with opened.together():
+            opened.lapse(now)
+            row = _done(opened.grant(now, key or _fresh(), name, micros, memo=memo, period=within))
         _show_rows([row], opened.currency, as_json)
+
+
+def lapse(book: BookFile = BOOK, as_json: AsJson = False) -> None:
+    """Give back to the bank what is left of grants that have ended."""
+    from bursar.market.book import Book
+
+    with Book(book, wait=WAIT) as opened:
+        with opened.together():
+            rows = opened.lapse(time.time())
+        _show_rows(rows, opened.currency, as_json)
+
+
+def show_burn_down(
+    name: Name,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            "--chart",
+            metavar="FILE",
+            help="Also draw a chart into this file (.html, .png or .svg).",
+        ),
+    ] = None,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """Show how fast a user's grants are spent, and what will be left when they end."""
+    from bursar.market.statements import make_burn_downs
+    from bursar.model.errors import InputError
+    from bursar.report.statements import burn_down_chart, burn_downs_to_dict, print_burn_downs
+
+    accounts = _read(book).accounts
+    burns = make_burn_downs(accounts, name, time.time())
+    if not burns:
+        raise InputError(
+            f"{name} has no grant with a period",
+            hint="bursar ledger grant NAME AMOUNT --period 2026-10..2027-03",
+        )
+    if chart is not None:
+        from bursar.report.charts import SAVED_AS, save_chart
+
+        if chart.suffix not in SAVED_AS:
+            raise InputError(f"--chart: expected {', '.join(SAVED_AS)}, got {chart.name}")
+        save_chart(burn_down_chart(accounts.currency, burns), chart)
+        print_note(f"chart: {chart}")
+    if as_json:
+        print_json(burn_downs_to_dict(name, accounts.currency, burns))
+    else:
+        print_burn_downs(name, accounts.currency, burns)
 
 
 def charge_run(
@@ -400,8 +466,6 @@ def _check_ended(record: "RunRecord") -> None:
 
 def _check_payer(record: "RunRecord", payer: "Payer") -> None:
     """A run that an account pays for is charged to no other, and in no other book."""
-    from pathlib import Path
-
     from bursar.model.errors import InputError
 
     theirs = record.info.payer
@@ -472,7 +536,7 @@ def _period(text: str | None) -> tuple[float, float]:
     return period.begin, period.end
 
 
-def _read(book: "Path") -> "BookState":
+def _read(book: Path) -> "BookState":
     """Read a book, or the accounts of the service in a folder."""
     from bursar.market.book import read_book
 

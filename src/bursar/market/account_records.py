@@ -68,6 +68,7 @@ BOOK_CHART = ChartOfAccounts(
     grant="grant",
     kinds={
         "grant": ((BANK, USER_PREFIX),),
+        "lapse": ((USER_PREFIX, BANK),),
         "transfer": ((USER_PREFIX, USER_PREFIX),),
         "hold": ((USER_PREFIX, HELD_PREFIX),),
         "release": ((HELD_PREFIX, USER_PREFIX),),
@@ -76,7 +77,7 @@ BOOK_CHART = ChartOfAccounts(
     },
     strict=True,
 )
-"""Many users and providers; what a bank granted is not taken back."""
+"""Many users and providers; a bank takes back only what is left of a grant after its end."""
 
 
 def held_for(agreement: str) -> str:

@@ -20,6 +20,7 @@ from bursar.market.account_records import (
     UserBalance,
     period_of,
 )
+from bursar.market.grants import DatedGrant, DatedGrants, GrantPeriod, parse_grant_period
 from bursar.market.ledger import Ledger
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import Micros, Refusal, Transfer
@@ -57,6 +58,7 @@ class Accounts(Ledger):
         self._accounts: dict[str, LedgerAccount] = {}
         self._balances[BANK] = 0
         self._users: dict[str, UserBalance] = {}  # by the name of their account in rows
+        self._dated: dict[str, DatedGrants] = {}  # of the users who have any
         for account in opened:
             Accounts.open_account(self, account)
         for row in rows:
@@ -88,12 +90,13 @@ class Accounts(Ledger):
         """
         Return the most that an agreement first held at a moment may set aside, micro-units.
 
-        That is the user's balance, or what the quota leaves in that moment's period if less.
+        That is the user's balance, without grants whose period is another, or what the quota
+        leaves in that moment's period if less.
         """
         found = self._users.get(USER_PREFIX + user)
         if found is None:
             return 0
-        balance = self._balances[USER_PREFIX + user]
+        balance = self._usable(USER_PREFIX + user, now)
         quota = found.account.quota
         if quota is None:
             return balance
@@ -142,6 +145,38 @@ class Accounts(Ledger):
         self._put(account)
         return account
 
+    def grant(
+        self,
+        now: float,
+        key: str,
+        payer: str,
+        amount: Micros,
+        *,
+        memo: str = "",
+        currency: str | None = None,
+        period: GrantPeriod | None = None,
+    ) -> Transfer | Refusal:
+        """Add to what a user may spend, for ever or in a period."""
+        within = "" if period is None else str(period)
+        target = USER_PREFIX + payer
+        return self._post(now, key, "grant", BANK, target, amount, within, memo, currency)
+
+    def grants(self, user: str) -> tuple[DatedGrant, ...]:
+        """Return a user's grants that have a period, the one that ends first, first."""
+        dated = self._dated.get(USER_PREFIX + user)
+        return () if dated is None else dated.grants
+
+    def lapse(self, now: float) -> list[Transfer]:
+        """Give the bank back what is left of grants that have ended, and return the rows."""
+        rows = []
+        for user, dated in self._dated.items():
+            for grant in dated.due(now):
+                key = f"lapse {len(self._rows) + 1} {grant.key}"
+                row = self._post(now, key, "lapse", user, BANK, grant.left, grant.key, grant.memo)
+                assert isinstance(row, Transfer), row
+                rows.append(row)
+        return rows
+
     def transfer(
         self,
         now: float,
@@ -153,7 +188,7 @@ class Accounts(Ledger):
         memo: str = "",
         currency: str | None = None,
     ) -> Transfer | Refusal:
-        """Move part of a user's allocation to another user of the same group."""
+        """Move money without an end from a user to another user of the same group."""
         source, target = USER_PREFIX + giver, USER_PREFIX + taker
         return self._post(now, key, "transfer", source, target, amount, "", memo, currency)
 
@@ -176,6 +211,10 @@ class Accounts(Ledger):
             return _no(f"a moment must be in seconds since the epoch, got {now}")
         if source not in self._balances:
             return self._unknown(source)
+        if source in self._dated and kind in ("hold", "transfer"):
+            refusal = self._not_usable(source, now, kind, amount)
+            if refusal is not None:
+                return refusal
         if kind == "hold":
             user = self._users[source]
             quota = user.account.quota
@@ -195,6 +234,26 @@ class Accounts(Ledger):
             if not giver.group or giver.group != taker.group:
                 return _no(f"{giver.name} and {taker.name} are not of one group")
         return None
+
+    def _usable(self, account: str, now: float) -> Micros:
+        """Return the part of a user's balance that an agreement may hold at a moment."""
+        balance = self._balances[account]
+        dated = self._dated.get(account)
+        return balance if dated is None else balance - dated.left + dated.usable(now)
+
+    def _not_usable(self, account: str, now: float, kind: str, amount: Micros) -> Refusal | None:
+        """Return why a movement takes what grants do not allow; None: it does not."""
+        dated = self._dated[account]
+        if kind == "transfer":  # else the taker could spend it after the end
+            usable = self._balances[account] - dated.left
+            said = "has no end and may be given away"
+        else:
+            usable = self._usable(account, now)
+            said = "may be spent at this time"
+        if amount <= usable:
+            return None
+        have = f"{self._format(usable)} of {self._format(self._balances[account])}"
+        return Refusal(f"{account} has {have} that {said}, {self._format(amount)} asked", False)
 
     def _over_quota(self, user: str, quota: SpendingQuota, over: Micros) -> Refusal:
         per = "in all" if quota.per == "all" else f"per {quota.per}"
@@ -220,7 +279,52 @@ class Accounts(Ledger):
         else:
             user.spent -= amount
             user.use(agreement.since, -amount)
+        if self._dated and (dated := self._dated.get(agreement.payer)) is not None:
+            dated.follow(row)
         return agreement
+
+    def _apply(self, row: Transfer) -> None:
+        """Move a checked row's amount, and follow grants that have a period."""
+        super()._apply(row)
+        if row.kind == "grant" and row.agreement:
+            self._dated.setdefault(row.target, DatedGrants()).follow(row)
+        elif row.kind == "lapse":
+            self._dated[row.source].follow(row)
+
+    def _fault_of(self, row: Transfer) -> str:
+        fault = super()._fault_of(row)
+        if not fault and row.source in self._dated and row.kind in ("hold", "transfer"):
+            refusal = self._not_usable(row.source, row.time, row.kind, row.amount)
+            return "" if refusal is None else refusal.reason
+        return fault
+
+    def _other_fault(self, row: Transfer) -> str:
+        if row.kind == "grant" and row.agreement:
+            if parse_grant_period(row.agreement) is None:
+                return f'names no period of a grant: "{row.agreement}"'
+            return ""
+        if row.kind == "lapse":
+            dated = self._dated.get(row.source)
+            grant = None if dated is None else dated.find(row.agreement)
+            if grant is None:
+                return f'no grant "{row.agreement}" of {row.source}'
+            if row.time < grant.period.end or row.amount > grant.left:
+                return f'takes back what is not over of the grant "{row.agreement}"'
+            return ""
+        return super()._other_fault(row)
+
+    def faults(self) -> list[str]:
+        """Return errors in the balances, and of grants with a period; always empty without bugs."""
+        found = super().faults()
+        for account, dated in self._dated.items():
+            if dated.left > self._balances[account]:
+                found.append(f"{account} has less than is left of its grants")
+            found += [
+                f'the grant "{grant.key}" has impossible sums'
+                for grant in dated.grants
+                if not 0 <= grant.left <= grant.unpaid <= grant.granted - grant.lapsed
+            ]
+        return found
 
     def _put(self, account: LedgerAccount) -> None:
         """Enter an account, and recount the use of the account's agreements under the new quota."""

@@ -397,7 +397,7 @@ class Ledger:
         self._rows.append(row)
         if row.key:
             self._by_key[row.key] = row
-        if row.agreement:
+        if row.kind in _OF_AGREEMENTS:
             self._note(row)
 
     def _note(self, row: Transfer) -> AgreementBalance:
@@ -454,14 +454,18 @@ class Ledger:
         have = balances.get(source, 0)
         if have < amount and source != self._outside:
             return f'takes {amount} from "{source}", {have} are there'
-        if not row.agreement and row.kind not in _OF_AGREEMENTS:
-            return ""
+        if row.kind not in _OF_AGREEMENTS:
+            return self._other_fault(row)
         found = self._agreements.get(row.agreement)
         if not _belongs(row, found):
             return f'does not belong to the agreement "{row.agreement}"'
         if found is None:
             return ""
         return self._rule(row.kind, source, target, amount, row.agreement, found)
+
+    def _other_fault(self, row: Transfer) -> str:
+        """Return why a row that is of no agreement cannot follow the last row; empty: it can."""
+        return f'does not belong to the agreement "{row.agreement}"' if row.agreement else ""
 
     def _format(self, amount: Micros) -> str:
         return format_amount(amount, self.currency)

@@ -1,7 +1,7 @@
 """
-Makes statements and invoices from the rows of a book.
+Makes statements, invoices and burn-downs from the rows of a book.
 
-Both are made of rows alone, so their totals are the book's to the micro-unit;
+All are made of rows alone, so their totals are the book's to the micro-unit;
 usage records add what was delivered for the money.
 """
 
@@ -14,6 +14,7 @@ from typing import TypeVar
 from bursar.market.account_records import AgreementBalance
 from bursar.market.accounts import Accounts
 from bursar.market.agreement import UsageRecord
+from bursar.market.grants import BurnDown, DatedGrants, forecast, measure_rate
 from bursar.market.ledger import bare_name
 from bursar.model.money import Micros, Transfer
 
@@ -351,6 +352,47 @@ def reconcile(
     ]
 
 
+def make_burn_downs(accounts: Accounts, user: str, now: float) -> list[BurnDown]:
+    """
+    Say how each of a user's grants with a period is spent, and what will be left at its end.
+
+    Returns
+    -------
+    list of BurnDown
+        The grant that ends first, first.
+
+    Raises
+    ------
+    InputError
+        When there is no such user.
+    """
+    account = accounts.known(user, "user").id
+    again = DatedGrants()
+    points: dict[str, list[tuple[float, Micros]]] = {}
+    payments: list[tuple[float, Micros]] = []
+    signs = {"settle": 1, "refund": -1}
+    for row in accounts.rows:
+        found = accounts.agreements.get(row.agreement)
+        if account not in (row.source, row.target, None if found is None else found.payer):
+            continue
+        if row.kind in signs:
+            payments.append((row.time, signs[row.kind] * row.amount))
+        if row.agreement and (again.grants or row.kind == "grant"):
+            again.follow(row)
+        for grant in again.grants:
+            line = points.setdefault(grant.key, [])
+            if not line or line[-1][1] != grant.unpaid:
+                line.append((row.time, grant.unpaid))
+    grants = again.grants
+    since = min([at for at, _ in payments], default=now)
+    begun = [grant.period.begin for grant in grants if grant.period.begin <= now]
+    # Spending is known from the first grant's begin on, also where nothing was spent at first.
+    since = min([since, *(at for at in begun if math.isfinite(at))])
+    return forecast(
+        grants, [points[g.key] for g in grants], measure_rate(payments, since, now), now
+    )
+
+
 def _payments(rows: Iterable[Transfer]) -> dict[tuple[str, str], Micros]:
     signs = {"settle": 1, "refund": -1}
     return _sums(
@@ -361,8 +403,9 @@ def _payments(rows: Iterable[Transfer]) -> dict[tuple[str, str], Micros]:
 
 
 def _owner(row: Transfer, agreements: Mapping[str, AgreementBalance]) -> str | None:
-    """Return the user of the agreement that a row belongs to."""
-    return agreements[row.agreement].user if row.agreement else None
+    """Return the user of the agreement that a row belongs to; None: it belongs to none."""
+    found = agreements.get(row.agreement)
+    return None if found is None else found.user
 
 
 def _effects(row: Transfer, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:

@@ -113,7 +113,7 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
         Identity of the movement, unique in a ledger: a movement that is asked for again with its
         key is made once. Empty where a journal writes the movement with its cause.
     kind
-        ``"grant"`` (in a run ``"fund"``), ``"transfer"``, ``"hold"``, ``"release"``,
+        ``"grant"`` (in a run ``"fund"``), ``"lapse"``, ``"transfer"``, ``"hold"``, ``"release"``,
         ``"settle"`` or ``"refund"``.
     source, target
         Accounts from and to which the amount moves: ``"budget"``, ``"user:ann"``,
@@ -121,7 +121,8 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     amount
         Micro-units. Positive.
     agreement
-        Agreement, or lease of a run, that the amount belongs to; empty for none.
+        Agreement, or lease of a run, that the amount belongs to; of a grant, the period in which
+        it may be spent; of a lapse, the key of the grant; empty for none.
     memo
         One line for people.
     """
