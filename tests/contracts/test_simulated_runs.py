@@ -193,7 +193,11 @@ def test_each_strategy_at_the_market(market: CommandFolder, strategy: str) -> No
 def test_a_plan_at_the_market(market: CommandFolder) -> None:
     """What is bought at once, as a plan, and what planning offered."""
     goal = ("--trade-off", "0.5", "--method", "heft")
-    proposal = market.bursar("plan", "c.toml", "--sites", "s.toml", "--json", *goal).json
+    # A plan is made for this moment: prices by the hour of the day would change with it.
+    before, _, after = MARKET.partition('kind = "calendar"')
+    always = before.removesuffix("[[site.fast.price]]\n") + after.partition("factor = 2.0\n")[2]
+    market.write("always.toml", always)
+    proposal = market.bursar("plan", "c.toml", "--sites", "always.toml", "--json", *goal).json
     told = simulate(market, *goal)
 
     assert_golden_run("bought-plan", market, "r", live=False, proposal=proposal, told=told)
