@@ -11,8 +11,9 @@ from rich.console import Console
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
+from bursar.model.money import ExchangeRate
 from bursar.model.task import Outcome, Status, Task
-from bursar.report.bill import make_bill, print_bill
+from bursar.report.bill import SiteFigures, make_bill, print_bill
 
 PRICE = st.sampled_from([0.0, 1e-9, 1 / 3600, 0.37, 12.5])
 SECONDS = st.floats(0.0, 50.0)
@@ -199,3 +200,18 @@ def test_a_bill_as_json_holds_whole_micro_units() -> None:
     first = told["tasks"][0]
     assert (first["attempts"], first["processor_seconds"]) == (2, 8.0)
     assert first["repeated_micros"] == 833  # three of 3,600 seconds, rounded down
+
+
+def test_a_site_of_another_currency_is_billed_in_both() -> None:
+    """1.2 EUR at 0.012 EUR for an SU are 100 SU."""
+    figures = SiteFigures(
+        site="uni",
+        amount=1_200_000,
+        billed=100.0,
+        recorded=100.0,
+        agrees=True,
+        differing=[],
+        exchange=ExchangeRate(currency="SU", rate=0.012, since="2026-11-01"),
+    )
+    said = "100 CPU s billed, 100 by uni's own record: they agree; 100 SU at 0.012"
+    assert str(figures) == f"{said} (rate since 2026-11-01)"

@@ -103,6 +103,7 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
         return
     from rich.console import Console
 
+    from bursar.report.charts import exchange_lines
     from bursar.report.tables import table_of
 
     titles = ("site", "kind", "processors", "free", "wait", "speed", "price", "fixed")
@@ -119,6 +120,8 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
             _price(site.fixed_price, 1, f"{site.currency}/slot"),
         )
     Console().print(table)
+    for said in exchange_lines(facts):
+        Console().print(said, highlight=False)
     for answer in answers.values():
         if isinstance(answer, SiteError):
             Console(stderr=True).print(str(answer), markup=False, highlight=False)
@@ -195,6 +198,13 @@ def _as_dict(site: SiteFacts) -> dict[str, Any]:
         "unit_price": site.unit_price,
         "fixed_price": site.fixed_price,
         "currency": site.currency,
+        "exchange": None
+        if site.exchange is None
+        else {
+            "currency": site.exchange.currency,
+            "rate": site.exchange.rate,
+            "since": site.exchange.since,
+        },
         "memory": site.memory,
         "trust": None if site.remote is None else site.remote.trust,
     }

@@ -5,6 +5,7 @@ A field of such a type takes a number, or text with a unit; the reader decodes w
 into a plain number. Each type brings the JSON Schema of what may be written.
 """
 
+import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +22,7 @@ from bursar.formats.units import (
     parse_use,
 )
 from bursar.model.errors import InputError
-from bursar.model.money import CURRENCY
+from bursar.model.money import CURRENCY, check_currency
 
 Schema = dict[str, Any]
 
@@ -105,7 +106,26 @@ def _parse_count(value: object) -> int | str:
     return value
 
 
+def _parse_date(value: object) -> datetime.date:
+    """Return a day that TOML holds as a date or as text."""
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    try:
+        return datetime.date.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise InputError(f"expected a day such as 2026-11-01, got {value!r}") from None
+
+
+def _parse_currency(value: object) -> str:
+    try:
+        return check_currency(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
 if TYPE_CHECKING:
+    CurrencyName: TypeAlias = str
+    Date: TypeAlias = datetime.date
     Duration: TypeAlias = float
     Size: TypeAlias = int
     Amount: TypeAlias = tuple[float, str | None]
@@ -118,6 +138,20 @@ if TYPE_CHECKING:
     TaskSize: TypeAlias = str | int
     Count: TypeAlias = str | int
 else:
+    CurrencyName = decoded_type(
+        "CurrencyName",
+        _parse_currency,
+        {"type": "string", "pattern": rf"^{CURRENCY}$", "description": "A currency: SU, EUR, G$."},
+    )
+    """Name of a currency."""
+
+    Date = decoded_type(
+        "Date",
+        _parse_date,
+        {"type": "string", "format": "date", "description": "A day: 2026-11-01."},
+    )
+    """A day."""
+
     Duration = decoded_type(
         "Duration",
         parse_duration,

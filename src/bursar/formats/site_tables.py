@@ -20,9 +20,17 @@ from bursar.formats.offer_tables import (
     prices_of,
     read_slots,
 )
-from bursar.formats.quantities import Amount, Bandwidth, Duration, Price, Schema, Size
+from bursar.formats.quantities import (
+    Amount,
+    Bandwidth,
+    CurrencyName,
+    Duration,
+    Price,
+    Schema,
+    Size,
+)
 from bursar.model.errors import InputError
-from bursar.model.money import CURRENCY, Pricing, check_currency
+from bursar.model.money import Pricing
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy, Release
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors
@@ -126,7 +134,7 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
         Meta(description='Price of each slot bought, 2 or "2 EUR"; default: 0.'),
     ] = None
     currency: Annotated[
-        Annotated[str, Meta(extra_json_schema={"pattern": rf"^{CURRENCY}$"})] | None,
+        CurrencyName | None,
         Meta(description="Currency of all prices that name none; default: SU."),
     ] = None
     memory: Annotated[Size | None, Meta(description="Memory of the site; default: unknown.")] = None
@@ -152,11 +160,6 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
     def __post_init__(self) -> None:
         if not math.isfinite(self.speed):
             raise InputError(f"expected a positive number, got {self.speed}", where="speed")
-        if self.currency is not None:
-            try:
-                check_currency(self.currency)
-            except ValueError as error:
-                raise InputError(str(error), where="currency") from None
         self._check_attributes()
         for key in ("storage_limit", "storage_rate"):
             if self.storage is None and getattr(self, key) is not None:

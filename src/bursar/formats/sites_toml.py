@@ -1,5 +1,6 @@
 """Sites files: the processors one may use, what they cost, and how data pass between them."""
 
+import datetime
 import math
 import os
 import re
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable, decode, file_schema
+from bursar.formats.exchange import ExchangeTable
 from bursar.formats.file_text import joined, read_toml
 from bursar.formats.quantities import Bandwidth, Duration, Schema
 from bursar.formats.site_tables import (
@@ -373,6 +375,10 @@ class SitesFile(TomlTable, frozen=True):
     customer: Annotated[
         CustomerTable, Meta(description="The customer, for the owners' prices.")
     ] = msgspec.field(default_factory=CustomerTable)
+    exchange: Annotated[
+        ExchangeTable | None,
+        Meta(description="Currency of plans and bills, where sites state prices in several."),
+    ] = None
     link: Annotated[
         tuple[LinkTable, ...],
         Meta(description="Links on which data take time; all other sites share their files."),
@@ -386,11 +392,12 @@ def read_sites(path: Path) -> tuple[SiteFacts, ...]:
     Raises
     ------
     InputError
-        With the file, the line where it can be told, and the field. Also when
-        the sites count in different currencies: nothing here converts them.
+        With the file, the line where it can be told, and the field. Also when the sites count in
+        different currencies, and the file does not say what these are worth.
     """
     path = Path(path)
-    sites = read_toml(path, lambda document: _sites(document, path.parent))
+    today = datetime.datetime.now(datetime.UTC).date()
+    sites = read_toml(path, lambda document: _sites(document, path.parent, today))
     return tuple(replace(site, source=str(path.resolve())) for site in sites)
 
 
@@ -432,7 +439,7 @@ def site_facts(table: SiteTable, name: str, folder: Path, place: str) -> SiteFac
         raise InputError(error.message, where=f"{place}.{error.where}", hint=error.hint) from None
 
 
-def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
+def _sites(document: dict[str, Any], folder: Path, today: datetime.date) -> tuple[SiteFacts, ...]:
     """
     Return the sites of a sites file in its order, each with its links and the customer's groups.
 
@@ -442,6 +449,8 @@ def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
         The file as read from TOML.
     folder
         Folder to which paths in the file are relative.
+    today
+        Day whose exchange rates apply.
 
     Raises
     ------
@@ -463,10 +472,16 @@ def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
         facts = site_facts(table, (table.name or "") if name is None else name, folder, place)
         if any(other.name == facts.name for other in found):
             raise InputError(f'duplicate site "{facts.name}"', where=place)
+        if file.exchange is not None:
+            try:
+                facts = file.exchange.converted(facts, today)
+            except InputError as error:
+                where = f"{place}.{error.where}"
+                raise InputError(error.message, where=where, hint=error.hint) from None
         if found and facts.currency != found[0].currency:
             raise InputError(
                 f'counts in {facts.currency} and "{found[0].name}" in {found[0].currency}, '
-                "expected one currency for all sites",
+                "expected one currency for all sites, or [exchange]",
                 where=joined(place, "currency"),
             )
         found.append(facts)

@@ -140,6 +140,25 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     memo: str = ""
 
 
+class ExchangeRate(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a currency was worth when prices in it were changed into another one.
+
+    Parameters
+    ----------
+    currency
+        Currency in which a site states its prices.
+    rate
+        Units of the other currency for one unit of it.
+    since
+        Day from which the rate holds, ``"2026-11-01"``.
+    """
+
+    currency: str
+    rate: float
+    since: str
+
+
 class Payer(msgspec.Struct, frozen=True, kw_only=True):
     """
     A user's account in a book, which pays for a run.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bursar.model.matching import Fact
-from bursar.model.money import Pricing, check_currency
+from bursar.model.money import ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
 from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler
 from bursar.model.slot import Slot
@@ -139,6 +139,8 @@ class SiteFacts:
         Currency units per slot bought; None when unknown.
     currency
         Currency of both prices.
+    exchange
+        Rate by which the prices were changed into that currency; None: they are as the site states.
     memory
         Bytes; None when unknown.
     slots
@@ -184,6 +186,7 @@ class SiteFacts:
     unit_price: float | None = None
     fixed_price: float | None = 0.0
     currency: str = "SU"
+    exchange: ExchangeRate | None = None
     memory: int | None = None
     slots: tuple[Slot, ...] | None = None
     background: BackgroundLoad | None = None

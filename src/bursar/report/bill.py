@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType, field
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.model.money import MICROS, Micros, format_amount, from_micros
+from bursar.model.money import MICROS, ExchangeRate, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
 from bursar.report.tables import table_of
@@ -90,6 +90,9 @@ class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
     differing
         Leases for which the two differ by more than rounding, or of which the site has no record
         although it has one of others; and jobs that are on no lease.
+    exchange
+        Rate by which the site's prices were changed into the bill's currency; absent where they
+        are in it.
     """
 
     site: str
@@ -98,14 +101,23 @@ class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
     recorded: float | None = field(name="recorded_cpu_s")
     agrees: bool | None
     differing: list[str]
+    exchange: ExchangeRate | UnsetType = UNSET
 
     def __str__(self) -> str:
         if self.recorded is None:
-            return f"{self.billed:.0f} CPU s by our clock; {self.site} keeps no record"
-        text = f"{self.billed:.0f} CPU s billed, {self.recorded:.0f} by {self.site}'s own record"
-        if self.agrees:
-            return f"{text}: they agree"
-        return f"{text}: they DIFFER ({', '.join(self.differing)})"
+            text = f"{self.billed:.0f} CPU s by our clock; {self.site} keeps no record"
+        else:
+            text = (
+                f"{self.billed:.0f} CPU s billed, {self.recorded:.0f} by {self.site}'s own record"
+            )
+            if self.agrees:
+                text += ": they agree"
+            else:
+                text += f": they DIFFER ({', '.join(self.differing)})"
+        if self.exchange is UNSET:
+            return text
+        own = format_amount(round(self.amount / self.exchange.rate), self.exchange.currency)
+        return f"{text}; {own} at {self.exchange.rate:g} (rate since {self.exchange.since})"
 
 
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError
 from bursar.model.plan import Plan, Purchase
+from bursar.model.site import SiteFacts
 from bursar.planning.building import consecutive_runs
 from bursar.planning.front import ParetoFront, PlanBounds, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
@@ -158,6 +159,8 @@ def print_plan(
         highlight=False,
     )
     console.print(_bounds(front.bounds), highlight=False)
+    for said in exchange_lines(front.sites):
+        console.print(said, highlight=False)
     for note in front.notes:
         console.print(f"note: {note}", highlight=False)
     print_choice(
@@ -233,6 +236,16 @@ def _shown(front: ParetoFront, choice: PlanChoice) -> list[PlanOption]:
     step = (len(options) - 1) / (ROWS - 1)
     kept = {round(i * step) for i in range(ROWS)}
     return [o for i, o in enumerate(options) if i in kept or o is choice.option]
+
+
+def exchange_lines(sites: Iterable[SiteFacts]) -> list[str]:
+    """Say by which rates prices were changed into the currency that is shown, a line for each."""
+    by_rate: dict[str, list[str]] = {}
+    for site in sites:
+        if (rate := site.exchange) is not None:
+            said = f"1 {rate.currency} = {rate.rate:g} {site.currency} (rate since {rate.since})"
+            by_rate.setdefault(said, []).append(site.name)
+    return [f"prices of {', '.join(names)}: {said}" for said, names in by_rate.items()]
 
 
 def _bounds(bounds: PlanBounds) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from bursar.dispatch.journal import (
     count_statuses,
@@ -124,7 +125,12 @@ class RunRecord:
             self.recorded,
             self.recorded_at,
         )
-        return msgspec.structs.replace(bill, unsettled=list(self.unsettled))
+        rates = {site.name: site.exchange for site in self.info.sites if site.exchange}
+        figures = [
+            msgspec.structs.replace(one, exchange=rates.get(one.site, UNSET))
+            for one in bill.figures
+        ]
+        return msgspec.structs.replace(bill, figures=figures, unsettled=list(self.unsettled))
 
     @cached_property
     def incarnations(self) -> list[RunIncarnation]:
