@@ -10,7 +10,14 @@ from bursar.model.campaign import Goal, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
-from bursar.planning.bounds import is_priced, prove_bounds, with_bounds
+from bursar.planning.bounds import (
+    WITHOUT_SOLVER,
+    is_priced,
+    is_solver_installed,
+    offers_endless_leases,
+    prove_bounds,
+    with_bounds,
+)
 from bursar.planning.building import build_option, build_plan
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import ParetoFront, PlanOption, rounded
@@ -134,6 +141,12 @@ def trade_off(
         options = [build_option(problem, found.recipe, whole=whole) for found in search.archive]
     if not options:
         raise _no_plan(problem, processors, notes)
+    if (
+        options[0].cost is not None
+        and not offers_endless_leases(problem)
+        and not is_solver_installed()
+    ):
+        notes.append(WITHOUT_SOLVER)
     return ParetoFront(
         options=tuple(with_bounds(problem, options, proofs.least_cost)),
         tried=tuple(map(tuple, search.points.tolist())),
