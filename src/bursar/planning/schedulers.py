@@ -150,12 +150,23 @@ def many_serial(problem: PlanningProblem) -> bool:
     return bool(serial_tasks and not problem.offers.arrays.leased.any())
 
 
-def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
-    """Return the schedule that a recipe makes."""
+def replay(
+    problem: PlanningProblem, recipe: ScheduleRecipe, priority: IntArray | None = None
+) -> Schedule:
+    """
+    Return the schedule that a recipe makes.
+
+    Parameters
+    ----------
+    priority
+        Tasks in the order of the recipe's scheduler, where the caller has it; it counts only for a
+        recipe without an order of its own.
+    """
     if recipe.schedule is not None:
         return recipe.schedule
     caps = np.array(recipe.caps, dtype=np.int64)
-    priority = None if recipe.priority is None else np.array(recipe.priority, dtype=np.int64)
+    if recipe.priority is not None:
+        priority = np.array(recipe.priority, dtype=np.int64)
     return schedule(problem, caps, recipe.policy, priority=priority)
 
 

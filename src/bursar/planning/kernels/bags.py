@@ -11,8 +11,14 @@ of the moments from which its processors are free, and the schedule is that of
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
-from bursar.planning.kernels.lists import measure
+from bursar.planning.kernels.availability import (
+    AvailabilityProfile,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    SlotArrays,
+    empty_profile,
+)
 from bursar.planning.kernels.placing import (
     IDLE,
     NOWHERE,
@@ -20,6 +26,7 @@ from bursar.planning.kernels.placing import (
     TaskArrays,
     lease_idle,
     new_draft,
+    payment,
 )
 
 
@@ -39,48 +46,66 @@ def push(heap: FloatArray, base: int, size: int, moment: float) -> None:
 @compiled_part
 def replace_least(heap: FloatArray, base: int, size: int, moment: float) -> None:
     """Puts a moment in the place of the least of such a heap; it is no less than that."""
+    # Down to a leaf first, then up: most moments that come in are late, so that to compare them on
+    # the way down would be in vain.
     k = 0
     below = 1
-    while below < size:
-        if below + 1 < size and heap[base + below + 1] < heap[base + below]:
-            below += 1
-        if heap[base + below] >= moment:
-            break
+    while below + 1 < size:
+        below += heap[base + below + 1] < heap[base + below]
         heap[base + k] = heap[base + below]
         k = below
         below = 2 * k + 1
-    heap[base + k] = moment
+    if below < size:
+        heap[base + k] = heap[base + below]
+        k = below
+    push(heap, base, k, moment)
 
 
 @compiled_part
 def in_order(
-    tasks: TaskArrays, slots: SlotArrays, caps: IntArray, priority: IntArray
-) -> ScheduleDraft:
+    runtimes: FloatArray,
+    slots: SlotArrays,
+    board: AvailabilityProfile,
+    kept: bool,
+    priority: IntArray,
+    draft: ScheduleDraft,
+) -> float:
     """
-    Place the tasks one after the other, each where its finish is earliest.
+    Place the tasks one after the other, each where its finish is earliest, and return the makespan.
 
     Of equal finishes the site named first; there a slot in use before others, then the slot that
-    starts first. Stops at the first that fits nowhere; it and those after it have site -1. The
-    steps of the draft's slots are not kept.
+    starts first. Stops at the first that fits nowhere; the makespan is infinite then.
+
+    Parameters
+    ----------
+    runtimes
+        Seconds of each task in its turn, shape ``(n_tasks, n_sites)``; infinite where it cannot
+        run.
+    board
+        The slots, empty; written, but for their steps.
+    kept, priority, draft
+        Whether the place of each task is written into the draft, and the tasks in their turn.
     """
-    draft = new_draft(tasks, slots, caps)
-    board = draft.board
     # Moment from which some processor of the slot is free: its begin while one is unused, then the
     # least of the heap.
-    open_from, uses, last, first = board.open_from, board.uses, slots.last, slots.first
-    n_tasks, n_sites = tasks.runtimes.shape
+    open_from, uses, caps = board.open_from, board.uses, board.caps
+    last, first = slots.last, slots.first
+    n_tasks, n_sites = runtimes.shape
     base = np.empty(len(caps), dtype=np.int64)
     size = np.zeros(len(caps), dtype=np.int64)
     room = 0
+    open_sites = np.zeros(n_sites, dtype=np.bool_)
     for slot in range(len(caps)):
         base[slot] = room
         room += min(caps[slot], n_tasks)  # more are never used
+        open_sites[slots.site[slot]] |= caps[slot] > 0
     heap = np.empty(room)
-    for task in priority:
+    makespan = 0.0
+    for turn in range(n_tasks):
         site, best, begins, ends = -1, NOWHERE, 0.0, np.inf
         for s in range(n_sites):
-            duration = tasks.runtimes[task, s]
-            if duration == np.inf or draft.open_sites[s] == 0:
+            duration = runtimes[turn, s]
+            if duration == np.inf or not open_sites[s]:
                 continue
             if duration == 0.0:
                 if ends > 0.0:
@@ -93,19 +118,22 @@ def in_order(
                 if finish < ends or (site == s and uses[slot] > 0 and uses[best] == 0):
                     site, best, begins, ends = s, slot, open_from[slot], finish
         if best == NOWHERE:
-            break
-        at = draft.held[0]
-        draft.site[task] = site
-        draft.start[task] = begins
-        draft.finish[task] = ends
-        draft.held_first[task] = at
+            return np.inf
+        makespan = max(makespan, ends)
+        if kept:
+            task, at = priority[turn], draft.held[0]
+            draft.site[task] = site
+            draft.start[task] = begins
+            draft.finish[task] = ends
+            draft.held_first[task] = at
+            if best >= 0:
+                draft.held_slot[at] = best
+                draft.held_width[at] = 1
+                draft.held[0] = at + 1
+                draft.held_count[task] = 1
         if best == IDLE:
             lease_idle(slots, board, site, ends, 1)
             continue
-        draft.held_slot[at] = best
-        draft.held_width[at] = 1
-        draft.held[0] = at + 1
-        draft.held_count[task] = 1
         uses[best] += 1
         board.area[best] += ends - begins
         board.until[best] = max(board.until[best], ends)
@@ -120,7 +148,7 @@ def in_order(
                 open_from[best] = heap[base[best]]
         # All that are ever used are in use together when the slot begins.
         board.peak[best] = max(board.peak[best], size[best], 1)
-    return draft
+    return makespan
 
 
 @compiled
@@ -140,10 +168,23 @@ def evaluate_bag(
     Makespan and allocation cost of many purchases; answers the schedule of the last.
 
     The tasks hold one processor each and have no parents; else as
-    :func:`bursar.planning.kernels.lists.evaluate` with ``FINISH``.
+    :func:`bursar.planning.kernels.lists.evaluate` with ``FINISH``. The steps of the draft's slots
+    are not kept.
     """
+    n_tasks, n_sites = tasks.runtimes.shape
+    runtimes = np.empty((n_tasks, n_sites))
+    draft = new_draft(tasks, slots, caps[len(caps) - 1])
     for i in range(len(caps)):
-        draft = in_order(tasks, slots, caps[i], priorities[i % len(priorities)])
-        one = slice(i, i + 1)
-        measure(slots, draft, whole, shortest, makespan[one], cost[one], used[i], area[i])
+        priority = priorities[i % len(priorities)]
+        if i == 0 or len(priorities) > 1:
+            # In the order of their use: tasks in a random order would be cache misses each time.
+            for turn in range(n_tasks):
+                runtimes[turn] = tasks.runtimes[priority[turn]]
+        kept = i == len(caps) - 1
+        board = draft.board if kept else empty_profile(slots, caps[i], 0, False)
+        makespan[i] = in_order(runtimes, slots, board, kept, priority, draft)
+        cost[i] = payment(slots, board, whole, shortest) if makespan[i] < np.inf else np.inf
+        for slot in range(len(board.caps)):
+            used[i, slot] = board.uses[slot] > 0
+            area[i, slot] = board.area[slot]
     return draft
