@@ -20,8 +20,8 @@ from bursar.formats.file_text import check_readable, joined, read_toml
 from bursar.formats.quantities import Schema
 from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
-from bursar.model.campaign import Campaign, Workflow
 from bursar.memory import collector_paused
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError, spelling_hint
 
 # Campaigns written in TOML.

@@ -107,10 +107,7 @@ class PurchaseEvaluator:
         self.count += n
         used = np.zeros(caps.shape, dtype=np.bool_)
         scores = PurchaseScores(np.empty(n), np.empty(n), used, np.zeros(caps.shape))
-        if priorities is None:
-            groups = self._by_priority(caps)
-        else:
-            groups = [(np.arange(n), priorities)]
+        groups = self._by_priority(caps) if priorities is None else [(np.arange(n), priorities)]
         parts = [
             (rows[part], priority if len(priority) == 1 else priority[part])
             for rows, priority in groups
