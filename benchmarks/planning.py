@@ -256,7 +256,7 @@ def _curves(bench: Benchmark, data: Path | None) -> None:
 
 
 def _command(bench: Benchmark) -> None:
-    tasks, repeats = bench.of((100_000, 3), (10_000, 1), (100, 1))
+    tasks, repeats = bench.of((100_000, 3), (10_000, 1), (200, 1))
     table = bench.table(
         "bursar plan as a process, three sites, processor time",
         *("campaign", "tasks", "s", "aim, s", "met"),
