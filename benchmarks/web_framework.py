@@ -57,7 +57,10 @@ def dependencies() -> ApiDependencies:
         billing=cast(Any, None),
         tokens=cast(Any, None),
         authenticator=cast(Any, SimpleNamespace(authenticate=lambda *known: ann)),
-        manager=cast(Any, SimpleNamespace(health=lambda: api.Health(status="ok"))),
+        manager=cast(
+            Any,
+            SimpleNamespace(health=lambda: api.Health(status="ok"), served=lambda **known: None),
+        ),
         journal=cast(Any, None),
         clock=time.monotonic,
         entropy=random.Random(1).randbytes,

@@ -21,11 +21,10 @@ from bursar.service.config import ServiceConfig
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.http.app import ServiceApi
-from bursar.service.http.dependencies import ApiDependencies, RequestAuthenticator
-from bursar.service.identity import authentication
-from bursar.service.identity.authentication import JournalTokenStore
+from bursar.service.http.dependencies import ApiDependencies
+from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.identity.tls import TrustFiles
-from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
+from bursar.service.interfaces import Clock, Entropy, ServiceError
 from bursar.service.logs import LOGGER
 from bursar.service.provisioner.lease_policies import (
     ClusterLeasePolicy,
@@ -125,7 +124,7 @@ class ExecutionService:
         self._fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_open = self._is_draining = self._is_drained = False
         self._changed = asyncio.Event()
-        self.journal: ServiceJournal = RecordStore(
+        self.journal: RecordStore = RecordStore(
             disk,
             log_size=log_size,
             reserve=_ROOM * log_size,
@@ -203,7 +202,6 @@ class ExecutionService:
                 entropy=entropy,
                 limits=config.http,
                 own_limits=config.own_http(),
-                observer=self.manager,
                 names=frozenset(config.names),
                 scrapers=config.scrapers,
             )
@@ -220,8 +218,8 @@ class ExecutionService:
             idle=facts.acquiring.idle,
         )
 
-    def _authenticator(self, trust: TrustFiles | None) -> RequestAuthenticator:
-        return authentication.Authenticator(
+    def _authenticator(self, trust: TrustFiles | None) -> Authenticator:
+        return Authenticator(
             self._config.security,
             self.tokens,
             clients=trust,

@@ -12,9 +12,11 @@ from prometheus_client.metrics_core import Metric
 
 from bursar.remote import messages as api
 from bursar.service.config import ServiceConfig
-from bursar.service.interfaces import Clock, ExecutionEngine, ServiceJournal
+from bursar.service.engine.engine import ServiceEngine
+from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER
 from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.store import RecordStore
 from bursar.version import VERSION
 
 # Metrics of the service in the text format of Prometheus.
@@ -94,8 +96,6 @@ class ServiceMetrics:
             "bursar_http_incidents", "Requests that failed by our fault.", registry=self._registry
         )
         self._registry.register(_SnapshotCollector(figures))
-
-    # See bursar.service.http.dependencies.RequestObserver.
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
         """Count a request that was answered."""
@@ -186,7 +186,7 @@ class SlotCatalogue(Protocol):
 
 class ServiceManager:
     """
-    Reports health, figures and offers; see :class:`.http.dependencies.ServiceControl`.
+    Reports health, figures and offers.
 
     Parameters
     ----------
@@ -210,10 +210,10 @@ class ServiceManager:
         self,
         config: ServiceConfig,
         *,
-        engine: ExecutionEngine,
+        engine: ServiceEngine,
         billing: SlotCatalogue,
         provisioner: WorkerProvisioner,
-        journal: ServiceJournal,
+        journal: RecordStore,
         clock: Clock,
         state: Callable[[], api.Health],
         drain: Callable[[], None],
@@ -282,10 +282,17 @@ class ServiceManager:
         """Return the metrics in the text format of Prometheus."""
         return self._metrics.text()
 
-    # See bursar.service.http.dependencies.RequestObserver.
-
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
-        """Count a request that was answered, and log the request if configured."""
+        """
+        Count a request that was answered, and log the request if configured.
+
+        Parameters
+        ----------
+        route
+            Name of the route in the table; empty: no route matched.
+        who
+            Pseudonym of the user until the service ends; empty: not authenticated.
+        """
         self._metrics.served(method=method, route=route, status=status, seconds=seconds, who=who)
         if self._config.log.requests:
             fields = {

@@ -18,8 +18,8 @@ from bursar.model.money import Micros, Refusal
 from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter
-from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
-from bursar.store import Position
+from bursar.service.interfaces import BILLING_KINDS, Entropy
+from bursar.store import Position, RecordStore
 
 # Records of agreements under way: how many processors were ready, and from when to when.
 
@@ -229,7 +229,7 @@ class AgreementRegistry:
 
     def __init__(
         self,
-        journal: ServiceJournal,
+        journal: RecordStore,
         ledger: ServiceLedger,
         meter: UsageRecordLog,
         entropy: Entropy,

@@ -22,7 +22,7 @@ many seconds, in currency units per processor-second.
 
 class PoolAdmission:
     """
-    Implements :class:`bursar.service.interfaces.UsageBilling` and the demand of agreements.
+    Decides what may run, charges what was used, and says for which agreements workers are wanted.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ from bursar.market.ledger import bare_name, first_link, next_link, read_chained
 from bursar.market.usage import sign
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, Refusal, Transfer, format_amount
-from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceError, ServiceJournal
-from bursar.store import DATABASE, Position, read_records
+from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceError
+from bursar.store import DATABASE, Position, RecordStore, read_records
 
 # Usage records, signed, a chain for each customer: neither side can change them later.
 
@@ -42,7 +42,7 @@ class UsageRecordLog:
         Source of the signing key, which is made once and kept in the journal.
     """
 
-    def __init__(self, journal: ServiceJournal, entropy: Entropy) -> None:
+    def __init__(self, journal: RecordStore, entropy: Entropy) -> None:
         self._journal = journal
         self._entropy = entropy
         self._seed = b""
@@ -131,7 +131,7 @@ class ServiceLedger:
 
     def __init__(
         self,
-        journal: ServiceJournal,
+        journal: RecordStore,
         owner: str,
         currency: str,
         credit: Callable[[str], Micros | None],

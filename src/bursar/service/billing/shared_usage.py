@@ -18,8 +18,8 @@ from bursar.market.statements import InvoiceItem, make_invoice
 from bursar.model.money import Micros, from_micros, to_micros
 from bursar.remote import messages as api
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
-from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError, ServiceJournal
-from bursar.store import Position
+from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError
+from bursar.store import Position, RecordStore
 
 # Usage of shared processors that cost something, added up by instance and posted hourly.
 
@@ -76,7 +76,7 @@ class SharedUsageMeter:
         Source of random identifiers.
     """
 
-    def __init__(self, journal: ServiceJournal, ledger: ServiceLedger, entropy: Entropy) -> None:
+    def __init__(self, journal: RecordStore, ledger: ServiceLedger, entropy: Entropy) -> None:
         self._journal = journal
         self._ledger = ledger
         self._entropy = entropy
@@ -221,7 +221,7 @@ class UserAccounts:
     def __init__(
         self,
         owner: str,
-        journal: ServiceJournal,
+        journal: RecordStore,
         ledger: ServiceLedger,
         meter: UsageRecordLog,
         shared_usage: SharedUsageMeter,

@@ -9,7 +9,8 @@ from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.results import RecordedResults, decode_result_lines
 from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import ResultBatch, ServiceJournal
+from bursar.service.interfaces import ResultBatch
+from bursar.store import RecordStore
 
 MOST_BYTES = 1 << 20
 """Bytes of results after which an answer is not extended any more."""
@@ -22,7 +23,7 @@ class ResultDelivery:
         self,
         *,
         index: InstanceIndex,
-        journal: ServiceJournal,
+        journal: RecordStore,
         waiters: InstanceWaiters,
         counters: TaskCounters,
     ) -> None:
@@ -35,7 +36,7 @@ class ResultDelivery:
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
-        """Return results after a cursor; see :meth:`.interfaces.ExecutionEngine.results`."""
+        """Return results after a cursor; see :meth:`.engine.ServiceEngine.results`."""
         instance = self._index.mine(user, handle)
         results = instance.results
         # An instance that is over gets no more results: its client is told at once.

@@ -18,13 +18,14 @@ from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status
 from bursar.remote.admin_messages import WorkerInfo
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.skipping import TaskSkipper
-from bursar.service.interfaces import Clock, UsageBilling
+from bursar.service.interfaces import Clock
 
 GRACE = 5.0
 """Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
@@ -72,7 +73,7 @@ class ServiceReactions:
         scheduler: TaskScheduler[Instance],
         index: InstanceIndex,
         recorder: ResultRecorder,
-        billing: UsageBilling,
+        billing: PoolAdmission,
         clock: Clock,
         counters: TaskCounters,
         on_fault: Callable[[BaseException], None],

@@ -33,6 +33,7 @@ from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
 from bursar.remote.messages import STREAMS
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import TaskCounters
@@ -56,10 +57,8 @@ from bursar.service.interfaces import (
     Entropy,
     ResultBatch,
     ServiceError,
-    ServiceJournal,
-    UsageBilling,
 )
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.workspace import log_name
 
@@ -77,7 +76,10 @@ _PARTING = 5.0  # seconds for the last results to become durable
 
 class ServiceEngine:
     """
-    Implements :class:`bursar.service.interfaces.ExecutionEngine`.
+    Instances, tasks and results of all users.
+
+    Every method that changes something returns when the change is durable. A handle of another
+    user raises ServiceError 404, like a handle that never existed.
 
     Order of its life: constructed before the journal is opened, :meth:`open` after the journal
     was; :meth:`drain`, :meth:`close` before the journal is closed.
@@ -103,8 +105,8 @@ class ServiceEngine:
 
     def __init__(
         self,
-        journal: ServiceJournal,
-        billing: UsageBilling,
+        journal: RecordStore,
+        billing: PoolAdmission,
         *,
         clock: Clock,
         entropy: Entropy,

@@ -10,6 +10,7 @@ import msgspec
 from bursar.engine.task_states import CLAIMED
 from bursar.model.money import Refusal
 from bursar.remote import messages as api
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.content import digest_of_instance
 from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.engine_limits import EngineLimits
@@ -31,8 +32,8 @@ from bursar.service.engine.records import (
 )
 from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal, UsageBilling
-from bursar.store import Position
+from bursar.service.interfaces import Clock, Entropy, ServiceError
+from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 
 _BLOCK = 1024  # numbers of instances that are set aside together
@@ -48,8 +49,8 @@ class InstanceLifecycle:
         self,
         *,
         index: InstanceIndex,
-        journal: ServiceJournal,
-        billing: UsageBilling,
+        journal: RecordStore,
+        billing: PoolAdmission,
         homes: InstanceHomes,
         limits: EngineLimits,
         dispatching: ServiceReactions,

@@ -20,7 +20,8 @@ from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
 from bursar.service.engine.tasks import columns_of, size_of
 from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
+from bursar.service.interfaces import Clock, ServiceError
+from bursar.store import RecordStore
 from bursar.supervisor import TaskSupervisor
 
 _CHUNK = 2048  # tasks that are taken between two turns of the loop
@@ -46,7 +47,7 @@ class SubmissionRecorder:
         self,
         *,
         index: InstanceIndex,
-        journal: ServiceJournal,
+        journal: RecordStore,
         dispatching: ServiceReactions,
         waiters: InstanceWaiters,
         background: TaskSupervisor,

@@ -437,7 +437,7 @@ class ServiceApi:
             try:
                 await self._send(reply, request, known.route, send)
             finally:
-                self._service.observer.served(
+                self._service.manager.served(
                     method=request.method if known.route else "",
                     route=known.route,
                     status=reply.status,
@@ -558,7 +558,7 @@ class ServiceApi:
 
     def _incident(self, route: str, error: Exception) -> str:
         incident = self._service.entropy(8).hex()
-        self._service.observer.failed(incident, route, error)
+        self._service.manager.failed(incident, route, error)
         return incident
 
     def _alias(self, user: str) -> str:

@@ -31,9 +31,8 @@ from bursar.service.interfaces import (
     Entropy,
     Principal,
     ServiceError,
-    ServiceJournal,
 )
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 
 # Tokens: secrets by which users authenticate.
 
@@ -93,7 +92,7 @@ class JournalTokenStore:
         Journal, not yet open.
     """
 
-    def __init__(self, journal: ServiceJournal, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, journal: RecordStore, *, clock: Clock, entropy: Entropy) -> None:
         self._journal = journal
         self._clock = clock
         self._entropy = entropy
@@ -351,7 +350,7 @@ def _unauthenticated(detail: str) -> ServiceError:
 
 
 async def provide_first_token(
-    tokens: JournalTokenStore, journal: ServiceJournal, path: Path, user: str
+    tokens: JournalTokenStore, journal: RecordStore, path: Path, user: str
 ) -> bool:
     """
     Write a token of all scopes into a file, unless an administrator has a good one.

@@ -13,24 +13,23 @@ from bursar.model.allocation import NO_LOAD, Allocation, AllocationLoad, Allocat
 from bursar.model.errors import BursarError, SiteError
 from bursar.provisioning.allocation_life import AllocationLife
 from bursar.provisioning.pool_snapshot import AllocationRelease
+from bursar.service.billing.pool_admission import PoolAdmission
+from bursar.service.engine.engine import ServiceEngine
 from bursar.service.interfaces import (
     PROVISIONER_KINDS,
     SHARED,
-    AgreementDemand,
     Clock,
     Entropy,
     ReattachableSite,
     ServiceError,
-    ServiceJournal,
-    TaskDemand,
-    WorkerAdmission,
     is_shared,
 )
 from bursar.service.provisioner.lease_policies import LeasePolicy, ProvisioningView
 from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs
+from bursar.service.workers import WorkerServer
 from bursar.sites.allocation_keeper import AllocationKeeper
 from bursar.sites.protocol import HeldProcessors, Site
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -102,10 +101,10 @@ class WorkerProvisioner:
         rules: LeasePolicy,
         settings: ProvisionerSettings,
         account: Callable[[str], str],
-        billing: AgreementDemand,
-        engine: TaskDemand,
-        workers: WorkerAdmission,
-        journal: ServiceJournal,
+        billing: PoolAdmission,
+        engine: ServiceEngine,
+        workers: WorkerServer,
+        journal: RecordStore,
         clock: Clock,
         entropy: Entropy,
         notify: Callable[[str], None],
