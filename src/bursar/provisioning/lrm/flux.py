@@ -321,7 +321,7 @@ class Flux(CommandAdapter):
     async def queue(self) -> QueueState:
         """Read the queue by four commands; an instance may hide details of other users' jobs."""
         only = [f"--queue={self._batch.queue}"] if self._batch.queue is not None else []
-        jobs, odd = await self._jobs(
+        jobs, _ = await self._jobs(
             ["jobs", "-A", "--filter=pending,running", "--count=0", *only, "--json"]
         )
         parts = []
@@ -331,8 +331,7 @@ class Flux(CommandAdapter):
             nodes = nodes_of(*parts)
         except ValueError:
             raise unreadable_output_error("flux resource R", parts[0]) from None
-        problems = [f"flux jobs: {block}" for block in odd]
-        return await self._queue_of(map(read_job, jobs), nodes, problems)
+        return await self._queue_of(map(read_job, jobs), nodes)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
         jobs, odd = await self._jobs(["jobs", "-a", "--json", *ids])

@@ -283,7 +283,7 @@ class GridEngine(CommandAdapter):
         )
         if not gridengine_output.is_listing(text):
             raise unreadable_output_error("qstat", text)
-        instances, odd = gridengine_output.parse_instances(text)
+        instances = gridengine_output.parse_instances(text)
         queue = self._batch.queue
         ours = [instance for instance in instances if queue in (None, instance.queue)]
         if queue is not None and instances and not ours:
@@ -293,7 +293,6 @@ class GridEngine(CommandAdapter):
             *gridengine_output.running_of(instances, queue),
             *gridengine_output.waiting_jobs(text, queue),
         ]
-        odd += [f"job {line.number or '?'}: {line.odd}" for line in lines if line.odd]
         jobs = [
             gridengine_output.listed_job(id, line)
             for line in lines
@@ -303,7 +302,6 @@ class GridEngine(CommandAdapter):
         return await self._queue_of(
             jobs,
             gridengine_output.nodes_of(instances, queue),
-            odd,
             windows=(await self._reservations(user)).values(),
             longest=gridengine_output.longest_of(ours),
             up=any(not instance.state for instance in ours),

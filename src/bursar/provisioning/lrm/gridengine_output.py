@@ -7,6 +7,7 @@ a name here, spoils its own answer and no other.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -270,12 +271,12 @@ def parse_jobs(text: str) -> list[QstatJob]:
     return [_job(block) for block in _JOB.findall(text)]
 
 
-def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
-    """Parse queue instances; return unreadable blocks as messages."""
-    instances, odd = [], []
+def parse_instances(text: str) -> list[QueueInstance]:
+    """Parse queue instances, leaving out unreadable ones."""
+    instances = []
     for block in _QUEUE.findall(text):
         head = block.partition("<job_list")[0]
-        try:
+        with suppress(KeyError, ValueError, ElementTree.ParseError):
             values = _values(f"<x>{head}</x>")
             queue, _, host = values["name"].partition("@")
             instance = QueueInstance(
@@ -287,11 +288,8 @@ def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
                 resources={n: (value, kind) for n, kind, value in _RESOURCE.findall(head)},
                 jobs=tuple(replace(job, nodes=(host,)) for job in parse_jobs(block)),
             )
-        except (KeyError, ValueError, ElementTree.ParseError) as error:
-            odd.append(f"a queue of qstat -f: {error}")
-            continue
-        instances.append(instance)
-    return instances, odd
+            instances.append(instance)
+    return instances
 
 
 def waiting_jobs(text: str, queue: str | None) -> list[QstatJob]:

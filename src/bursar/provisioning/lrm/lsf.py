@@ -342,8 +342,8 @@ class LSF(CommandAdapter):
         now, queue = time.time(), self._batch.queue
         only = ["-q", queue] if queue is not None else []
         jobs = ["bjobs", "-u", "all", *only, "-o", JOB_FIELDS, "-json"]
-        records, odd = await self._records(jobs)
-        hosts, odd_hosts = await self._records(["bhosts", "-o", HOST_FIELDS, "-json"])
+        records, _ = await self._records(jobs)
+        hosts, _ = await self._records(["bhosts", "-o", HOST_FIELDS, "-json"])
         longest, up = None, True
         if queue is not None:
             answer = await self._run(["bqueues", "-l", queue])
@@ -351,14 +351,11 @@ class LSF(CommandAdapter):
                 raise self._error("bqueues", answer)
             longest, up = parse_queue(answer.stdout)
         seen = [read_job(entry, now) for entry in records]
-        problems = [f"bjobs: {block}" for block in odd] + [f"bhosts: {it}" for it in odd_hosts]
         nodes = []
         for entry in hosts:
-            try:
+            with contextlib.suppress(ValueError, KeyError):  # "-" where there is no limit
                 nodes.append(read_host(entry))
-            except (ValueError, KeyError) as error:  # "-" where there is no limit
-                problems.append(f"{entry.get('HOST_NAME', 'a host')}: {error}")
-        return await self._queue_of(seen, nodes, problems, longest=longest, up=up)
+        return await self._queue_of(seen, nodes, longest=longest, up=up)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
         now = time.time()
