@@ -120,8 +120,6 @@ class AcquisitionRound:
     ----------
     memory
         Memory of the pool; labels, claims and the next time to wake are written to it.
-    view
-        Snapshot that the decision rests on.
     stay
         Allocations that are not being released.
     """

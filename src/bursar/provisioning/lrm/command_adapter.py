@@ -314,8 +314,6 @@ class CommandAdapter:
 
     Parameters
     ----------
-    batch
-        Batch scheduler of the site.
     shell
         Runs the commands; None: a runner for the host that ``batch`` names.
 

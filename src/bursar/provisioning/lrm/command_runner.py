@@ -132,8 +132,6 @@ class CommandRunner:
         ----------
         command
             Program and arguments, run without a shell.
-        stdin
-            Standard input of the command.
         environment
             Further variables; the same holds for them as for those of the constructor.
         timeout
@@ -431,8 +429,6 @@ class KnownComplaint:
         Pattern of the message; case does not matter.
     hint
         Hint on what the user should change; empty: only waiting helps.
-    transient
-        Whether the same command may succeed later.
     """
 
     words: str

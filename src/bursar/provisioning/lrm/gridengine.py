@@ -29,8 +29,6 @@ from bursar.provisioning.lrm.resource_manager import (
 )
 from bursar.provisioning.lrm.submission import JobIds, check, element, plain_folder, plain_name
 
-# Parallel environments of Grid Engine, and its known errors with hints on what to change.
-
 # Parallel environments: how Grid Engine is asked for several slots.
 
 _PE = re.compile(r"-pe\s+(\S+)\s*$")

@@ -49,8 +49,6 @@ class QacctRecord:
 
     Parameters
     ----------
-    number
-        Number of the job.
     task
         Number of the array task; None: the job is no array.
     slots
@@ -65,12 +63,8 @@ class QacctRecord:
         Code of Grid Engine's own failure, 0 for none.
     words
         Meaning of that code, in Grid Engine's words.
-    status
-        Exit status of the job.
     deleted
         User who deleted the job, where the version records this.
-    host
-        Host on which the job ran.
     """
 
     number: str
@@ -248,8 +242,6 @@ class QueueInstance:
         State letters; empty for a queue that accepts jobs.
     resources
         Value and kind of each resource by name, as ``-F`` lists them.
-    jobs
-        Jobs that run there.
     """
 
     queue: str
@@ -335,9 +327,7 @@ def nodes_of(instances: list[QueueInstance], queue: str | None) -> list[ClusterN
 
 
 def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJob]:
-    """
-    Return the running jobs of a queue, or of all; slots are summed over each job's hosts.
-    """
+    """Return the running jobs of a queue, or of all; slots are summed over each job's hosts."""
     whole: dict[tuple[str, tuple[tuple[int, int, int], ...]], QstatJob] = {}
     for instance in instances:
         if queue not in (None, instance.queue):

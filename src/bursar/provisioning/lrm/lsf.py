@@ -115,8 +115,6 @@ def read_job(entry: Entry, now: float) -> ListedJob:
 
     Parameters
     ----------
-    entry
-        Job's record in the listing.
     now
         Seconds since the epoch; by it a time without a year is understood.
     """

@@ -369,8 +369,6 @@ class PBS(CommandAdapter):
 
     Parameters
     ----------
-    batch
-        Batch scheduler of the site.
     shell
         Runs the commands; None: a runner for the host that ``batch`` names.
     """

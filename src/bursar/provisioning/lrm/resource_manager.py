@@ -102,8 +102,6 @@ class JobReport:
     ----------
     id
         Id that :meth:`ResourceManager.submit` returned.
-    state
-        State of the job in our terms.
     how
         Ending of the job; None before the end.
     reason
@@ -143,8 +141,6 @@ class ClusterNode:
     ----------
     allocated
         Number of processors that jobs hold.
-    up
-        Whether jobs can start on the node.
     state
         State in the scheduler's own words.
     memory
@@ -166,8 +162,6 @@ class QueuedJob:
 
     Parameters
     ----------
-    id
-        Id at the scheduler.
     running
         Whether the job runs; otherwise the job waits.
     processors
@@ -178,8 +172,6 @@ class QueuedJob:
         Start, seconds since the epoch; None for a waiting job.
     seconds
         Wall-clock limit; None: no limit, or unknown.
-    own
-        Whether the job belongs to this user.
     held
         Whether the job is on hold and must not start.
     nodes
@@ -231,8 +223,6 @@ class QueueState:
         running ones first.
     longest
         Most seconds that a job of this queue may ask for; None: no limit, or unknown.
-    up
-        Whether the queue starts jobs.
     """
 
     at: float

@@ -21,8 +21,6 @@ from bursar.provisioning.lrm.resource_manager import (
 from bursar.provisioning.lrm.slurm_output import EPOCH, MOST_LISTED, SlurmRecords
 from bursar.provisioning.lrm.slurm_states import MOST_ELEMENTS, check, script
 
-# Run Slurm's commands and parse the output.
-
 FOUND_AFTER = (0.0, 1.0, 2.0)
 """Seconds after an unanswered submission at which the job is looked for."""
 
@@ -58,8 +56,6 @@ class Slurm:
 
     Parameters
     ----------
-    batch
-        Batch scheduler of the site.
     shell
         Runs the commands; None: a runner for the host that ``batch`` names.
 

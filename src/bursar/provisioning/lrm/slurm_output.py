@@ -279,8 +279,6 @@ class SlurmPartition(NamedTuple):
     ----------
     longest
         Longest time of a job, seconds; None: no limit.
-    up
-        Whether the partition starts jobs.
     odd
         Lines that could not be read.
     """
@@ -457,11 +455,6 @@ MOST_LISTED = 50_000
 class SlurmRecords:
     """
     Reads a cluster's records, by accounting or by the list of completed jobs.
-
-    Parameters
-    ----------
-    shell
-        Runs the commands.
 
     Attributes
     ----------
