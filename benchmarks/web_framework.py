@@ -51,7 +51,7 @@ class Engine:
 
 def dependencies() -> ApiDependencies:
     """Return components that answer at once, for a user who may do everything, without limits."""
-    ann = Principal(user="ann", scopes=frozenset(SCOPES), means="token")
+    ann = Principal(user="ann", scopes=frozenset(SCOPES))
     return ApiDependencies(
         engine=cast(Any, Engine()),
         billing=cast(Any, None),

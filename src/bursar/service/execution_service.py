@@ -39,6 +39,7 @@ from bursar.service.workers.connection import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.store import ASK_AGAIN, Disk, DiskBroken, DiskFull, RecordStore
 from bursar.supervisor import TaskSupervisor
+from bursar.worker.accounts import find_account
 from bursar.worker.launch import MOST_SPAWNERS
 
 log = logging.getLogger(f"{LOGGER}.service")
@@ -66,16 +67,8 @@ class ExecutionService:
 
     Parameters
     ----------
-    config
-        Configuration of the service.
     identity
         Names and secrets that stay the same over restarts.
-    disk
-        Disk of the journal.
-    clock
-        Seconds since the epoch, never going back.
-    entropy
-        Source of random bytes.
     sites
         Returns the site that starts workers of a local account; empty: the service's own.
     address
@@ -84,7 +77,7 @@ class ExecutionService:
         Bytes of the store's write-ahead log after which it is merged into the database; four times
         as much is reserved for when the disk is full.
     homes
-        Folders of instances; None: below the service's folder, owned by its account.
+        Folders of instances; None: below the service's folder.
     trust
         Checks clients' certificates; None: clients show no certificates.
     seal
@@ -146,7 +139,7 @@ class ExecutionService:
             self.billing.admission,
             clock=clock,
             entropy=entropy,
-            homes=homes or InstanceHomes(config.folder / HOMES),
+            homes=homes or InstanceHomes(config.folder / HOMES, self._owner_of),
             limits=config.limits,
             own_limits=config.own_limits(),
             processors=config.site.processors,
@@ -227,6 +220,11 @@ class ExecutionService:
             owner=self._config.owner,
         )
 
+    def _owner_of(self, user: str) -> tuple[int, int] | None:
+        """Return the user and group as which a user's tasks run; None: those of the service."""
+        account = self._config.local_user(user)
+        return find_account(account).owner if account else None
+
     # Its life.
 
     async def open(self) -> list[str]:
@@ -300,9 +298,7 @@ class ExecutionService:
         log.info("drained: %s", what, extra={"fields": {"running": left}})
 
     def reprice(self, site: SiteFacts) -> None:
-        """
-        Apply the prices of a configuration that was read again; agreements keep their prices.
-        """
+        """Apply the prices of a configuration that was read again; agreements keep their prices."""
         self.billing.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
 
     def relimit(self, config: ServiceConfig) -> None:

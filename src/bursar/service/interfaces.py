@@ -28,21 +28,11 @@ SCOPES: tuple[Scope, ...] = ("submit", "read", "sell", "admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
     """
-    The authenticated sender of a request.
-
-    Parameters
-    ----------
-    user
-        Name of the user at this service.
-    scopes
-        Scopes that the request may use.
-    means
-        How the sender was authenticated: ``"token"``, ``"certificate"`` or ``"loopback"``.
+    A user, and what the user may do: the owner of a token, or the sender of a request.
     """
 
     user: str
     scopes: frozenset[str]
-    means: str
 
 
 class ServiceError(Exception):
@@ -113,10 +103,6 @@ class WorkerDemand:
 
     Parameters
     ----------
-    user
-        User whose tasks the workers run.
-    processors
-        Number of processors of all these workers.
     start, until
         Start and end of the agreement, seconds since the epoch.
     """

@@ -22,10 +22,10 @@ from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.interfaces import SCOPES, Principal, ResultBatch, ServiceError
 
 TOKENS: dict[str, Principal] = {
-    "all": Principal(user="ann", scopes=frozenset(SCOPES) - {"admin"}, means="token"),
-    "other": Principal(user="bob", scopes=frozenset(SCOPES), means="token"),
-    "admin": Principal(user="root", scopes=frozenset(SCOPES), means="token"),
-    **{scope: Principal(user="ann", scopes=frozenset({scope}), means="token") for scope in SCOPES},
+    "all": Principal(user="ann", scopes=frozenset(SCOPES) - {"admin"}),
+    "other": Principal(user="bob", scopes=frozenset(SCOPES)),
+    "admin": Principal(user="root", scopes=frozenset(SCOPES)),
+    **{scope: Principal(user="ann", scopes=frozenset({scope})) for scope in SCOPES},
 }
 """What tokens are good, and whose they are."""
 
@@ -57,7 +57,7 @@ class FakeAuthenticator:
         self, headers: Mapping[str, str], certificate: bytes | None, peer: str
     ) -> Principal:
         if certificate is not None:
-            return Principal(user="card", scopes=frozenset({"read"}), means="certificate")
+            return Principal(user="card", scopes=frozenset({"read"}))
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme != "Bearer" or token not in TOKENS:
             raise ServiceError("unauthenticated", 401, "who are you?")

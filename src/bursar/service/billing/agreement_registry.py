@@ -35,8 +35,6 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Parameters
     ----------
-    agreement
-        The signed agreement with its terms.
     ready
         Processors of the agreement that have workers now.
     since, seen

@@ -34,8 +34,6 @@ class PoolAdmission:
         Posted price.
     typical
         Duration in seconds for which a processor is priced when no duration is stated.
-    clock
-        Seconds since the epoch.
     """
 
     def __init__(

@@ -223,8 +223,6 @@ class ServiceBilling:
 
     Attributes
     ----------
-    accounts
-        Answers what users ask about their money.
     admission
         Decides what may run on which processors.
     """

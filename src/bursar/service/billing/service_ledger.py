@@ -293,11 +293,6 @@ def read_service_accounts(folder: Path) -> BookState:
     """
     Read and verify the accounts of a service that is not running.
 
-    Parameters
-    ----------
-    folder
-        Folder of the service.
-
     Raises
     ------
     InputError

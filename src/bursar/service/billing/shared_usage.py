@@ -70,10 +70,6 @@ class SharedUsageMeter:
     ----------
     journal
         Journal, not yet open.
-    ledger
-        Ledger to which usage is posted.
-    entropy
-        Source of random identifiers.
     """
 
     def __init__(self, journal: RecordStore, ledger: ServiceLedger, entropy: Entropy) -> None:
@@ -214,8 +210,6 @@ class UserAccounts:
         Journal of the service, which may be out of room.
     ledger, meter, shared_usage
         Accounts, deliveries under agreements, and usage of shared processors.
-    clock
-        Seconds since the epoch.
     """
 
     def __init__(

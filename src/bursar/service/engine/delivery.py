@@ -8,7 +8,6 @@ from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.results import RecordedResults, decode_result_lines
-from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import ResultBatch
 from bursar.store import RecordStore
 
@@ -24,12 +23,10 @@ class ResultDelivery:
         *,
         index: InstanceIndex,
         journal: RecordStore,
-        waiters: InstanceWaiters,
         counters: TaskCounters,
     ) -> None:
         self._index = index
         self._journal = journal
-        self._waiters = waiters
         self._counters = counters
         self._last: tuple[RecordedResults, Sequence[bytes]] | None = None  # that was read
 
@@ -71,7 +68,7 @@ class ResultDelivery:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while results.last <= after and not instance.is_over and not instance.destroyed:
-                    await self._waiters.wait(instance)
+                    await instance.changed()
 
     async def _read(self, batch: RecordedResults) -> Sequence[bytes] | None:
         """Read the lines of a batch from the journal; None: the record was killed meanwhile."""

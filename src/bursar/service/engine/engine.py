@@ -50,7 +50,6 @@ from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.results import RecentResults, RecordedResults
 from bursar.service.engine.submitting import SubmissionRecorder
 from bursar.service.engine.tasks import NAMES
-from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import (
     ENGINE_KINDS,
     Clock,
@@ -152,14 +151,11 @@ class ServiceEngine:
             counters=self.counters,
             on_fault=self.on_fault,
         )
-        self._waiters = InstanceWaiters()
-        self.dispatching.on_freed = self._waiters.wake
         self._background = TaskSupervisor(self._on_failure)
         self._upkeep = InstanceCompaction(journal)
         self._delivery = ResultDelivery(
             index=self._index,
             journal=journal,
-            waiters=self._waiters,
             counters=self.counters,
         )
         self._lifecycle = InstanceLifecycle(
@@ -171,7 +167,6 @@ class ServiceEngine:
             dispatching=self.dispatching,
             recorder=self._recorder,
             upkeep=self._upkeep,
-            waiters=self._waiters,
             background=self._background,
             clock=clock,
             entropy=entropy,
@@ -180,7 +175,6 @@ class ServiceEngine:
             index=self._index,
             journal=journal,
             dispatching=self.dispatching,
-            waiters=self._waiters,
             background=self._background,
             counters=self.counters,
             clock=clock,
@@ -476,7 +470,7 @@ class ServiceEngine:
             self._upkeep.forget_cancels(instance)
         if tasks.dependencies.waiting:
             self.dispatching.follow(instance, endings)
-        self._waiters.wake(instance)
+        instance.wake()
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
@@ -515,7 +509,7 @@ class ServiceEngine:
                 yield info
                 await asyncio.sleep(PACE)
             else:
-                await self._waiters.wait(instance)
+                await instance.changed()
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""

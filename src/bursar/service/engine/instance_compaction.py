@@ -23,11 +23,6 @@ _encode = msgspec.msgpack.Encoder().encode
 class InstanceCompaction:
     """
     Rewrites records of an instance, and kills records that are not needed any more.
-
-    Parameters
-    ----------
-    journal
-        Journal with the engine's records.
     """
 
     def __init__(self, journal: RecordStore) -> None:

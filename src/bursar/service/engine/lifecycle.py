@@ -31,7 +31,6 @@ from bursar.service.engine.records import (
     NumbersUsed,
 )
 from bursar.service.engine.restoring import InstanceRestorer
-from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import Clock, Entropy, ServiceError
 from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
@@ -56,7 +55,6 @@ class InstanceLifecycle:
         dispatching: ServiceReactions,
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
-        waiters: InstanceWaiters,
         background: TaskSupervisor,
         clock: Clock,
         entropy: Entropy,
@@ -69,7 +67,6 @@ class InstanceLifecycle:
         self._dispatching = dispatching
         self._recorder = recorder
         self._upkeep = upkeep
-        self._waiters = waiters
         self._background = background
         self._clock = clock
         self._entropy = entropy
@@ -233,7 +230,7 @@ class InstanceLifecycle:
         making = self._making.get(instance.number)
         self._background.start(self._remove_home(instance.folder, dying, instance, making))
         # Streams and long polls end now; they see that the instance is destroyed.
-        self._waiters.wake(instance)
+        instance.wake()
 
     def sweep(self, now: float) -> None:
         """Destroy expired instances, and forget expired keys."""
@@ -287,7 +284,7 @@ class InstanceLifecycle:
                 # for ever.
                 async with asyncio.timeout(_STOPPING):
                     while instance.tasks.counts[CLAIMED]:
-                        await self._waiters.wait(instance)
+                        await instance.changed()
         await run_in_thread(self._homes.remove, name)
         # After the removal: a crash before makes the next life remove the rest.
         self._journal.kill(dying)

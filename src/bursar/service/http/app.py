@@ -50,17 +50,12 @@ from bursar.version import VERSION
 
 # Authenticates requests, and limits the rate and number of requests.
 
-ANONYMOUS = Principal(user="", scopes=frozenset(), means="")
+ANONYMOUS = Principal(user="", scopes=frozenset())
 
 
 class RequestAdmission:
     """
     Decides which requests are handled.
-
-    Parameters
-    ----------
-    service
-        Components of the service, limits and clock.
     """
 
     def __init__(self, service: ApiDependencies) -> None:
@@ -231,11 +226,6 @@ _HEADERS: dict[str, dict[str, Any]] = {
 def document(version: str) -> bytes:
     """
     Return the OpenAPI 3.1 document as JSON.
-
-    Parameters
-    ----------
-    version
-        Version of the program.
     """
     types = list(dict.fromkeys(_types(ROUTES)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)

@@ -82,14 +82,6 @@ class WorkerProvisioner:
         users share; empty: the service's own.
     billing, engine
         Demand of agreements, and of waiting tasks.
-    workers
-        The worker server, which admits workers.
-    journal
-        Journal that keeps the leases.
-    clock
-        Returns seconds since the epoch.
-    entropy
-        Returns random bytes, for names of leases.
     notify
         Called with one line for people on each notable event.
     """

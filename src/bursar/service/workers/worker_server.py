@@ -74,10 +74,6 @@ class WorkerServer(ConnectionHandler):
 
     Parameters
     ----------
-    engine
-        Engine whose tasks the workers run.
-    clock
-        Seconds since the epoch.
     secret
         Secret of the service, the same after each restart.
     run
