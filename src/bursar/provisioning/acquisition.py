@@ -323,8 +323,6 @@ class AcquisitionRound:
         )
         return min([*starts, math.inf if bound is None else bound])
 
-    # How.
-
     def _ask(self, site: PoolSite, amount: int, rivals: Sequence[PoolSite]) -> None:
         unit = self._unit_at(site) or 1
         demand = self._view.demand

@@ -225,8 +225,6 @@ class ExecutionService:
         account = self._config.local_user(user)
         return find_account(account).owner if account else None
 
-    # Its life.
-
     async def open(self) -> list[str]:
         """
         Restore the state from the journal, and begin to work.
@@ -340,8 +338,6 @@ class ExecutionService:
         accounts = "1 local account" if failing == 1 else f"{failing} local accounts"
         degraded = f"workers of {accounts} cannot be had" if failing else ""
         return api.Health(status="ok", degraded=degraded)
-
-    # What goes on in it.
 
     def _on_failure(self, error: BaseException) -> None:
         """Fail the whole service after the failure of a background task."""

@@ -261,17 +261,7 @@ class Flux(CommandAdapter):
     ``flux jobs --json`` (flux-core 0.50). ``flux batch`` takes one script at a time, so equal
     jobs are handed in one by one.
 
-    Parameters
-    ----------
-    batch
-        Batch scheduler of the site. Its account is a bank; it has no quality of service.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
-
-    Raises
-    ------
-    InputError
-        When the site names a quality of service.
+    A site's account is a bank; there is no quality of service.
     """
 
     title = "Flux"

@@ -177,19 +177,9 @@ class GridEngine(CommandAdapter):
 
     Run live under Son of Grid Engine 8.1.9; Univa's and Altair's answer alike where documented.
 
-    Parameters
-    ----------
-    batch
-        The site. Its account is a project; it has no quality of service. A directive ``-pe NAME``
-        names the parallel environment of requests for several processors; without one, one that
-        fits is looked for.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
-
-    Raises
-    ------
-    InputError
-        When the site names a quality of service.
+    A site's account is a project; there is no quality of service. A directive ``-pe NAME`` names
+    the parallel environment of requests for several processors; without one, one that fits is
+    looked for.
     """
 
     title = "Grid Engine"

@@ -295,17 +295,7 @@ class LSF(CommandAdapter):
     Not run live: held to outputs recorded by others and to the documentation of 10.1, whose
     ``-o ... -json`` it needs.
 
-    Parameters
-    ----------
-    batch
-        Batch scheduler of the site. Its account is a project; it has no quality of service.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
-
-    Raises
-    ------
-    InputError
-        When the site names a quality of service.
+    A site's account is a project; there is no quality of service.
     """
 
     title = "LSF"

@@ -366,11 +366,6 @@ class PBS(CommandAdapter):
     Not run live: held to outputs recorded by others and to the documentation. Which of the two
     it is, is asked once. Of jobs that are gone OpenPBS tells where it keeps a history; Torque
     lists them for a while only (``keep_completed``).
-
-    Parameters
-    ----------
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
     """
 
     title = "PBS"

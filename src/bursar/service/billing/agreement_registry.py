@@ -244,8 +244,6 @@ class AgreementRegistry:
         self._position: dict[str, Position] = {}
         journal.register([DEAL], self)
 
-    # Its records.
-
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of an agreement."""
         self._put(_DEALS.decode(payload), position)
@@ -261,8 +259,6 @@ class AgreementRegistry:
         for deal in self.all_open():
             if deal.ready:
                 self._follow(*on_clock_jumped(deal, before, after))
-
-    # What it says.
 
     @property
     def deals(self) -> Mapping[str, AgreementRecord]:
@@ -330,8 +326,6 @@ class AgreementRegistry:
             self._keep(on_agreement_cancelled(deal, now))
             self._on_change(agreement.id)
 
-    # What happens.
-
     def ready(self, name: str, processors: int, now: float) -> None:
         """
         Note how many processors have workers, and meter the time with the number so far.
@@ -367,8 +361,6 @@ class AgreementRegistry:
         self._keep(on_agreement_ended(deal, now, charged))
         self._on_change(name)
         return charged
-
-    # Inside.
 
     def _follow(self, deal: AgreementRecord, interval: ProcessorSpan | None) -> AgreementRecord:
         """Keep a deal, and meter an interval that was delivered."""

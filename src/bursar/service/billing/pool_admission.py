@@ -142,8 +142,6 @@ class PoolAdmission:
         if pool in self._agreements.deals:
             self._agreements.ready(pool, processors, self._clock())
 
-    # Inside.
-
     def _not_shared(self) -> Refusal | None:
         if self._selling.must_buy:
             return Refusal("tasks run here only under an agreement", final=True)

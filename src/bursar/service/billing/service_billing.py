@@ -446,8 +446,6 @@ class ServiceBilling:
             self._negotiations.next_tick(),
         )
 
-    # Inside.
-
     def _credit_of(self, user: str) -> Micros | None:
         known = self._users.get(user)
         # 0 is a credit, too: only an absent one falls back on the credit of all.

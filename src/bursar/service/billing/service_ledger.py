@@ -51,8 +51,6 @@ class UsageRecordLog:
         self._records: dict[str, list[UsageRecord]] = {}
         journal.register([USAGE, SEED], self)
 
-    # Its records.
-
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a usage record, or the signing key."""
         if kind == SEED:
@@ -69,8 +67,6 @@ class UsageRecordLog:
         for chain in self._chains.values():
             # The journal restores records in any order; each signature covers the one before.
             chain.sort(key=lambda signed: signed.number)
-
-    # What it says.
 
     @property
     def public_key(self) -> Ed25519PublicKey:
@@ -146,8 +142,6 @@ class ServiceLedger:
         self._owed: dict[str, Micros] = {}
         journal.register([ROW], self)
 
-    # Its records.
-
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a row."""
         self._stored.append(_decode(payload))
@@ -171,8 +165,6 @@ class ServiceLedger:
         provider = LedgerAccount(name=self.provider, kind="provider")
         self._accounts = Accounts(self.currency, [provider, *_users(rows)], rows, self._keep)
         self._stored.clear()
-
-    # What it says.
 
     @property
     def accounts(self) -> Accounts:
@@ -261,8 +253,6 @@ class ServiceLedger:
             raise ServiceError(
                 "conflict" if used else "bad-value", 409 if used else 400, row.reason
             )
-
-    # Inside.
 
     def _check_user(self, user: str, now: float) -> Refusal | None:
         """Open a user's account with the credit, if there is none; refuse invalid names."""

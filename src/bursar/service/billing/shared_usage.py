@@ -84,8 +84,6 @@ class SharedUsageMeter:
         self._past: dict[tuple[str, str], Micros] = {}
         journal.register([SHARED_USAGE, POSTED], self)
 
-    # Its records.
-
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a usage tally, open or posted."""
         usage = _USAGE_DECODER.decode(payload)
@@ -94,8 +92,6 @@ class SharedUsageMeter:
         else:
             self._put(usage, position)
             self._ledger.add_charge(usage.user, usage.amount)
-
-    # What it says.
 
     def posted_of(self, user: str) -> tuple[SharedUsage, ...]:
         """Return the posted usage of a user."""
@@ -118,8 +114,6 @@ class SharedUsageMeter:
     def next_tick(self) -> float:
         """Return when the next tally is to be posted; infinite for never."""
         return min((usage.since + OPEN_FOR for usage in self._open.values()), default=math.inf)
-
-    # What happens.
 
     def add(
         self, user: str, what: str, processor_seconds: float, unit_price: float, now: float
@@ -176,8 +170,6 @@ class SharedUsageMeter:
             self._note_posted(usage)
             posted.append(usage)
         return posted
-
-    # Inside.
 
     def _note_posted(self, usage: SharedUsage) -> None:
         self._posted.setdefault(usage.user, []).append(usage)

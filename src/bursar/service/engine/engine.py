@@ -199,8 +199,6 @@ class ServiceEngine:
         self._next_sweep = 0.0
         journal.register(ENGINE_KINDS, self)
 
-    # Its life.
-
     async def open(self) -> None:
         """Continue from the restored records; the journal has been opened, billing restored."""
         assert self._restoring is not None
@@ -562,8 +560,6 @@ class ServiceEngine:
         if isinstance(answer, Refusal):
             return answer.reason
         return self.dispatching.why_waiting(instance)
-
-    # Inside.
 
     def _check_open(self) -> None:
         if self._draining:

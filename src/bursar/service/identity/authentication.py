@@ -170,8 +170,6 @@ class JournalTokenStore:
         self._tokens[token.id] = token
         self._places[position] = token.id
 
-    # Inside.
-
     def _sweep(self) -> None:
         """Forget expired tokens."""
         now = self._clock()

@@ -375,8 +375,6 @@ class AuthorityFolder:
         found = [describe_certificate(each, trust, now) for each in self._issued()]
         return sorted(found, key=lambda record: (record.end, record.serial))
 
-    # Inside.
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:

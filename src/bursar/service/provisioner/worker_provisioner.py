@@ -130,8 +130,6 @@ class WorkerProvisioner:
         """Take in the record of a lease from before the restart."""
         self._before[position] = _restored(payload)
 
-    # Its life.
-
     async def open(self) -> None:
         """Adopt the leases from before the restart that still exist, and end the others."""
         by_account: dict[str, list[Allocation]] = {"": []}
@@ -227,8 +225,6 @@ class WorkerProvisioner:
         since = (load.idle_since for load in self._workers.leases().values())
         if any(moment is not None and moment >= self._decided for moment in since):
             self._review_due.set()
-
-    # What it says of itself.
 
     @property
     def free(self) -> int:

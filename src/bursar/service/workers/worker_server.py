@@ -334,8 +334,6 @@ class WorkerServer(ConnectionHandler):
         attendance.disconnect(self._room, worker, for_good=entry is None)
         self.on_change()
 
-    # Inside.
-
     def _take_place(
         self, connection: ServiceWorkerConnection, hello: Hello, entry: AdmittedLease
     ) -> None:

@@ -473,8 +473,6 @@ class RemoteLeases:
             if not isinstance(error.__cause__, RemoteProblem) or error.__cause__.status != 404:
                 raise
 
-    # What is left.
-
     async def clear_up(self) -> None:
         """
         End unused instances and agreements of this run, left by an earlier process or by a pilot
