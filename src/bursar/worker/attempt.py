@@ -28,7 +28,7 @@ from bursar.model.task import (
     Substitute,
 )
 from bursar.worker.output_capture import OutputCapture, OutputCapturePool
-from bursar.worker.python_calls import PythonCallPool
+from bursar.worker.python_calls import CallAnswer, PythonCallPool, is_plain
 from bursar.worker.spawning import ProcessUsage, Spawner
 from bursar.worker.staging import StagingError, copy, link_in, substitute
 from bursar.worker.workspace import WorkspaceCache, log_name, when_changed
@@ -275,25 +275,70 @@ class Attempt:
             return self._end(Status.FAILED, f"{self._doing} {_how(code)}")
         return self.advance()
 
-    def answered(self, succeeded: bool, value: bytes) -> Outcome | None:
+    @property
+    def is_plain(self) -> bool:
+        """Whether other calls may follow at once in the same process and folder."""
+        return self._seal is None and is_plain(self.job)
+
+    def answered(self, answer: CallAnswer) -> Outcome | None:
         """Take the result or exception of a Python call, and go on with the next step."""
         callee, self._callee = self._callee, None
         self.pid = 0
-        self._count(callee.usage())
+        self._count(answer.usage)
         # Whatever the call's outcome, the process is sound and serves the next call.
         self.place.callees.give(callee)
         if self.stopped is not None:
             return self._end(*self.stopped)
         room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
-        # Checked here, since a frame that is too large would end the connection and with it all
-        # other tasks of this worker.
-        if len(value) > room:
-            reason = f"the result takes {len(value)} bytes, more than the {room} there is room for"
-            return self._end(Status.FAILED, reason)
-        self._value = value
-        if not succeeded:
-            return self._end(Status.FAILED, "the call raised an exception")
+        status, reason, self._value = _result(answer, room)
+        if status is not Status.SUCCEEDED:
+            return self._end(status, reason)
         return self.advance()
+
+    def passed(self, answer: CallAnswer) -> Outcome:
+        """
+        Return the outcome of a call that has left nothing behind and is followed by another.
+
+        The call is this attempt's, or one that was sent after it.
+        """
+        job, usage = answer.job, answer.usage
+        status, reason, value = _result(answer, self.place.welcome.largest_value)
+        begun = self.start + answer.begun - self._began
+        return Outcome(
+            task=job.task,
+            attempt=job.attempt,
+            status=status,
+            start=begun,
+            end=begun + answer.ended - answer.begun,
+            user_seconds=usage.user,
+            system_seconds=usage.system,
+            max_rss=usage.max_rss,
+            reason=reason,
+            value=value,
+        )
+
+    def followed_by(self, job: WireJob, begun: float) -> "Attempt":
+        """
+        Return the attempt of a call that was sent after this one's, in the same surroundings.
+
+        Parameters
+        ----------
+        begun
+            When the call before has ended, by the monotonic clock.
+        """
+        other = Attempt(job, self.place)
+        other.start, other._began = self.start + begun - self._began, begun
+        other._step = 1
+        other._folder, other._changed = self._folder, self._changed
+        other._captures, other._streams = self._captures, self._streams
+        other._callee, other.pid = self._callee, self.pid
+        return other
+
+    def withdraw(self) -> None:
+        """End an attempt whose process was gone before it began; the job may begin elsewhere."""
+        self._callee, self.pid = None, 0
+        self._clean = False
+        self._end(Status.CANCELLED, "")
 
     def signal(self, number: int) -> bool:
         """Send a signal to all processes of the attempt; return whether there was one."""
@@ -438,19 +483,17 @@ class Attempt:
 
     def _call(self, call: Call) -> None:
         job = self.job
-        environment = {
-            TASK: str(job.task),
-            PROCESSORS: str(job.processors),
-            **job.environment,
-        }
+        own = {TASK: str(job.task), PROCESSORS: str(job.processors), **job.environment}
         streams = self._stream(0), self._stream(1)
+        alone = not self.is_plain
+        if not alone:
+            streams += tuple(capture.reader for capture in self.captures)
         callee = self.place.callees.take(job.home)
         try:
-            callee.begin(call, self._folder, environment, *streams)
-        except ConnectionError:  # it died while it waited
-            callee.close()
-            callee = self.place.callees.make(job.home)
-            callee.begin(call, self._folder, environment, *streams)
+            callee.begin(job, call, (self._folder, self._changed, own), streams, alone=alone)
+        except OSError:
+            self.place.callees.discard(callee)
+            raise
         self._callee = callee
         self.pid = callee.pid
 
@@ -562,6 +605,18 @@ class Attempt:
                 # use of it.
                 os.rename(self._folder, self._own_folder())
         self.home.give_scratch(self._folder, self._changed)
+
+
+def _result(answer: CallAnswer, room: int) -> tuple[Status, str, bytes]:
+    """Return the status of a call, the reason of a failure, and the value."""
+    # Checked here, since a frame that is too large would end the connection and with it all other
+    # tasks of this worker.
+    if (size := len(answer.value)) > room:
+        reason = f"the result takes {size} bytes, more than the {room} there is room for"
+        return Status.FAILED, reason, b""
+    if not answer.succeeded:
+        return Status.FAILED, "the call raised an exception", answer.value
+    return Status.SUCCEEDED, "", answer.value
 
 
 def _check_environment(environment: dict[str, str]) -> None:
