@@ -484,7 +484,7 @@ class Attempt:
     def _call(self, call: Call) -> None:
         job = self.job
         own = {TASK: str(job.task), PROCESSORS: str(job.processors), **job.environment}
-        streams = self._stream(0), self._stream(1)
+        streams: tuple[int, ...] = (self._stream(0), self._stream(1))
         alone = not self.is_plain
         if not alone:
             streams += tuple(capture.reader for capture in self.captures)

@@ -14,7 +14,7 @@ import pickle
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bursar.model.task import Call
 from bursar.worker.callee import (
@@ -130,7 +130,7 @@ class PythonCallWorker:
         self._first: dict[str, str] | None = environment
         self._number = 0
         self._is_paused = False
-        self._opening: tuple[bytes, tuple[int, ...]] = b"", ()
+        self._opening: bytes | None = None  # the first message of a call that is not answered
         self._begun: tuple[tuple[int, ...], int, bytearray] | None = None
 
     def begin(
@@ -166,7 +166,7 @@ class PythonCallWorker:
             self.bell.send(GO)
         # The callee waits and takes all at once: a call of any size is out of hand when this
         # returns.
-        self._opening = data[:PIECE], streams
+        self._opening = data[:PIECE]
         socket.send_fds(self._calls, [data[:PIECE]], streams)
         for start in range(PIECE, len(data), PIECE):
             self._calls.send(memoryview(data)[start : start + PIECE])
@@ -176,7 +176,8 @@ class PythonCallWorker:
     def send_ahead(self, job: "WireJob") -> bool:
         """Send a :func:`plain <is_plain>` call to begin after others; return False without room."""
         try:
-            self._calls.send(self._message(job, job.steps[0], b"", 0), _NOW)
+            call = cast(Call, job.steps[0])
+            self._calls.send(self._message(job, call, b"", 0), _NOW)
         except BlockingIOError:
             return False
         self.sent[self._number] = job
@@ -198,9 +199,8 @@ class PythonCallWorker:
             is_open = True
         except OSError:
             is_open = False
-        if (
-            not is_open
-        ):  # it is gone, or has closed what it does not know and cannot answer any more
+        # It is gone, or a call has closed descriptors that it does not know: no answer will come.
+        if not is_open:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         while self.sent:
@@ -223,6 +223,7 @@ class PythonCallWorker:
                     continue
                 self._begun = None
             number, flags, begun, ended, user, system, rss, _ = head
+            self._opening = None
             self._is_paused = bool(flags & PAUSED)
             self.room = 1 if self._is_paused else min(MOST_AHEAD, 2 * self.room)
             yield CallAnswer(
@@ -235,32 +236,20 @@ class PythonCallWorker:
                 bytes(value),
             )
 
-    def take_back(self, *, is_gone: bool = False) -> "list[WireJob]":
-        """
-        Take back the calls that the process has not begun.
-
-        Parameters
-        ----------
-        is_gone
-            Whether the process has ended; otherwise the first of all is left to it, which only a
-            process that has just been started has not begun.
-        """
+    def take_back(self) -> "list[WireJob]":
+        """Take back the calls that the process has not begun, also when it is gone."""
         found: list[WireJob] = []
         while self.sent:
             try:
                 data = self._theirs.recv(PIECE, _NOW)
             except OSError:
                 break
-            message, streams = self._opening
-            if data != message:
-                # Of a large call there may be more messages, of which none is sent ahead.
-                if len(message) < PIECE:
-                    found.append(self.sent.pop(CALL.unpack_from(data)[0]))
-            elif is_gone:
-                found.append(self.sent.pop(next(iter(self.sent))))
-            else:
-                socket.send_fds(self._calls, [message], streams)
-                break
+            # A call with surroundings may have further messages, which look like anything; while
+            # it has not been answered, no other call was sent.
+            if self._opening is None:
+                found.append(self.sent.pop(CALL.unpack_from(data)[0]))
+            elif data == self._opening:
+                found.append(self.sent.pop(self._number))
         return found
 
     def mark(self) -> None:

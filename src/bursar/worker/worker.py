@@ -136,7 +136,6 @@ class Worker:
         self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by the descriptor of the callee's bell
-        self._hungry: list[Attempt] = []  # whose callees may have room for further calls
         self._streams: dict[int, OutputCapture] = {}  # those drained in the loop, by descriptor
         self._young: list[Attempt] = []
         self._older: list[Attempt] = []
@@ -448,11 +447,6 @@ class Worker:
             self._watch(attempt)
             if job.limit:
                 self._at(job.limit, signal.SIGTERM, attempt)
-        if queue and self._hungry:
-            for attempt in self._hungry:
-                if self._tasks.get(attempt.job.task) is attempt:
-                    self._send_ahead(attempt)
-        self._hungry.clear()
         if len(queue) < before:
             self._began = time.monotonic()
 
@@ -463,7 +457,6 @@ class Worker:
             fd = attempt.callee.bell.fileno()
             self._calls[fd] = attempt
             self._poll.register(fd, select.EPOLLIN)
-            self._hungry.append(attempt)
 
     def _listen_to_detached(self) -> None:
         """
@@ -522,6 +515,8 @@ class Worker:
             return
         if last.paused:
             self._queue.extendleft(reversed(callee.take_back()))
+        else:
+            self._send_ahead(attempt)
         if callee.sent:
             self._finished(attempt.passed(last))
             running = next(iter(callee.sent.values()))
@@ -543,20 +538,24 @@ class Worker:
         self._running[follower.pid] = follower
         self._calls[follower.callee.bell.fileno()] = follower
         self._young.append(follower)
-        self._hungry.append(follower)
         if follower.job.limit:
             self._at(follower.job.limit, signal.SIGTERM, follower)
         self._began = time.monotonic()
 
     def _send_ahead(self, attempt: Attempt) -> None:
-        """Send waiting calls to a busy callee, as many as are short together."""
+        """
+        Send waiting calls to a callee that has answered, as many as are short together.
+
+        Never to one that has not yet answered the first of them, with which their surroundings
+        came: what is taken back must not be that.
+        """
         callee, queue = attempt.callee, self._queue
         mean = self._wait_limit.mean
-        if mean is None or attempt.stopped is not None or not attempt.is_plain:
+        if not queue or mean is None or attempt.stopped is not None or not attempt.is_plain:
             return
         share = -(-len(queue) // self._settings.processors)
         room = min(callee.room, share, int(AHEAD / max(mean, AHEAD / MOST_AHEAD)))
-        while queue and len(callee.sent) <= room:
+        while queue and len(callee.sent) < room:
             job = queue[0]
             if not is_plain(job) or job.home != attempt.job.home:
                 return
@@ -573,8 +572,13 @@ class Worker:
         if len(callee.sent) > 1:
             callee.room = 1
             self._queue.extendleft(reversed(callee.take_back()))
-            # It may have begun another one just before.
-            self._take_answers(self._calls[callee.bell.fileno()])
+            if callee.sent:
+                # It may have begun another one just before.
+                self._take_answers(self._calls[callee.bell.fileno()])
+            else:
+                self._withdraw(self._calls[callee.bell.fileno()])
+                assert self._place is not None
+                self._place.callees.give(callee)
 
     def _take_back_calls(self) -> None:
         """Take back the calls that wait at callees."""
@@ -586,16 +590,24 @@ class Worker:
         callee = attempt.callee
         self._take_answers(attempt)
         current = self._calls.get(callee.bell.fileno())
-        if current is None or current.stopped is not None:
+        if current is None:
             return
-        self._queue.extendleft(reversed(callee.take_back(is_gone=True)))
-        if not callee.sent:  # it died before the call that it was just given
-            del self._running[current.pid], self._tasks[current.job.task]
-            self._unwatch_call(current)
-            self._stop_listening(current)
+        found = callee.take_back()
+        if current.stopped is not None:  # begun or not, it ends as it was told to
+            found = [job for job in found if job is not current.job]
+        self._queue.extendleft(reversed(found))
+        if not callee.sent and current.stopped is None:
+            # It died before the call that it was just given.
+            self._withdraw(current)
             callee.close()
-            current.withdraw()
-            self._free += current.job.processors
+
+    def _withdraw(self, attempt: Attempt) -> None:
+        """Forget an attempt that has not begun; its job waits again."""
+        del self._running[attempt.pid], self._tasks[attempt.job.task]
+        self._unwatch_call(attempt)
+        self._stop_listening(attempt)
+        attempt.withdraw()
+        self._free += attempt.job.processors
 
     def _reap(self) -> None:
         ended: list[tuple[Attempt, int, ProcessUsage]] = []
