@@ -77,7 +77,7 @@ class CallEncoder:
             if len(self._known) >= _MOST_FUNCTIONS:
                 self._known.clear()
             self._known[function] = picture
-        return picture.pickle
+        return picture.shared
 
     def _import_path(self) -> list[str]:
         """Return the module path, the same object as long as it is the same."""
@@ -112,7 +112,7 @@ class _Picture:
 
     path: list[str]
     registered: set[str]
-    pickle: bytes = b""
+    shared: bytes = b""
     functions: list[tuple[FunctionType, CodeType, Any]] = field(default_factory=list)
     variables: list[tuple[dict[str, Any], str, Any]] = field(default_factory=list)
     cells: list[tuple[CellType, Any]] = field(default_factory=list)
@@ -181,7 +181,7 @@ def _picture_of(function: FunctionType, path: list[str]) -> _Picture:
         picture.is_shared = False
         del picture.functions[1:]
         return picture
-    picture.pickle = pickle.dumps((path, data))
+    picture.shared = pickle.dumps((path, data))
     return picture
 
 

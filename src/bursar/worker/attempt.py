@@ -1,19 +1,15 @@
 """Runs one attempt of one task, from the making of a working directory to the outcome."""
 
 import contextlib
-import errno
-import functools
 import os
-import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bursar.dispatch.folders import attempt_folder, remove_tree
 from bursar.dispatch.linux_processes import RUN, TASK, WORKER
-from bursar.dispatch.wire import LONGEST_REASON, Welcome, WireJob
+from bursar.dispatch.wire import LONGEST_REASON, WireJob
 from bursar.model.errors import BursarError
 from bursar.model.task import (
     Call,
@@ -27,20 +23,18 @@ from bursar.model.task import (
     Step,
     Substitute,
 )
-from bursar.worker.output_capture import OutputCapture, OutputCapturePool
-from bursar.worker.python_calls import CallAnswer, PythonCallPool, is_plain
-from bursar.worker.spawning import ProcessUsage, Spawner
+from bursar.worker.attempt_context import PROCESSORS, AttemptContext
+from bursar.worker.output_capture import OutputCapture
+from bursar.worker.python_calls import CallAnswer, is_plain
+from bursar.worker.spawning import ProcessUsage
 from bursar.worker.staging import StagingError, copy, link_in, substitute
-from bursar.worker.workspace import WorkspaceCache, log_name, when_changed
+from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
-    from bursar.worker.sealed_tasks import SealedTaskOpener
+    pass
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
-
-PROCESSORS = "BURSAR_PROCESSORS"
-"""Variable that tells a task how many processors it holds."""
 
 MOST_PRINTED = 16 * 1024 * 1024
 """Bytes of each output stream that the outcome of a sealed task carries; the rest is cut off."""
@@ -52,94 +46,6 @@ _KILL = int(signal.SIGKILL)
 
 _ATTEMPT_ERRORS = (StagingError, BursarError, OSError, ValueError, RecursionError)
 """Errors that a job's content and files may cause: the attempt fails, and the worker goes on."""
-
-
-class AttemptContext:
-    """
-    Resources that all attempts on a worker share.
-
-    Parameters
-    ----------
-    welcome
-        The dispatcher's message with the run's folders.
-    seal_key
-        Path of the key file for sealed tasks; empty: the worker has none.
-    seal_pem
-        Content of a key file, in place of a path; empty: see ``seal_key``.
-    """
-
-    def __init__(
-        self, welcome: Welcome, worker: str, seal_key: str = "", seal_pem: str = ""
-    ) -> None:
-        self.welcome = welcome
-        self.homes = WorkspaceCache(welcome, worker)
-        self._seal_key = seal_key
-        self._seal_pem = seal_pem
-        self._inside = ""
-        self._found: dict[tuple[str, str], str] = {}
-        path = os.environ.get("PATH", os.defpath)
-        self.environment = {
-            **os.environ,
-            # Programs of the environment that Bursar is installed in come first.
-            "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{path}",
-            RUN: welcome.run,
-            WORKER: worker,
-        }
-        self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
-        self.callees = PythonCallPool(self.environment)
-        self.captures = OutputCapturePool(welcome.spill)
-
-    @functools.cached_property
-    def sealed(self) -> "SealedTaskOpener":
-        """The opener of sealed tasks."""
-        from bursar.worker.sealed_tasks import (
-            SealedTaskOpener,  # cryptography takes its time to load
-        )
-
-        return SealedTaskOpener(self._seal_key, self._seal_pem)
-
-    def change_seal_key(self, pem: str) -> None:
-        """Open sealed tasks that begin from now on with another key."""
-        if pem != self._seal_pem:
-            self._seal_pem = pem
-            self.__dict__.pop("sealed", None)
-
-    def enter(self, folder: str) -> None:
-        """Change to the folder in which the next processes are to start."""
-        if folder != self._inside:
-            os.chdir(folder)
-            self._inside = folder
-
-    def leave(self, folder: str) -> None:
-        """Forget that the worker is in a folder, which may be removed or replaced."""
-        if folder == self._inside:
-            self._inside = ""
-
-    def close(self) -> None:
-        """Ends the idle callees and removes the scratch folders."""
-        self.callees.close()
-        self.captures.close()
-        self.homes.close()
-        self.spawner.close()
-
-    def find(self, name: str, path: str) -> str:
-        """
-        Return the path of a program without a slash in its name, as a shell finds it in ``path``.
-
-        Raises
-        ------
-        FileNotFoundError
-            When no folder has the program.
-        """
-        key = (name, path)
-        if key not in self._found:
-            found = shutil.which(name, path=path)
-            if found is None:
-                raise FileNotFoundError(errno.ENOENT, "is not on PATH", name)
-            # Kept, since a search asks the file system once per folder of PATH, and a worker starts
-            # thousands of programs a second.
-            self._found[key] = found
-        return self._found[key]
 
 
 class Attempt:
@@ -290,7 +196,7 @@ class Attempt:
         if self.stopped is not None:
             return self._end(*self.stopped)
         room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
-        status, reason, self._value = _result(answer, room)
+        status, reason, self._value = answer.result(room)
         if status is not Status.SUCCEEDED:
             return self._end(status, reason)
         return self.advance()
@@ -301,21 +207,8 @@ class Attempt:
 
         The call is this attempt's, or one that was sent after it.
         """
-        job, usage = answer.job, answer.usage
-        status, reason, value = _result(answer, self.place.welcome.largest_value)
-        begun = self.start + answer.begun - self._began
-        return Outcome(
-            task=job.task,
-            attempt=job.attempt,
-            status=status,
-            start=begun,
-            end=begun + answer.ended - answer.begun,
-            user_seconds=usage.user,
-            system_seconds=usage.system,
-            max_rss=usage.max_rss,
-            reason=reason,
-            value=value,
-        )
+        largest = self.place.welcome.largest_value
+        return answer.outcome(largest, self.start + answer.begun - self._began)
 
     def followed_by(self, job: WireJob, begun: float) -> "Attempt":
         """
@@ -605,18 +498,6 @@ class Attempt:
                 # use of it.
                 os.rename(self._folder, self._own_folder())
         self.home.give_scratch(self._folder, self._changed)
-
-
-def _result(answer: CallAnswer, room: int) -> tuple[Status, str, bytes]:
-    """Return the status of a call, the reason of a failure, and the value."""
-    # Checked here, since a frame that is too large would end the connection and with it all other
-    # tasks of this worker.
-    if (size := len(answer.value)) > room:
-        reason = f"the result takes {size} bytes, more than the {room} there is room for"
-        return Status.FAILED, reason, b""
-    if not answer.succeeded:
-        return Status.FAILED, "the call raised an exception", answer.value
-    return Status.SUCCEEDED, "", answer.value
 
 
 def _check_environment(environment: dict[str, str]) -> None:

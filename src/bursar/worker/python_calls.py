@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from bursar.model.task import Call
+from bursar.model.task import Call, Outcome, Status
 from bursar.worker.callee import (
     ALONE,
     ANSWER,
@@ -82,6 +82,49 @@ class CallAnswer(NamedTuple):
     ended: float
     usage: ProcessUsage
     value: bytes
+
+    def result(self, largest: int) -> tuple[Status, str, bytes]:
+        """
+        Return the status of the call, the reason of a failure, and the value.
+
+        Parameters
+        ----------
+        largest
+            Bytes of the largest value that may be sent on.
+        """
+        # Checked here, since a frame that is too large would end the connection and with it all
+        # other tasks of this worker.
+        if (size := len(self.value)) > largest:
+            reason = f"the result takes {size} bytes, more than the {largest} there is room for"
+            return Status.FAILED, reason, b""
+        if not self.succeeded:
+            return Status.FAILED, "the call raised an exception", self.value
+        return Status.SUCCEEDED, "", self.value
+
+    def outcome(self, largest: int, start: float) -> Outcome:
+        """
+        Return the outcome of a call that has printed nothing.
+
+        Parameters
+        ----------
+        largest
+            See :meth:`result`.
+        start
+            When it began, seconds since the epoch.
+        """
+        status, reason, value = self.result(largest)
+        return Outcome(
+            task=self.job.task,
+            attempt=self.job.attempt,
+            status=status,
+            start=start,
+            end=start + self.ended - self.begun,
+            user_seconds=self.usage.user,
+            system_seconds=self.usage.system,
+            max_rss=self.usage.max_rss,
+            reason=reason,
+            value=value,
+        )
 
 
 class PythonCallWorker:

@@ -57,7 +57,8 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.task import Outcome, Status
 from bursar.worker.accounts import switch_to_account
-from bursar.worker.attempt import GRACE, Attempt, AttemptContext
+from bursar.worker.attempt import GRACE, Attempt
+from bursar.worker.attempt_context import AttemptContext
 from bursar.worker.dispatcher_connection import (
     DispatcherConnection,
     WorkerSettings,
