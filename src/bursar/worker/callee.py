@@ -349,9 +349,18 @@ def serve_template() -> None:
     error number. The process in between ends at once, so that the callee becomes a child of the
     worker, which adopts orphans.
     """
+    import argparse
     import gc
+    import json
+    import logging
+    import pathlib
+    import random
+    import traceback
 
-    import cloudpickle  # noqa: F401 (functions that are pickled by value are made by it)
+    # What makes functions that are pickled by value, and what many functions' modules load.
+    import cloudpickle  # noqa: F401
+
+    del argparse, json, logging, pathlib, random, traceback
 
     channel = socket.socket(fileno=CALLS)
     channel.set_inheritable(False)
