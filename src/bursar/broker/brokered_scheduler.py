@@ -105,12 +105,6 @@ class BrokeredScheduler:
 
     Parameters
     ----------
-    workflow
-        Workflow of the campaign.
-    sites
-        Sites that can be used.
-    broker
-        Resource broker that chooses the sites.
     elements
         Queues of the sites, by name, which report to the information index.
     choice

@@ -60,10 +60,6 @@ class EconomyScheduler:
     ----------
     tasks
         Independent tasks, each of one processor.
-    sites
-        Sites that can be used.
-    goal
-        Deadline, budget and trade-off of the campaign.
     strategy
         Name of the strategy: ``"adaptive"``, our own, or one of the papers'.
     trading

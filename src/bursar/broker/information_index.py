@@ -34,10 +34,6 @@ def validate_status(
 
     Parameters
     ----------
-    status
-        Object of any type.
-    site
-        Name of the site that was asked.
     now
         Seconds on the reader's clock.
     processors
@@ -176,8 +172,6 @@ class StatusReadings(Mapping[str, StatusReading]):
 
     Parameters
     ----------
-    knowledge
-        Snapshot of the index's statuses.
     now
         Time of reading, seconds.
     """
@@ -242,8 +236,6 @@ class InformationIndex:
         The present time, seconds.
     expiry
         Seconds after which what a site said counts no more.
-    sources
-        Sites that the index asks, by name.
     below
         Indexes that this index asks.
     every

@@ -61,8 +61,6 @@ class SiteQueue:
 
     Parameters
     ----------
-    element
-        Computing element that reports the state of this queue.
     clock
         The present time on the element's clock, seconds.
     new_name
@@ -113,8 +111,6 @@ class SiteQueue:
 
         Parameters
         ----------
-        number
-            Number of the job, by which it is found again.
         stretch
             Factor on the job's estimated seconds in the request for its pilot, used at a shared
             site only, where a pilot cannot be extended later. It grows after each attempt that

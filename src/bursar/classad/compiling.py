@@ -57,8 +57,6 @@ def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
 
     Parameters
     ----------
-    expression
-        Expression to compile.
     my
         Ad to which the expression belongs.
 
@@ -330,8 +328,6 @@ def _compared(sign: str, part: CompiledNode, constant: Value) -> CompiledNode:
     ----------
     sign
         Comparison, with the attribute on its left.
-    part
-        Compiled reference to the attribute.
     """
     compare, slow, read = COMPARISONS[sign], BINARY[sign], part.run
     assert part.reads is not None

@@ -42,8 +42,6 @@ class LinkRow:
 
     Parameters
     ----------
-    line
-        Line number in the file.
     wire
         Link described by the row, each direction with the stated bandwidth.
     others

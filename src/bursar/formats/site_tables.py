@@ -186,8 +186,6 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
 
         Parameters
         ----------
-        name
-            Name of the site.
         folder
             Folder that relative paths of the table are relative to.
 

@@ -75,8 +75,6 @@ class Sweep:
 
     Parameters
     ----------
-    parameters
-        Their names.
     points
         Values of each point, in the order of ``parameters``.
     """
@@ -302,8 +300,6 @@ class Template:
 
     Parameters
     ----------
-    text
-        Text as written in the file.
     pieces
         Literal text and holes, in order.
     """

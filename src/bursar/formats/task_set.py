@@ -88,8 +88,6 @@ def matching_keys(table: TaskTable, at: Any) -> MatchingKeys:
 
     Parameters
     ----------
-    table
-        The set's settings.
     at
         Gives the path of a setting.
 

@@ -34,8 +34,6 @@ class Accounts(Ledger):
 
     Parameters
     ----------
-    currency
-        Currency of every amount.
     opened, rows
         Accounts and rows to start from, in the order made; empty for a new book.
     on_post

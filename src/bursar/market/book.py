@@ -90,8 +90,6 @@ class Book(Accounts):
 
     Parameters
     ----------
-    path
-        Path of the SQLite file.
     currency
         Currency of a new book, which an existing one must share. None: the book must exist.
     wait

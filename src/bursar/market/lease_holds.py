@@ -103,8 +103,6 @@ class LeaseHolds:
 
     Parameters
     ----------
-    ledger
-        The run's ledger.
     budget
         Micro-units; None for no limit: then the owner grants what is needed.
 
@@ -306,14 +304,7 @@ def _moved(answer: Transfer | Refusal) -> None:
 
 
 class LeaseCharges:
-    """
-    Settles the leases of one run.
-
-    Parameters
-    ----------
-    holds
-        Leases of the run, and the money set aside for them.
-    """
+    """Settles the leases of one run."""
 
     def __init__(self, holds: LeaseHolds) -> None:
         self._holds = holds

@@ -60,10 +60,6 @@ class Ledger:
     ----------
     rows
         Rows to start from, in the order they were made; empty for a new ledger.
-    chart
-        Names of the accounts.
-    currency
-        Currency of every amount.
     on_post
         Called with each new row, before the operation returns; None for none.
 

@@ -57,8 +57,6 @@ class Statement:
     ----------
     account, kind
         Name of the account, and ``"user"`` or ``"provider"``.
-    currency
-        Of every amount.
     begin, end
         The period, seconds since the epoch; infinite where it has no end.
     opening, closing
@@ -107,8 +105,6 @@ class InvoiceItem:
         Delivered, as metered in the period; None when nothing was metered.
     jobs
         Number of metered jobs.
-    memos
-        Memos of the payments and refunds.
     """
 
     agreement: str
@@ -134,10 +130,6 @@ class Invoice:
 
     Parameters
     ----------
-    provider, user
-        Between whom.
-    currency
-        Of every amount.
     begin, end
         The period, seconds since the epoch.
     items

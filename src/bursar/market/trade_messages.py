@@ -53,10 +53,6 @@ class TradeMessage(
 
     Parameters
     ----------
-    deal
-        The conversation.
-    sender, to
-        Names of parties.
     number
         Counted by the sender, from 1 on.
 
@@ -86,8 +82,6 @@ class PricedMessage(TradeMessage, frozen=True, kw_only=True):
     ----------
     amount
         For the whole deal, micro-units; in a double auction for each processor.
-    currency
-        Of the amount.
     """
 
     amount: Micros
@@ -169,8 +163,6 @@ class CallForBids(TradeMessage, frozen=True, kw_only=True):
     ----------
     template
         What is wanted or sold.
-    rule
-        How it is decided.
     closes
         Bids are taken before it, seconds since the epoch.
     price
@@ -365,8 +357,6 @@ class MessageExchange:
 
     Parameters
     ----------
-    parties
-        Trade servers and trade managers that take part.
     disturb
         Function that may lose, repeat and reorder messages; None: no disturbance.
 

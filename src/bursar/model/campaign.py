@@ -245,8 +245,6 @@ class RecordedMachine:
 
     Parameters
     ----------
-    name
-        Host name of the machine.
     processors
         Cores; None when unknown. Positive.
     megahertz
@@ -343,14 +341,8 @@ class Campaign:
     ----------
     name
         For reports and run folders.
-    workflow
-        The tasks.
-    goal
-        Deadline, budget, preference.
     root
         Folder that relative input files are found in.
-    retry
-        Policy for failures.
     recorded
         True when the tasks come from a recorded execution and have no program
         of their own; running them needs a replay.

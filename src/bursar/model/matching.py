@@ -82,8 +82,6 @@ class StatusReading:
 
     Parameters
     ----------
-    status
-        Status published by the site.
     age
         Seconds since then.
     """

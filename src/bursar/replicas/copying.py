@@ -323,8 +323,6 @@ class CandidateReplica:
 
     Parameters
     ----------
-    replica
-        The copy.
     rate
         Rate limit of the link; None: no limit.
     gate

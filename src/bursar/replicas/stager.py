@@ -105,8 +105,6 @@ class Stager:
 
     Parameters
     ----------
-    catalogue
-        Catalogue that locates copies and registers new ones.
     link
         Returns the link between two sites, which decides the order in which copies are tried and
         the bandwidth that all transfers over it share.
@@ -139,8 +137,6 @@ class Stager:
 
         Parameters
         ----------
-        names
-            Logical names.
         job
             Job for which the files are pinned until :meth:`release`.
         on_file

@@ -102,10 +102,6 @@ class ReportContent:
         The run's key figures; the state of a plan that nobody has run is ``planned``.
     proposal
         The trade-off curve, as ``bursar plan --json`` prints it.
-    plan
-        The chosen plan.
-    tasks
-        Of the campaign.
     records
         Every attempt.
     transfers
@@ -114,8 +110,6 @@ class ReportContent:
         All there were.
     events
         What else was journalled.
-    bill
-        What it cost so far.
     tried
         Makespan, seconds, and cost, currency units, of plans behind the curve.
     """
@@ -486,8 +480,6 @@ def write_results(
     ----------
     jsonl, table
         Paths of the JSON Lines and the CSV file.
-    tasks
-        Tasks of the campaign.
     records
         Every attempt, by task and attempt.
     skipped

@@ -60,8 +60,6 @@ class LeaseTerms:
     ----------
     run
         Identity of the run, by which worker processes are recognised.
-    currency
-        Currency of all prices.
     rigid
         Whether some task may hold several processors.
     inherited
@@ -109,12 +107,6 @@ class AllocationProvisioner:
 
     Parameters
     ----------
-    sites
-        Sites of the run by name.
-    guard
-        Guard of the run's budget.
-    dispatcher
-        Dispatcher to which workers connect.
     terms
         Terms common to all leases.
     note

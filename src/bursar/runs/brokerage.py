@@ -35,12 +35,6 @@ class RunBroker:
 
     Parameters
     ----------
-    campaign
-        Campaign to run.
-    sites
-        Sites by name.
-    settings
-        Settings for matching.
     clock
         Returns the loop's time, seconds.
     copies

@@ -81,10 +81,6 @@ def execute_campaign(
 
     Parameters
     ----------
-    folder
-        Folder of the run.
-    campaign, plan
-        Campaign and plan as kept in the folder.
     environment
         Environment of the run; None: the sites that the run was planned over.
     replan

@@ -65,14 +65,7 @@ class RunViewUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunViews:
-    """
-    Shows a run that this process carries out to viewers in other processes.
-
-    Parameters
-    ----------
-    folder
-        Folder of the run.
-    """
+    """Shows a run that this process carries out to viewers in other processes."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

@@ -62,12 +62,6 @@ class RunExecution:
     ----------
     folder
         The run's folder. Work that an earlier incarnation journalled counts as done.
-    work
-        Tasks, goal and rules of the run.
-    environment
-        Sites, what brings their processors, and time.
-    currency
-        Currency of every amount.
     retry_failed
         Whether tasks that failed for good in an earlier incarnation are tried again.
     on_outcome

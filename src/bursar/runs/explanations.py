@@ -211,8 +211,6 @@ class PlacementReason:
     ----------
     attempt
         Number of the attempt, from 1.
-    site, lease
-        Names of the chosen site and lease.
     at
         Seconds since the run's begin.
     why

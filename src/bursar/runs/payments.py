@@ -98,8 +98,6 @@ class RunPayments:
 
     Parameters
     ----------
-    folder
-        Folder of the run.
     payer
         Account that pays, and the book.
     needed

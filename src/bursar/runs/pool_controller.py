@@ -46,8 +46,6 @@ class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     name
         Name of the allocation and of its lease.
-    site
-        Name of the site.
     step
         ``"asked"``, ``"began"``, ``"given back"`` or how it was lost.
     processors, seconds
@@ -83,11 +81,6 @@ class PoolController(Supply):
     Carries a pool's decisions out at the sites, round after round, until the run stops.
 
     Any worker runs any task. Workers that are gone are the pool's to replace.
-
-    Parameters
-    ----------
-    pool
-        The pool whose decisions are carried out.
     """
 
     replaces_workers = True

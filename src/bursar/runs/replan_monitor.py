@@ -25,12 +25,6 @@ class ReplanMonitor:
 
     Parameters
     ----------
-    execution
-        The run that is watched.
-    supply
-        Supply of the run, which plans again.
-    forecast
-        Forecast of the run's end.
     every
         Seconds between two checks.
     """

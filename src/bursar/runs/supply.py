@@ -42,8 +42,6 @@ class TaskBindings:
     ----------
     tasks
         Tasks of the run; the list may grow.
-    sites
-        Sites by name.
     """
 
     def __init__(self, tasks: Sequence[Task], sites: Mapping[str, Site]) -> None:
@@ -105,12 +103,6 @@ class RunContext:
     ----------
     bindings
         Tasks and sites, and which task is bound to which lease.
-    dispatcher
-        Dispatcher whose workers get the tasks.
-    provision
-        Holder of the run's allocations.
-    guard
-        Guard of the run's budget.
     journal
         What earlier incarnations have journalled.
     state
@@ -251,14 +243,7 @@ class Supply(AllocationObserver):
 
 
 class ScheduledSupply(Supply):
-    """
-    Carries out what a strategy, the broker or best effort decides task by task.
-
-    Parameters
-    ----------
-    scheduler
-        Requests processors as tasks end.
-    """
+    """Carries out what a strategy, the broker or best effort decides task by task."""
 
     sends_tasks = True
 
@@ -415,8 +400,6 @@ class RunSnapshot:
         all their attempts: they need more.
     elapsed, spent
         Seconds, currency units.
-    goal
-        The present goal.
     stretch
         Seconds that tasks take for each that was estimated.
     """
@@ -439,8 +422,6 @@ class PlannedSupply(Supply):
 
     Parameters
     ----------
-    plan
-        Plan with purchases, and the place and order of tasks.
     replan
         Makes another plan when processors went back before their tasks were done; None: the
         run then stops.

@@ -251,10 +251,6 @@ class SimulatedSite:
 
     Parameters
     ----------
-    facts
-        Description of the site.
-    world
-        Tells how long tasks take.
     cluster
         Machine at the begin of the simulation, with other users' jobs; None: the
         processors are there as its slots say, and it has no queue.

@@ -106,10 +106,6 @@ class SiteScorer:
 
     Parameters
     ----------
-    maker
-        Matchmaker that knows the sites.
-    in_flight
-        Our own jobs that have not ended.
     as_published
         Whether :data:`STOCHASTIC` takes ranks as published, and leaves our own jobs out.
     """
@@ -144,12 +140,6 @@ class SiteScorer:
 
         Parameters
         ----------
-        job
-            Job to be sent.
-        matched
-            Sites that match the job.
-        rule
-            Choice rule.
         now
             Seconds.
         """
@@ -198,8 +188,6 @@ class SiteScorer:
 
         Parameters
         ----------
-        matched
-            The sites that match.
         expressions
             Values by what these published, one each.
         ours

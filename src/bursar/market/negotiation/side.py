@@ -25,17 +25,6 @@ class NegotiationSide(ABC):
     """
     A party's side of one conversation.
 
-    Parameters
-    ----------
-    me
-        Name of this party.
-    deal
-        Name of the conversation.
-    parties
-        Names of the other parties.
-    currency
-        Currency of every price in the conversation.
-
     Attributes
     ----------
     state
@@ -196,13 +185,6 @@ class OwnerSide(NegotiationSide, ABC):
     """
     The owner's side of a deal with one customer.
 
-    Parameters
-    ----------
-    deal
-        The conversation.
-    customer
-        The other's name.
-
     Attributes
     ----------
     agreement
@@ -235,17 +217,6 @@ class OwnerSide(NegotiationSide, ABC):
 class BuyerSide(NegotiationSide, ABC):
     """
     The buyer's side of a deal with one owner or several.
-
-    Parameters
-    ----------
-    me
-        The buyer's name.
-    deal
-        The conversation.
-    owners
-        Names of the others.
-    template
-        Processors and times that are wanted.
 
     Attributes
     ----------
