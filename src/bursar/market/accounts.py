@@ -176,19 +176,11 @@ class Accounts(Ledger):
         return rows
 
     def transfer(
-        self,
-        now: float,
-        key: str,
-        giver: str,
-        taker: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, giver: str, taker: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """Move money without an end from a user to another user of the same group."""
         source, target = USER_PREFIX + giver, USER_PREFIX + taker
-        return self._post(now, key, "transfer", source, target, amount, "", memo, currency)
+        return self._post(now, key, "transfer", source, target, amount, "", memo)
 
     # Inside.
 
