@@ -26,9 +26,8 @@ from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
 from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms
-from bursar.runs.attempt_folders import AttemptFolders
 from bursar.runs.environment import RunEnvironment, RunWork
-from bursar.runs.folder import RunFolder
+from bursar.runs.folder import AttemptFolders, RunFolder
 from bursar.runs.incarnations import (
     BEGIN,
     END,

@@ -1,20 +1,25 @@
 """The controller that carries out a pool's decisions at the sites and reports the results."""
 
 import asyncio
+import contextlib
 import math
+import os
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from bursar.dispatch.journal_records import RunEvent
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.campaign import Goal
-from bursar.model.errors import BudgetStop, BursarError, SiteError
+from bursar.model.errors import BudgetStop, BursarError, InputError, SiteError
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
+from bursar.provisioning.wait_prediction import WaitPredictor
 from bursar.runs.supply import Supply
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor
@@ -261,3 +266,37 @@ def _observed(allocation: Allocation, load: AllocationLoad | None) -> Allocation
         load = replace(load, idle_since=None)
     # Workers are counted here: processors whose workers never came are silent, too.
     return replace(allocation, workload=replace(load, joined=load.joined or 0))
+
+
+# Queue wait history of earlier runs, kept for later ones.
+
+HISTORY = "waits.json"
+"""File in the folder of the runs."""
+
+
+def read_waits(folder: Path) -> WaitPredictor:
+    """
+    Read the waits that earlier runs of a folder have seen.
+
+    Where the file is missing or damaged, the history begins anew.
+    """
+    try:
+        return WaitPredictor.of_kept(msgspec.json.decode((folder / HISTORY).read_bytes()))
+    except (OSError, msgspec.MsgspecError, InputError, AttributeError, TypeError):
+        return WaitPredictor()
+
+
+def write_waits(folder: Path, waits: WaitPredictor) -> None:
+    """
+    Write the waits; of runs that end at one time, the last one's are kept.
+
+    The history is a help only: where the file cannot be written, the old one stays.
+    """
+    part = folder / f".{HISTORY}.{secrets.token_hex(4)}"
+    try:
+        part.write_bytes(msgspec.json.encode(waits.kept()))
+        # In one step: another run may read it now.
+        os.replace(part, folder / HISTORY)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
