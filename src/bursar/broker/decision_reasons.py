@@ -31,8 +31,6 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     agreement: Agreement
 
 
-# Decisions as the journal keeps them, and the reasons for the share of each site.
-
 # Decisions as the journal keeps them, so that every placement can be explained.
 
 DECISION = "decision"

@@ -184,16 +184,10 @@ class SiteScorer:
         self, matched: MatchedSites, expressions: FloatArray, ours: FloatArray, alone: FloatArray
     ) -> FloatArray:
         """
-        Return the rank expressions of sites that count our own jobs.
+        Return the rank expressions of the sites that match, as if these counted our own jobs.
 
-        Parameters
-        ----------
-        expressions
-            Values by what these published, one each.
-        ours
-            Processors of our jobs that the published state does not count, of all sites.
-        alone
-            Seconds that a job of one processor would wait behind these, at all sites.
+        ``ours`` are the processors of our jobs that no site counts yet, ``alone`` the seconds that
+        a job of one processor would wait behind them; both at all sites.
         """
         kind = matched.kind
         if kind.rank is not None and OF_QUEUE.isdisjoint(kind.rank_read):

@@ -103,8 +103,6 @@ class SiteRegistry:
             self.asks_by_status |= not read | followed(expression, own) <= known
 
 
-# Keep the last status of the sites in columns, and estimate the wait of a job at each site.
-
 # Estimate a job's wait at each site, from the site's status and what was sent there since.
 
 FloatArray = NDArray[np.float64]
