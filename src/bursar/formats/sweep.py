@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Value
 
 # Parameter sweeps: axes of values, and how they combine to points.
@@ -408,10 +408,8 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
 
 def template_at(text: str, place: str, *, shell: bool = False) -> Template:
     """Parse a text into a template; errors name the place."""
-    try:
+    with errors_within(place):
         return parse_template(text, shell=shell)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def rendered_at(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NoReturn, TypeVar
 
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.money import CURRENCY
 
 T = TypeVar("T")
@@ -310,10 +310,8 @@ def at_field(name: str, parse: Callable[[V], T], value: V) -> T:
     InputError
         At the field.
     """
-    try:
+    with errors_within(name):
         return parse(value)
-    except InputError as error:
-        raise error.within(name) from None
 
 
 def _number(value: object, expected: str) -> float:

@@ -462,10 +462,7 @@ def _belongs(row: Transfer, found: AgreementBalance | None) -> bool:
     """
     Return whether a row moves money between the accounts of the agreement that it names.
 
-    Parameters
-    ----------
-    found
-        Sums of the agreement before the row; None when the row is its first.
+    ``found`` has the sums of the agreement before the row; None when the row is its first.
     """
     held = HELD_PREFIX + row.agreement
     if row.kind == "hold":

@@ -82,11 +82,6 @@ class Statement:
         """Sum of the lines with each other party."""
         return _sums((line.party, line.amount) for line in self.lines)
 
-    @property
-    def by_kind(self) -> dict[str, Micros]:
-        """Sum of the lines of each kind."""
-        return _sums((line.row.kind, line.amount) for line in self.lines)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceItem:

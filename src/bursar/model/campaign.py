@@ -187,8 +187,6 @@ def _cycle(tasks: Sequence[Task], parents: Sequence[tuple[int, ...]]) -> str:
     return " -> ".join(tasks[k].id for k in reversed(loop))
 
 
-# A campaign: a workflow, a goal, how failures are met, and facts of a recorded execution.
-
 # Goals of campaigns: deadline, budget and the trade-off between them.
 
 BudgetAction = Literal["warn", "drain", "stop"]

@@ -90,8 +90,6 @@ class StatusReading:
     age: float
 
 
-# How jobs come to sites: requirements, rank, its weights, and the settings of the broker.
-
 # A job's requirements and rank for the resource broker, and the weights of the rank's terms.
 
 CHOICES = (

@@ -3,7 +3,6 @@
 import csv
 import html
 import math
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +14,15 @@ from typing import Any, TextIO
 import msgspec
 
 from bursar.dispatch.journal_records import AttemptRecord, RunEvent
+from bursar.formats.file_text import replacing
 from bursar.market.lease import Lease
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status, Task
 from bursar.planning.building import consecutive_runs, number_processors
 from bursar.planning.front import ParetoFront
 from bursar.report.bill import Bill
-
-# Content of a run's report, and the page that shows the report without network or other files.
 
 # Content of a run's report, gathered from the run.
 
@@ -415,13 +412,8 @@ def write_report(path: Path, data: ReportContent) -> None:
         When it cannot be written.
     """
     page = render(data)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(page, encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    with replacing(path) as file:
+        file.write(page)
 
 
 def render(data: ReportContent) -> str:
@@ -501,8 +493,10 @@ def write_results(
     def rows() -> Iterator[dict[str, Any]]:
         return _rows(tasks, last, skipped, log_files)
 
-    _write(jsonl, lambda file: _write_lines(file, rows()))
-    _write(table, lambda file: _write_table(file, tasks, rows()))
+    with replacing(jsonl) as file:
+        _write_lines(file, rows())
+    with replacing(table, newline="") as file:
+        _write_table(file, tasks, rows())
 
 
 def _rows(
@@ -567,16 +561,3 @@ def _write_table(file: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, A
         writer.writerow(
             [*(row.get(column) for column in COLUMNS), *(parameters.get(name) for name in names)]
         )
-
-
-def _write(path: Path, write: Callable[[TextIO], None]) -> None:
-    # In the same folder, as a rename is atomic within one file system only; with the process
-    # number, as two commands may write at once.
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(fresh, "w", encoding="utf-8", newline="") as file:
-            write(file)
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
