@@ -242,7 +242,7 @@ class InformationIndex:
         self._first = first
         self._processors = processors
         self._on_fault = on_fault
-        self._faults: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self._coming: deque[tuple[float, list[SiteStatus]]] = deque()
         self._due = first if self._sources or below else math.inf
         self._next = self._soonest()
@@ -283,14 +283,9 @@ class InformationIndex:
 
     def failed(self, site: str, reason: str) -> None:
         """Note that a site gave no answer, or no sensible one."""
-        if site not in self._faults and self._on_fault is not None:
+        if site not in self.faults and self._on_fault is not None:
             self._on_fault(site, reason)
-        self._faults[site] = reason
-
-    @property
-    def faults(self) -> Mapping[str, str]:
-        """Faults of the sites that failed to answer when last asked, by name."""
-        return self._faults
+        self.faults[site] = reason
 
     # What is read.
 
@@ -371,7 +366,7 @@ class InformationIndex:
         if isinstance(status, Refusal):
             self.failed(site, status.reason)
         else:
-            self._faults.pop(site, None)
+            self.faults.pop(site, None)
         return status
 
     def _settle(self, now: float) -> None:
