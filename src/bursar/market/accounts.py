@@ -151,13 +151,12 @@ class Accounts(Ledger):
         amount: Micros,
         *,
         memo: str = "",
-        currency: str | None = None,
         period: GrantPeriod | None = None,
     ) -> Transfer | Refusal:
         """Add to what a user may spend, for ever or in a period."""
         within = "" if period is None else str(period)
         target = USER_PREFIX + payer
-        return self._post(now, key, "grant", BANK, target, amount, within, memo, currency)
+        return self._post(now, key, "grant", BANK, target, amount, within, memo)
 
     def grants(self, user: str) -> tuple[DatedGrant, ...]:
         """Return a user's grants that have a period, the one that ends first, first."""
