@@ -153,8 +153,6 @@ class ScheduleAdvice:
         End of all jobs, seconds from now, and their cost; None where the adviser does not say.
     probes
         Number of a site's jobs that are sent only to learn from them, by site name.
-    bookings
-        Jobs to be booked now for later.
     """
 
     given: list[list[int]]

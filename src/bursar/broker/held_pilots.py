@@ -76,9 +76,7 @@ class BoughtProcessor:
 
 
 class BoughtProcessors:
-    """
-    Records our processors by site, and the processor of each job.
-    """
+    """Records our processors by site, and the processor of each job."""
 
     def __init__(self, sites: Sequence[str]) -> None:
         self._held: dict[str, BoughtProcessor] = {}
@@ -254,8 +252,6 @@ class SiteQueue:
     ----------
     clock
         The present time on the element's clock, seconds.
-    new_name
-        Returns the name of a new pilot.
     """
 
     def __init__(

@@ -45,8 +45,6 @@ class SupplyPolicy:
 
     Parameters
     ----------
-    kind
-        See :data:`PolicyKind`.
     strategy
         Strategy of an economy; None otherwise.
     out_of_reach

@@ -244,13 +244,6 @@ def _logical(template: Template, values: Values, place: str) -> str:
 class _DependencyResolver:
     """
     Finds the tasks and files that each task depends on; remembers answers that many tasks need.
-
-    Parameters
-    ----------
-    sets
-        All task sets of the file, expanded into tasks.
-    root
-        The campaign's root, in which file patterns are looked up.
     """
 
     def __init__(self, sets: Sequence[_ExpandedTaskSet], root: Path) -> None:

@@ -67,8 +67,6 @@ class BookState:
 
     Parameters
     ----------
-    accounts
-        Accounts of users and providers, with all rows.
     usage
         Metered usage records, by agreement and job.
     head

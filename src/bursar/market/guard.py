@@ -129,11 +129,6 @@ class BudgetGuard:
         Function from a task to its wall-time limit, seconds; None for no limit.
     rows
         Ledger rows to start from; empty for a new run.
-
-    Attributes
-    ----------
-    charges
-        Ends leases and pays their sites.
     """
 
     def __init__(

@@ -43,15 +43,8 @@ class LeaseExposure(msgspec.Struct, eq=False):
 
     Parameters
     ----------
-    lease
-        The lease, open or given back and not settled.
     ends
         Moments, by task, at which tasks on the lease end at the latest, seconds since the epoch.
-
-    Attributes
-    ----------
-    account
-        Account of what is set aside for the lease.
     """
 
     lease: Lease

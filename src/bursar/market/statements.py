@@ -63,8 +63,6 @@ class Statement:
         Balances before and after the period, micro-units.
     held
         Part of ``closing`` that was set aside.
-    lines
-        In the order made.
     """
 
     account: str

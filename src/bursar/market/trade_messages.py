@@ -161,8 +161,6 @@ class CallForBids(TradeMessage, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    template
-        What is wanted or sold.
     closes
         Bids are taken before it, seconds since the epoch.
     price

@@ -48,8 +48,6 @@ class TransferRateLimiter:
     ----------
     bandwidth
         Bytes per second. Positive and finite.
-    clock
-        Tells seconds.
     """
 
     def __init__(self, bandwidth: float, clock: Callable[[], float] = time.monotonic) -> None:

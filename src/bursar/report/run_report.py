@@ -99,14 +99,6 @@ class ReportContent:
         The run's key figures; the state of a plan that nobody has run is ``planned``.
     proposal
         The trade-off curve, as ``bursar plan --json`` prints it.
-    records
-        Every attempt.
-    transfers
-        Every movement of money.
-    leases
-        All there were.
-    events
-        What else was journalled.
     tried
         Makespan, seconds, and cost, currency units, of plans behind the curve.
     """

@@ -107,8 +107,6 @@ class AllocationProvisioner:
 
     Parameters
     ----------
-    terms
-        Terms common to all leases.
     note
         Journals leases.
     notify
@@ -119,10 +117,6 @@ class AllocationProvisioner:
         Called with an allocation that ended before its tasks did.
     route
         Finds the site of an allocation that was requested without one.
-    watch
-        Observer of the begin and end of each allocation.
-    settlements
-        Settles leases whose providers count what they held.
     """
 
     def __init__(

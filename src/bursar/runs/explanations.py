@@ -31,8 +31,6 @@ class AllocationReport:
 
     Parameters
     ----------
-    name, site
-        Names of the request's lease and of the site.
     asked
         Time of the request, seconds since the run's begin; None where it was not journalled.
     began, ended

@@ -114,12 +114,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
     state
         ``running`` beside a lock that is not held means that the runner was killed; ``unsettled``,
         that every task succeeded and a site has not said yet what its processors came to.
-    tasks
-        Number of tasks of the campaign.
     sites
         Facts of the sites it was planned over.
-    argv
-        The command line that made it.
     strategy
         Strategy that brings its jobs to sites; None: a plan.
     out_of_reach

@@ -101,8 +101,6 @@ class RunPayments:
 
     Parameters
     ----------
-    payer
-        Account that pays, and the book.
     needed
         Currency units without which it is no use to begin; 0 for none.
 

@@ -49,14 +49,10 @@ class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    name
-        Name of the allocation and of its lease.
     step
         ``"asked"``, ``"began"``, ``"given back"`` or how it was lost.
     processors, seconds
         Asked for, or had.
-    reason
-        For people.
     bundle, race
         See :class:`bursar.provisioning.pool_snapshot.AllocationRequest`.
     """

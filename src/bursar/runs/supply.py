@@ -101,22 +101,14 @@ class RunContext:
 
     Parameters
     ----------
-    bindings
-        Tasks and sites, and which task is bound to which lease.
-    journal
-        What earlier incarnations have journalled.
     state
         State of the run at the begin of this incarnation, with its clock and what it has spent.
-    background
-        Owner of asyncio tasks.
     goal
         Returns the present goal.
     is_stopping
         Returns whether the run ends before its tasks are done.
     stop
         Stops the run at once, for a cause and a reason.
-    fail
-        Stops the run because of an error.
     notify
         Journals a message and passes it on to people.
     """
@@ -393,8 +385,6 @@ class RunSnapshot:
 
     Parameters
     ----------
-    ended
-        Tasks at their end.
     cut
         Work that tasks had done when they were stopped, seconds at speed 1, the most of
         all their attempts: they need more.
@@ -495,8 +485,6 @@ class PlannedSupply(Supply):
 
         Parameters
         ----------
-        reason
-            Line for people.
         stretch
             See :class:`RunSnapshot`.
         """

@@ -163,8 +163,6 @@ class RejectedSite:
 
     Parameters
     ----------
-    reasons
-        Reasons against the site, each in one line.
     age
         Seconds since it said what the index knows; None when that is nothing.
     """

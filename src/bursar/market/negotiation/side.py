@@ -22,14 +22,7 @@ M = TypeVar("M", bound=TradeMessage)
 
 
 class NegotiationSide(ABC):
-    """
-    A party's side of one conversation.
-
-    Attributes
-    ----------
-    state
-        Word for where the protocol stands.
-    """
+    """A party's side of one conversation."""
 
     def __init__(self, me: str, deal: str, parties: Iterable[str], currency: str) -> None:
         self.me = me
