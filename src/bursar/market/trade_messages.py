@@ -53,6 +53,10 @@ class TradeMessage(
 
     Parameters
     ----------
+    deal
+        The conversation.
+    sender, to
+        Names of parties.
     number
         Counted by the sender, from 1 on.
 
@@ -82,6 +86,8 @@ class PricedMessage(TradeMessage, frozen=True, kw_only=True):
     ----------
     amount
         For the whole deal, micro-units; in a double auction for each processor.
+    currency
+        Of the amount.
     """
 
     amount: Micros
@@ -161,6 +167,10 @@ class CallForBids(TradeMessage, frozen=True, kw_only=True):
 
     Parameters
     ----------
+    template
+        What is wanted or sold.
+    rule
+        How it is decided.
     closes
         Bids are taken before it, seconds since the epoch.
     price
@@ -355,6 +365,8 @@ class MessageExchange:
 
     Parameters
     ----------
+    parties
+        Trade servers and trade managers that take part.
     disturb
         Function that may lose, repeat and reorder messages; None: no disturbance.
 
