@@ -30,8 +30,6 @@ class RankTerms:
         Rank by equation 1; greater is better.
     access, transfer
         Seconds to read and to bring the job's files at the site.
-    alpha, beta
-        Weights of the expression and of access.
     wait
         Seconds until the job would begin if its files were there, our own jobs counted.
     ours
@@ -48,8 +46,6 @@ class RankTerms:
     expression: float | None
     access: float
     transfer: float
-    alpha: float
-    beta: float
     wait: float
     ours: float
     execution: float
@@ -90,8 +86,6 @@ class RankColumns:
             expression=_known(self.expressions[place]),
             access=float(self.access[place]),
             transfer=float(self.transfer[place]),
-            alpha=self.weights.alpha,
-            beta=self.weights.beta,
             wait=float(self.waits[place]),
             ours=float(self.ours[place]),
             execution=float(self.executions[place]),
