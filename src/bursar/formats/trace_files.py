@@ -8,11 +8,14 @@ begin with ``;`` and may state facts of the machine. Version 2.2 of the format
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bursar.formats.file_text import read_lines, replacing
+from bursar.memory import collector_paused
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace, TraceFinding
 
@@ -32,6 +35,7 @@ LONGEST_LINE = 1 << 16
 """Bytes of a line; a longer one shows that the file is no log."""
 
 _USED = (0, 1, 2, 3, 4, 7, 8, 10, 11)
+_used_of = itemgetter(*_USED)
 _NAMES = (
     "job number", "submit time", "wait time", "run time", "allocated processors",
     "average CPU time", "used memory", "requested processors", "requested time",
@@ -90,7 +94,7 @@ def read_swf(path: Path, *, processors: int | None = None, width: Width = "reque
                 f"expected {FIELDS} numbers, got {len(fields)}", where=f"{path}:{number}"
             )
         try:
-            numbers.extend([float(fields[i]) for i in _USED])
+            numbers.extend(map(float, _used_of(fields)))
         except ValueError:
             raise _not_a_number(path, number, fields) from None
         lines.append(number)
@@ -325,9 +329,9 @@ def write_jobs_csv(
     """
     import numpy as np
 
-    held = [
-        _as_text(intervals) for intervals in allocate(start, finish, trace.processors, processors)
-    ]
+    with collector_paused():
+        given = allocate(start, finish, trace.processors, processors)
+        held = [_as_text(intervals) for intervals in given]
     name = "".join("_" if c in ',"\r\n' else c for c in trace.name)
     with replacing(path) as file:
         file.write(",".join(COLUMNS) + "\n")
@@ -382,7 +386,7 @@ def allocate(
         if event < len(finish):
             # Merged with their neighbours, so that the lowest numbers come first and in few
             # intervals.
-            free = _joined(free, given[event])
+            _free(free, given[event])
             continue
         job = event - len(finish)
         wanted = int(width[job])
@@ -401,15 +405,18 @@ def allocate(
 
 def _as_text(intervals: list[tuple[int, int]]) -> str:
     """Write processors as Batsim writes sets: ``"0-3 7 9-12"``."""
-    return " ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals)
+    return " ".join([f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals])
 
 
-def _joined(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Unite two sets of intervals; adjoining ones are merged."""
-    merged: list[tuple[int, int]] = []
-    for first, after in sorted([*one, *other]):
-        if merged and merged[-1][1] == first:
-            merged[-1] = (merged[-1][0], after)
-        else:
-            merged.append((first, after))
-    return merged
+def _free(free: list[tuple[int, int]], given: list[tuple[int, int]]) -> None:
+    """Add intervals to those that are free, ascending; adjoining ones are merged."""
+    for first, after in given:
+        at = bisect_left(free, (first,))
+        end = at
+        if end < len(free) and free[end][0] == after:
+            after = free[end][1]
+            end += 1
+        if at and free[at - 1][1] == first:
+            at -= 1
+            first = free[at][0]
+        free[at:end] = [(first, after)]
