@@ -12,6 +12,7 @@ import re
 import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -196,6 +197,8 @@ def _syntax_error(message: str, text: str) -> InputError:
     return InputError(f"{reason} at the end", where=f"{len(lines)}:{len(lines[-1]) + 1}")
 
 
+# Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
+@lru_cache(maxsize=256)
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
     if isinstance(key, int):
