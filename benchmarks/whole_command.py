@@ -157,7 +157,7 @@ def main() -> None:
     """Measure one thing after the other."""
     bench = Benchmark(__file__, __doc__)
     bursar(4)  # warms caches of byte code and machine code
-    measure_beside(bench, bench.of(5_000, 1_000, 10), bench.of(5, 3, 1))
+    measure_beside(bench, bench.of(5_000, 1_000, 10), bench.of(3, 3, 1))
     measure_growth(bench, bench.of((240, 5_000, 100_000), (24, 240, 2_400), (2, 20)))
     bench.write()
 
