@@ -88,7 +88,7 @@ arrows: $(VENV)/.made
 	$(BIN)/lint-imports --no-logo
 
 # Machine code for the tests, which several processes would else compile at the same moment.
-KERNELS := lists+minmin levels+serial+clusters+flows
+KERNELS := lists+minmin levels+serial+bags+clusters+flows
 kernels: $(KERNELS:%=kernels-%)
 
 kernels-%: $(VENV)/.made

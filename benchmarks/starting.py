@@ -2,7 +2,8 @@
 What it costs to begin: the help, the first plan of a new installation, and plans after it.
 
 Each command is a process of its own, and its processor time is what counts; beside it stand an
-interpreter that does nothing and one that imports NumPy. The first plan finds neither byte code nor
+interpreter that does nothing and one that imports NumPy. Byte code is written, as on any machine
+where nobody has switched that off. The first plan finds neither byte code nor
 machine code: its caches are empty folders. Commands take turns.
 
     python benchmarks/starting.py [--quick | --smallest] [--json FILE]
@@ -53,6 +54,8 @@ def write_campaigns(folder: Path) -> None:
 def processor_seconds(words: tuple[str, ...], folder: Path, caches: Path | None = None) -> float:
     """User and system time of one process of Python, its caches in a folder if one is given."""
     environment = dict(os.environ)
+    # As an installation is: modules are compiled to byte code once.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if caches is not None:
         environment |= {"PYTHONPYCACHEPREFIX": str(caches), "NUMBA_CACHE_DIR": str(caches)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,5 +1,8 @@
 """Kernels run as plain Python while questions are small, and as machine code otherwise."""
 
+import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,8 @@ import pytest
 
 from bursar import compiling
 from bursar.compiling import PLAIN_SECONDS, SMALL, Kernel, compiled, compiled_part
+
+ROOT = Path(__file__).parent.parent
 
 
 @compiled_part
@@ -96,9 +101,46 @@ def test_kernels_run_without_numba(tmp_path: Path) -> None:
     assert said == "200000.0\n"
 
 
+SQUARES = (
+    "import numpy as np\n"
+    "from tests.test_compiling import total\n"
+    "for _ in range(2): total(np.ones(100_000))"
+)
+
+
+def on_a_terminal(program: str, folder: Path) -> str:
+    """Return what a program prints on a terminal, with machine code kept in a folder."""
+    terminal, end = pty.openpty()
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
+    subprocess.run([sys.executable, "-c", program], stderr=end, cwd=ROOT, env=environment)
+    os.close(end)
+    try:
+        return os.read(terminal, 10_000).decode()
+    except OSError:  # nothing was written, and the other end is closed
+        return ""
+    finally:
+        os.close(terminal)
+
+
+def test_a_terminal_is_told_once_that_code_is_compiled(tmp_path: Path) -> None:
+    """And not told when the code is on disk."""
+    assert on_a_terminal(SQUARES, tmp_path).splitlines() == [compiling.COMPILING]
+    assert on_a_terminal(SQUARES, tmp_path) == ""
+
+
+def test_what_is_no_terminal_is_told_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SQUARES],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stderr == b""
+
+
 NEITHER = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
 AT_ONCE = "from bursar.compiling import prefer_machine_code; prefer_machine_code()\n"
-ROOT = Path(__file__).parent.parent
 
 
 def printed(program: str, folder: Path = ROOT) -> str:
@@ -155,11 +197,79 @@ def test_a_plan_without_numba_is_the_same() -> None:
     assert printed(NEITHER + plan) == printed(AT_ONCE + plan)
 
 
-def test_a_simulation_and_a_run_without_numba_end_well(tmp_path: Path) -> None:
-    """Numba is not needed for anything."""
+EXTRAS = ("numba", "llvmlite", "scipy", "altair", "vl_convert")
+ABSENT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    """A folder with a campaign, sites and a log of a cluster."""
     (tmp_path / "c.toml").write_text(
         '[campaign]\nname = "c"\n[tasks.a]\ncommand = "true"\nruntime = "1 s"\n'
     )
 
-    for name in ("simulate", "run"):
-        assert printed(NEITHER + command_line(name, "c.toml", "--json"), tmp_path)
+    (tmp_path / "slots.toml").write_text(
+        '[site.a]\nkind = "advertised"\nprocessors = 2\ncurrency = "EUR"\n'
+        '[[site.a.slot]]\nstart = 0\nduration = "1 min"\nprocessors = 2\n'
+        'unit_price = "1 EUR/core-hour"\n'
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "c.toml", "--json"),
+        ("simulate", "c.toml", "--json"),
+        ("run", "c.toml", "--json"),
+        ("plan", "c.toml", "--html", "plan.html"),
+        ("serve", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_commands_need_no_extra(campaign: Path, words: tuple[str, ...]) -> None:
+    """Neither Numba, SciPy nor what draws charts; each command ends well and says something."""
+    assert printed(ABSENT + command_line(*words), campaign)
+
+
+def test_a_report_needs_no_extra(campaign: Path) -> None:
+    """Made by the run, and made again."""
+    printed(ABSENT + command_line("run", "c.toml", "--json"), campaign)
+    (run,) = (campaign / "runs").iterdir()
+    (run / "report.html").unlink()
+
+    printed(ABSENT + command_line("report", run.name), campaign)
+
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_plan_of_slots_without_scipy_says_what_is_missing(campaign: Path) -> None:
+    """The plan is there, its least cost is that of any makespan, and a note names the extra."""
+    plan = command_line("plan", "c.toml", "--sites", "slots.toml", "--json")
+
+    without, whole = (json.loads(printed(which + plan, campaign)) for which in (ABSENT, ""))
+
+    assert without["feasible"]
+    assert any("bursar[bounds]" in note for note in without["notes"])
+    assert not any("bursar[bounds]" in note for note in whole["notes"])
+    for poor, good in zip(without["front"], whole["front"], strict=True):
+        assert poor["cost"] == good["cost"]
+        assert poor["cost_bound"] <= good["cost_bound"]
+
+
+@pytest.mark.parametrize("absent", ["altair", "vl_convert"])
+def test_pictures_name_the_extra_that_draws_them(campaign: Path, absent: str) -> None:
+    """One line and a hint, exit status 2, no traceback."""
+    program = f"import sys; sys.modules[{absent!r}] = None\n" + command_line(
+        "plan", "c.toml", "--html", "plan.png"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=campaign, capture_output=True, text=True
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"bursar: charts need the package {absent}, which is not installed",
+        "hint: pip install 'bursar[charts]'",
+    ]

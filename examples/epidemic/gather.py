@@ -17,10 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
 
-import altair as alt
 import numpy as np
 from epidemic import PEOPLE, Result
 from theory import extinction_probability, final_size
+
+try:
+    import altair as alt
+except ModuleNotFoundError:
+    raise SystemExit("the chart needs altair: pip install 'bursar[charts]'") from None
 
 Row = dict[str, object]
 """One mark of the chart: field to value."""

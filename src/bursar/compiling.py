@@ -7,6 +7,7 @@ of this process, together with all others, or is given large arrays. Both ways r
 and give the same results.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -91,6 +92,7 @@ class Kernel(Generic[P, R]):
                 self._compiled = self.plain
                 return self._compiled
             with _lock:
+                _announce_compilation()
                 self._compiled = self._made("compiled", partial(self._dispatcher, numba.njit))
         return self._compiled
 
@@ -120,6 +122,37 @@ class Kernel(Generic[P, R]):
             return njit(nogil=True, **self._options)(function)
         _stamp_with_folder(dispatcher)
         return dispatcher
+
+
+COMPILING = (
+    "bursar: compiling inner loops for a large question; they are kept on disk for later commands"
+)
+"""Line on a terminal whose command waits for the compiler."""
+
+
+@cache
+def _announce_compilation() -> None:
+    """Have a terminal told, once, when code is compiled that was not found on disk."""
+    if not sys.stderr.isatty():
+        return
+    from numba.core import event
+
+    class Announcement(event.Listener):
+        """Prints the line when the compiler begins for the first time."""
+
+        def on_start(self, event: Any) -> None:
+            _say_once()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    listen: Any = event.register  # Numba has no types
+    listen("numba:compile", Announcement())
+
+
+@cache
+def _say_once() -> None:
+    print(COMPILING, file=sys.stderr, flush=True)
 
 
 def prefer_machine_code() -> None:

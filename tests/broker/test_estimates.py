@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bursar.broker.estimates import CONFIDENCE, TRUST, RuntimeEstimates, sizes_of
+from bursar.broker.estimates import CONFIDENCE, TRUST, RuntimeEstimates, sizes_of, student_quantile
 
 SPEEDS = {"near": 1.0, "far": 2.0, "slow": 0.25}
 
@@ -208,3 +208,16 @@ def test_jobs_without_an_estimate_count_as_the_mean_of_the_others(
         if expected is None:
             expected = float(np.mean(given_sizes)) if given_sizes else 1.0
         assert size == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("degrees", [*range(1, 30), 199, 200, 201, 202, 1_000, 10**7])
+@pytest.mark.parametrize("probability", [0.5, 0.9, 0.95, 0.975, 0.9995])
+def test_quantiles_are_those_of_a_statistics_library(degrees: int, probability: float) -> None:
+    """Also where the sum of terms ends and the expansion begins."""
+    expected = stats.t.ppf(probability, degrees)
+    assert student_quantile(degrees, probability) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_no_quantile_without_freedom() -> None:
+    with pytest.raises(ValueError, match="0 degrees of freedom"):
+        student_quantile(0, 0.95)

@@ -1,12 +1,13 @@
-"""Commands of ``bursar`` that other distributions bring, with and without these."""
+"""The table of commands, and those that other distributions bring, with and without these."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bursar.cli.main import ADD_ON_COMMANDS, AddOnCommand
+from bursar.cli.main import ADD_ON_COMMANDS, COMMANDS, AddOnCommand, CommandEntry, LoadedCommands
 
 NAMES = [command.name for command in ADD_ON_COMMANDS]
 
@@ -72,3 +73,35 @@ def test_a_source_checkout_has_the_command(tmp_path: Path, command: AddOnCommand
 
     assert done.returncode == 0
     assert "not installed" not in done.stdout
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=[entry.name for entry in COMMANDS])
+def test_the_table_says_of_a_command_what_its_own_help_says(
+    entry: CommandEntry | AddOnCommand,
+) -> None:
+    """The first paragraph, so that the help of all need not load each."""
+    text = inspect.cleandoc(LoadedCommands()[entry.name].help).split("\n\n")[0]
+    assert " ".join(text.split()) == entry.summary
+
+
+def test_every_command_is_in_the_table() -> None:
+    """A module that adds a command to the command line lists it."""
+    commands = LoadedCommands()
+    for name in list(commands):
+        commands[name]
+    assert set(commands._loaded) == set(commands)
+
+
+def test_help_loads_no_library_that_it_does_not_use() -> None:
+    """Nor does a command convert plain options by Pydantic."""
+    program = (
+        "import sys; from bursar.cli.main import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "print(*(m for m in ('numpy', 'msgspec', 'asyncio', 'rich', 'pydantic') "
+        "if m in sys.modules))"
+    )
+    for words, loaded in (("--help", ""), ("runs", "numpy msgspec asyncio rich")):
+        done = subprocess.run(
+            [sys.executable, "-c", program, words], capture_output=True, text=True, check=True
+        )
+        assert set(done.stdout.splitlines()[-1].split()) <= set(loaded.split())

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import gamma
 
 from bursar.formats.trace_files import read_swf
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
 from bursar.simulation.workloads import (
+    _DAY_WEIGHTS,
     lublin_feitelson,
     poisson_background,
     probability_for,
@@ -220,3 +222,14 @@ def test_what_makes_no_sense_is_refused(call: object) -> None:
     """One line."""
     with pytest.raises(InputError):
         call(np.random.default_rng(1))  # type: ignore[operator]
+
+
+def test_the_weights_of_the_day_are_a_gamma_distribution() -> None:
+    """The table is what a statistics library computes of Lublin and Feitelson's shape and scale."""
+    half_hours = np.arange(11, 59)
+    share = gamma.cdf(half_hours + 0.5, 8.1737, scale=3.9631) - gamma.cdf(
+        half_hours - 0.5, 8.1737, scale=3.9631
+    )
+    expected = np.empty(48)
+    expected[(half_hours - 1) % 48] = share / share.mean()
+    np.testing.assert_allclose(_DAY_WEIGHTS, expected, rtol=1e-12)

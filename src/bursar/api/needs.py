@@ -9,11 +9,8 @@ money that is held ahead of the clock and at wall limits, and rounding.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from bursar.broker.pilot_plan import plan_pilots
-from bursar.market.guard import LEAD, BudgetGuard
-from bursar.market.lease import Lease, lease_of
-from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
@@ -23,6 +20,10 @@ from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer
 from bursar.planning.trade_off_solver import plan_option
 from bursar.report.tables import amount_above, span_above
+
+if TYPE_CHECKING:
+    from bursar.market.lease import Lease
+    from bursar.model.allocation import Allocation
 
 # Counter-offers, each tried with all margins before the offer is made.
 
@@ -183,6 +184,8 @@ class PlanNeeds:
         """Return the most that a plan on these purchases needs, currency units; None: unknown."""
         if option.cost is None or seconds is None:
             return None
+        from bursar.market.guard import LEAD  # late, as in least_budget
+
         total = _MICRO * (tasks + len(option.purchases))  # each lease is rounded up
         for purchase in option.purchases:
             slot = purchase.slot
@@ -227,6 +230,10 @@ def least_budget(
     """
     if plan.cost is None or plan.makespan is None:
         return None
+    # Late: a plan without a budget needs neither pilots nor the guard.
+    from bursar.broker.pilot_plan import plan_pilots
+    from bursar.market.guard import BudgetGuard
+
     pilots = {pilot.name: pilot for pilot in plan_pilots(plan, tasks)}
     # The guard of live runs itself, so that a forecast and what is allowed later cannot drift
     # apart.
@@ -273,7 +280,7 @@ def _stopping(goal: Goal) -> float:
     return min((share for share, action in goal.on_budget.items() if action != "warn"), default=1.0)
 
 
-def _agreed(pilot: Allocation, site: SiteFacts) -> int:
+def _agreed(pilot: "Allocation", site: SiteFacts) -> int:
     """Return the micro-units that a pilot needs set aside at the begin."""
     lease = _lease(pilot, "", site)
     seconds = 0.0 if lease.until is None else lease.until - lease.start
@@ -285,13 +292,15 @@ def _least_seconds(site: SiteFacts) -> float:
     return 0.0 if site.batch is None else site.acquiring.shortest
 
 
-def _lease(pilot: Allocation, currency: str, site: SiteFacts) -> Lease:
+def _lease(pilot: "Allocation", currency: str, site: SiteFacts) -> "Lease":
     """
     Return the lease of a pilot of a plan, on the plan's clock.
 
     A pilot whose slot another one pays whole costs nothing itself. A pilot without a known start
     begins at 0; ``until`` is None when the pilot has no set end.
     """
+    from bursar.market.lease import lease_of
+
     start = pilot.start or 0.0
     until = max(pilot.latest_end, start + _least_seconds(site))
     # A run that is killed may leave its pilots behind for so long; a budget that cannot hold this

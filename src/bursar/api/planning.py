@@ -3,7 +3,6 @@ Planning of a campaign on given sites, of the rest of a run, and of goals relati
 possible.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -213,6 +212,8 @@ def replanner(
     method, scheduler
         See :func:`bursar.plan`.
     """
+
+    import asyncio  # late: only a run that goes on needs a loop
 
     async def replan(snapshot: "RunSnapshot") -> Plan:
         tasks = campaign.workflow.tasks

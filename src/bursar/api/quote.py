@@ -201,30 +201,47 @@ class Quote:
         Parameters
         ----------
         path
-            ``.html``, ``.png`` or ``.svg``.
+            ``.html``, a page that needs no network; ``.png`` or ``.svg``, a picture.
 
         Raises
         ------
         InputError
-            When the suffix is none of these.
+            When the suffix is none of these, or a picture is asked for without the extra
+            ``charts``.
         BursarError
             When the file cannot be written, or no plan was made.
         """
-        from bursar.report.charts import SAVED_AS, proposal_chart, save_chart
+        from bursar.report.charts import (
+            SAVED_AS,
+            check_chart_libraries,
+            proposal_chart,
+            save_chart,
+        )
 
         path = Path(path)
         if path.suffix not in SAVED_AS:
             raise InputError(
                 f'a chart is saved as {", ".join(SAVED_AS)}, got "{path.suffix}"', where=str(path)
             )
-        save_chart(proposal_chart(*self._planned()), path)
+        front, choice = self._planned()
+        if path.suffix == ".html":
+            from bursar.report.run_report import content_of_plan, write_report
+
+            write_report(path, content_of_plan(self.campaign, self.to_dict(), front, choice.plan))
+        else:
+            check_chart_libraries()
+            save_chart(proposal_chart(front, choice), path)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Show the trade-off curve as a chart in a notebook, or the reason where there is none."""
         if self.trade_off is None:
             return {"text/plain": self.reason}
-        from bursar.report.charts import front_chart, mimebundle
+        from bursar.report.charts import check_chart_libraries, front_chart, mimebundle
 
+        try:
+            check_chart_libraries()
+        except InputError as error:
+            return {"text/plain": f"{self.reason} ({error.message}; {error.hint})"}
         return mimebundle(front_chart(*self.trade_off))
 
 

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import NormalDist
 
 from bursar.model.site import SiteFacts
 
@@ -16,6 +18,64 @@ CONFIDENCE = 0.95
 
 GUESS = 60.0
 """Assumed seconds of a job where neither a runtime nor a limit of the goal is given."""
+
+
+FEW_DEGREES = 200
+"""Degrees of freedom up to which Student's distribution is summed term by term."""
+
+
+@lru_cache(maxsize=1024)
+def student_quantile(degrees: int, probability: float) -> float:
+    """
+    Return the value that a variable of Student's t distribution does not exceed so probably.
+
+    Exact to ten digits; a library for this alone would take longer to load than the broker.
+
+    Parameters
+    ----------
+    degrees
+        Degrees of freedom, at least 1.
+    probability
+        From 0.5 on, below 1.
+
+    References
+    ----------
+    .. [1] Abramowitz, Stegun (1964). Handbook of mathematical functions, 26.7.3 to 26.7.5.
+    """
+    if not (degrees >= 1 and 0.5 <= probability < 1):
+        raise ValueError(f"no quantile for {degrees} degrees of freedom at {probability}")
+    if degrees > FEW_DEGREES:
+        return _quantile_of_many(degrees, NormalDist().inv_cdf(probability))
+    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(degrees)
+    while low < (middle := (low + high) / 2) < high:
+        if _within(middle, degrees) < 2 * probability - 1:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(degrees) * math.tan(middle)
+
+
+def _within(angle: float, degrees: int) -> float:
+    """Return the probability that a variable lies within plus and minus ``t`` (26.7.3, 26.7.4)."""
+    cosine, odd = math.cos(angle), degrees % 2
+    term = cosine if odd else 1.0
+    total = 0.0
+    for n in range(2 + odd, degrees + 1, 2):
+        total += term
+        term *= cosine * cosine * (n - 1) / n
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total
+
+
+def _quantile_of_many(degrees: int, x: float) -> float:
+    """Return the quantile by its expansion around that of the normal distribution (26.7.5)."""
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92_160,
+    )
+    return x + math.fsum(term / float(degrees) ** n for n, term in enumerate(terms, 1))
 
 
 @dataclass(slots=True)
@@ -178,10 +238,7 @@ class RuntimeEstimates:
         degrees = self._deviations()[1]
         if not degrees:
             return 0.0
-        # Late: SciPy takes longer to load than the rest of the broker.
-        from scipy.special import stdtrit
-
-        return float(stdtrit(degrees, CONFIDENCE))
+        return student_quantile(degrees, CONFIDENCE)
 
     def _blend(self, seen: _ObservedRuntimes, total: float, over: float) -> float:
         """

@@ -8,29 +8,24 @@ the goal; 4 stopped by the budget; 5 deadline missed; 130 interrupted, the run c
 import gc
 import os
 import sys
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 import bursar
-from bursar.cli import (
-    administration,
-    campaigns,
-    ledger,
-    replicas,
-    runs,
-    service_commands,
-    sites,
-    submit,
-    trace,
-)
-from bursar.cli.options import print_json
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import BursarError, InputError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
+    from typer._click.formatting import HelpFormatter
 
 # Commands that other distributions bring: ``bursar reproduce`` and ``bursar testgrid``.
 
@@ -63,29 +58,27 @@ class AddOnCommand:
         return find_spec(self.module.partition(".")[0]) is not None
 
 
-ADD_ON_COMMANDS = (
-    AddOnCommand(
-        "reproduce",
-        "Rerun a paper's experiments and say what agrees.",
-        "bursar-papers",
-        "bursar_papers.reproduce",
-    ),
-    AddOnCommand(
-        "testgrid",
-        "Throwaway clusters under real Slurm, on this machine.",
-        "bursar-devtools",
-        "bursar_devtools.testgrid.testgrid_command",
-    ),
+REPRODUCE = AddOnCommand(
+    "reproduce",
+    "Rerun a paper's experiments and say what agrees.",
+    "bursar-papers",
+    "bursar_papers.reproduce",
 )
+TESTGRID = AddOnCommand(
+    "testgrid",
+    "Throwaway clusters under real Slurm, on this machine.",
+    "bursar-devtools",
+    "bursar_devtools.testgrid.testgrid_command",
+)
+ADD_ON_COMMANDS = (REPRODUCE, TESTGRID)
 
 
-def register_add_ons(app: typer.Typer) -> None:
-    """Add the add-ons' commands; a missing distribution's command prints how to install it."""
-    for command in ADD_ON_COMMANDS:
-        if command.is_installed:
-            import_module(command.module).register(app)
-        else:
-            _register_hint(app, command)
+def register_add_on(app: typer.Typer, command: AddOnCommand) -> None:
+    """Add an add-on's command; if its distribution is missing, one that says how to get it."""
+    if command.is_installed:
+        import_module(command.module).register(app)
+    else:
+        _register_hint(app, command)
 
 
 def _register_hint(app: typer.Typer, command: AddOnCommand) -> None:
@@ -126,6 +119,7 @@ def show_schema(
     ] = SchemaFile.CAMPAIGN,
 ) -> None:
     """Print the JSON Schema of campaign, sites or service files."""
+    from bursar.cli.options import print_json
     from bursar.formats.campaign_file import campaign_schema
     from bursar.formats.sites_toml import sites_schema
     from bursar.service.config_toml import service_schema
@@ -138,42 +132,350 @@ def show_schema(
     print_json(made[which]())
 
 
+# The table of commands: help reads the table alone, and a command loads only its own module.
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """
+    A command of ``bursar``, whose module is imported when the command is used.
+
+    Attributes
+    ----------
+    name
+        Word after ``bursar``.
+    module
+        Module of :mod:`bursar.cli` that defines the command.
+    summary
+        Text in ``bursar --help``: the first paragraph of the command's own help.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
+    CommandEntry(
+        "plan",
+        "campaigns",
+        "Show the trade-off of time against cost of a campaign, before anything starts.",
+    ),
+    CommandEntry(
+        "match",
+        "sites",
+        "Show which sites match a campaign's jobs, how they rank, and why others do not match.",
+    ),
+    CommandEntry(
+        "run",
+        "campaigns",
+        "Plan and run a campaign, and bill it. After Ctrl-C the run can be resumed.",
+    ),
+    CommandEntry(
+        "attach",
+        "runs",
+        "Show a run that goes on elsewhere, until it ends; Ctrl-C leaves the run going.",
+    ),
+    CommandEntry(
+        "stop",
+        "runs",
+        "Stop a run that another process carries out, as Ctrl-C does there.",
+    ),
+    CommandEntry("amend", "runs", "Change the deadline or budget of a run, even while it runs."),
+    CommandEntry(
+        "simulate",
+        "campaigns",
+        "Plan, run and bill a campaign in simulated time: nothing is started or spent.",
+    ),
+    CommandEntry("runs", "runs", "List the runs, the oldest first."),
+    CommandEntry(
+        "report",
+        "runs",
+        "Write a run's results, bill and report.html; the run may be unfinished.",
+    ),
+    CommandEntry(
+        "bill",
+        "runs",
+        "Show what a run cost, by site and by task; its total is the ledger's to the unit.",
+    ),
+    CommandEntry(
+        "logs",
+        "runs",
+        "Print what a task printed: its stdout to stdout, its stderr to stderr.",
+    ),
+    CommandEntry(
+        "pilots",
+        "runs",
+        "Show a run's requests to its sites: waits, and processor time held, used and idle.",
+    ),
+    CommandEntry("why", "runs", "Explain why a task ran where it did."),
+    CommandEntry("why-not", "runs", "Explain why a site got no more tasks than it did."),
+    CommandEntry(
+        "sites",
+        "sites",
+        "Show the sites with processors and prices, and the state of those that can be queried.",
+    ),
+    CommandEntry(
+        "submit",
+        "submit",
+        "Send tasks to a service. They are on its disk when this returns. Prints the "
+        "instance's id.",
+    ),
+    CommandEntry(
+        "watch",
+        "service_commands",
+        "Watch an instance until all its tasks have ended. Ctrl-C leaves them running.",
+    ),
+    CommandEntry(
+        "results",
+        "submit",
+        "Print results in the order in which tasks ended. Exit status 1 if a task failed.",
+    ),
+    CommandEntry(
+        "top",
+        "service_commands",
+        "Show a service live: instances, workers, throughput and spending.",
+    ),
+    REPRODUCE,
+    CommandEntry("schema", "schema", "Print the JSON Schema of campaign, sites or service files."),
+    CommandEntry(
+        "serve",
+        "administration",
+        "Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends it; tasks that "
+        "run go on with their workers, and the service finds them when it is started again.",
+    ),
+    CommandEntry("ledger", "ledger", "Keep the accounts of users and providers over all runs."),
+    CommandEntry("replicas", "replicas", "Find, copy and check the copies of logical files."),
+    CommandEntry("instance", "service_commands", "Instances at a service: list, cancel, fetch."),
+    CommandEntry(
+        "account",
+        "service_commands",
+        "Show and change your money at a service: balance, agreements, charges.",
+    ),
+    CommandEntry(
+        "certs",
+        "administration",
+        "Make and revoke certificates of a private authority, for services and their users.",
+    ),
+    CommandEntry(
+        "tokens",
+        "administration",
+        "Make and revoke tokens of a service's users. Needs a token of the scope admin; "
+        "bursar serve writes the first one into its folder.",
+    ),
+    CommandEntry("tune", "sites", "Find settings of the broker by simulation."),
+    CommandEntry("trace", "trace", "Inspect, simulate and compare logs of clusters."),
+    TESTGRID,
+)
+
+
+def register_commands(module: str, app: typer.Typer) -> None:
+    """Import a module of :mod:`bursar.cli` and add its commands to the command line."""
+    match module:
+        case "administration":
+            from bursar.cli import administration
+
+            administration.register_serve(app)
+            administration.register_certs(app)
+            administration.register_tokens(app)
+        case "campaigns":
+            from bursar.cli import campaigns
+
+            campaigns.register_plan(app)
+            campaigns.register_run(app)
+            campaigns.register_simulate(app)
+        case "ledger":
+            from bursar.cli import ledger
+
+            ledger.register(app)
+        case "replicas":
+            from bursar.cli import replicas
+
+            replicas.register(app)
+        case "runs":
+            from bursar.cli import runs
+
+            runs.register(app)
+            runs.register_amend(app)
+            runs.register_attach(app)
+        case "schema":
+            register_schema(app)
+        case "service_commands":
+            from bursar.cli import service_commands
+
+            service_commands.register(app)
+            service_commands.register_account(app)
+            service_commands.register_top(app)
+        case "sites":
+            from bursar.cli import sites
+
+            sites.register(app)
+            sites.register_match(app)
+            sites.register_tune(app)
+        case "submit":
+            from bursar.cli import submit
+
+            submit.register(app)
+            submit.register_results(app)
+        case "trace":
+            from bursar.cli import trace
+
+            trace.register(app)
+        case _:
+            raise ValueError(f"no module of the command line: {module}")
+
+
+class LoadedCommands(MutableMapping[str, Any]):
+    """Holds the commands of :data:`COMMANDS` by name; each is loaded when it is looked up."""
+
+    def __init__(self) -> None:
+        self._entries = {entry.name: entry for entry in COMMANDS}
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self._entries[name]
+        if name not in self._loaded:
+            # No completion here: the group that holds the commands has the options for that.
+            app = typer.Typer(add_completion=False)
+            if isinstance(entry, AddOnCommand):
+                register_add_on(app, entry)
+            else:
+                register_commands(entry.module, app)
+            app.callback()(_nothing)  # a group also where it holds one command
+            loaded = typer.main.get_group(app).commands
+            for command in loaded.values():
+                _convert_late(command.params)
+                for part in getattr(command, "commands", {}).values():
+                    _convert_late(part.params)
+            self._loaded |= loaded
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        raise TypeError("commands are listed in COMMANDS")
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands are listed in COMMANDS")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+# Typer converts each value of a command line by Pydantic, which takes as long to load as NumPy.
+
+
+class LateConversion:
+    """Converts a parameter's values, by Pydantic only where Python's own types do not suffice."""
+
+    def __init__(self, usual: Any) -> None:
+        self._usual = usual
+
+    def coerce(self, value: Any, *, param: Any, ctx: "Context") -> Any:
+        """Return the value as the type that the command declares; errors as Typer's."""
+        if value is None and param.nargs == 1 and not param.multiple:
+            return None
+        wanted, rules = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        if not isinstance(value, str):
+            # Defaults have the type that the command declares.
+            if not isinstance(value, list | tuple) and value == param.default:
+                return value
+        elif rules.parser is None:
+            if wanted is str or (get_origin(wanted) is Literal and value in get_args(wanted)):
+                return value
+            # Whether a file has to be there and what it has to be is left to Typer.
+            if wanted is Path and not (rules.exists or rules.resolve_path) and _is_usable(value):
+                return Path(value)
+        return self._usual().coerce(value, param=param, ctx=ctx)
+
+
+def _is_usable(path: str) -> bool:
+    """Whether a path can be read, or nothing is there yet."""
+    return os.access(path, os.R_OK) or not os.path.lexists(path)
+
+
+class LateArgument(TyperArgument):
+    """An argument that is converted by :class:`LateConversion`."""
+
+    def get_runtime_param(self) -> Any:
+        """Return what converts the values."""
+        return LateConversion(super().get_runtime_param)
+
+
+class LateOption(TyperOption):
+    """An option that is converted by :class:`LateConversion`."""
+
+    def get_runtime_param(self) -> Any:
+        """Return what converts the values."""
+        return LateConversion(super().get_runtime_param)
+
+
+LATE: dict[type, type] = {TyperArgument: LateArgument, TyperOption: LateOption}
+
+
+def _convert_late(params: Iterable[Any]) -> None:
+    """Have the parameters of a command converted late."""
+    for param in params:
+        if type(param) in LATE:
+            param.__class__ = LATE[type(param)]  # Typer has no setting for the class of parameters
+
+
+def _nothing() -> None:
+    """Do nothing before a command."""
+
+
+class CommandTable(TyperGroup):
+    """The group of all commands, which lists them without loading them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = LoadedCommands()
+
+    def list_commands(self, ctx: "Context") -> list[str]:
+        """Return the names of the commands, in the table's order."""
+        return list(self.commands)
+
+    def get_params(self, ctx: "Context") -> Any:
+        """Return all parameters, with those that Typer adds."""
+        params = super().get_params(ctx)
+        _convert_late(params)
+        return params
+
+    def get_command(self, ctx: "Context", cmd_name: str) -> Any:
+        """Return a command by its name, or None."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _convert_late([command.get_help_option(ctx)])
+        return command
+
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write each command's name and summary."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(entry.name, summary_of(entry)) for entry in COMMANDS])
+
+
+def summary_of(entry: CommandEntry | AddOnCommand) -> str:
+    """Return the text about a command in ``bursar --help``."""
+    if isinstance(entry, AddOnCommand) and not entry.is_installed:
+        return f"{entry.summary} Needs {entry.distribution}."
+    return entry.summary
+
+
 INTERRUPTED = 130
 
 app = typer.Typer(
     name="bursar",
+    cls=CommandTable,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    # Plain text, which needs no library that takes longer to load than the help to read.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0 done, 1 tasks failed, 2 bad input, 3 infeasible goal, "
     "4 stopped by budget, 5 deadline missed, 130 interrupted.",
 )
-for register in (
-    campaigns.register_plan,
-    sites.register_match,
-    campaigns.register_run,
-    runs.register_attach,
-    runs.register_amend,
-    campaigns.register_simulate,
-    runs.register,
-    ledger.register,
-    sites.register,
-    replicas.register,
-    submit.register,
-    service_commands.register,
-    submit.register_results,
-    service_commands.register_account,
-    service_commands.register_top,
-    administration.register_certs,
-    administration.register_tokens,
-    sites.register_tune,
-    trace.register,
-    register_add_ons,
-    register_schema,
-    administration.register_serve,
-):
-    register(app)
 
 
 def _print_version(wanted: bool) -> None:

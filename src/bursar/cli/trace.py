@@ -404,9 +404,15 @@ def _check_tau(tau: float) -> None:
 
 
 def _check_picture(path: Path | None, option: str) -> None:
-    from bursar.report.charts import SAVED_AS
+    if path is None:
+        return
+    from bursar.report.charts import SAVED_AS, check_chart_libraries
 
-    if path is not None and path.suffix not in SAVED_AS:
+    if path.suffix not in SAVED_AS:
         raise InputError(
             f'a chart is saved as {", ".join(SAVED_AS)}, got "{path.suffix}"', where=option
         )
+    try:
+        check_chart_libraries()
+    except InputError as error:
+        raise error.within(option) from None

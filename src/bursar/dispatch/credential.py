@@ -33,10 +33,6 @@ class PilotTerms:
 
     Parameters
     ----------
-    lease
-        Name of the lease.
-    site
-        Name of the site.
     host
         Name or address under which the pilots find this machine. With a loopback address, only
         connections of this machine are accepted.
@@ -74,12 +70,6 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
         Secret that admits the workers of one lease only.
     certificate
         The dispatcher's certificate, PEM; no other is accepted.
-    run
-        Identity of the run.
-    site
-        Name of the site.
-    lease
-        Name of the lease.
     processors
         Most that the lease's workers may have together.
     idle

@@ -7,6 +7,7 @@ shows on which line it stands, the error names the line too.
 
 import contextlib
 import gzip
+import io
 import lzma
 import re
 import tomllib
@@ -66,8 +67,10 @@ def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
         When the file cannot be read, is damaged or cut short, or is no text.
     """
     with _speaking_of(path), _open(path) as stream:
+        # The readers of compressed files cut lines in Python; a buffer does it in C.
+        lines = io.BufferedReader(cast(io.RawIOBase, stream), 1 << 16)
         number = 0
-        while line := stream.readline(longest):
+        while line := lines.readline(longest):
             number += 1
             # A line without an end, or a binary file: readline would otherwise hand over the file
             # in pieces.
@@ -198,7 +201,7 @@ def _syntax_error(message: str, text: str) -> InputError:
 
 
 # Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
     if isinstance(key, int):

@@ -351,8 +351,10 @@ class Template:
             When a value cannot be formatted as asked.
         """
         return "".join(
-            piece if isinstance(piece, str) else _written(piece, values[piece.name])
-            for piece in self.pieces
+            [
+                piece if isinstance(piece, str) else _written(piece, values[piece.name])
+                for piece in self.pieces
+            ]
         )
 
 
@@ -448,6 +450,9 @@ def _lone_brace(text: str, at: int) -> InputError:
 def _written(hole: _Placeholder, value: Value | tuple[str, ...]) -> str:
     if isinstance(value, tuple):
         return " ".join(_quoted(word, hole.quoting) for word in value)
+    # Most values are numbers as they are, and no number holds a character that a shell would heed.
+    if type(value) in (int, float) and not hole.format and not hole.part:
+        return str(value)
     return _quoted(_plain(hole, value), hole.quoting)
 
 

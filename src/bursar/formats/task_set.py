@@ -239,6 +239,8 @@ class CompiledTaskSet:
     matching: MatchingKeys
     data: tuple[Template, ...]
     register: tuple[tuple[Template, Template], ...]
+    mentions_files: bool
+    """Whether the command or the environment names the task's inputs or outputs."""
 
     def mentioned(self) -> set[str]:
         """Return every name used in braces in the task set."""
@@ -313,6 +315,8 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         )
         if not argv or not argv[0].text:
             raise InputError("expected a program, then its arguments", where=at("command"))
+    environment = tuple(_environment(table.environment or {}, at("environment")))
+    late = [line, *argv, *(template for _, template in environment)]
     return CompiledTaskSet(
         source=source,
         id=None if table.id is None else template_at(table.id, at("id")),
@@ -327,7 +331,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         after=tuple(
             template_at(name, joined(at("after"), i)) for i, name in enumerate(table.after or ())
         ),
-        environment=tuple(_environment(table.environment or {}, at("environment"))),
+        environment=environment,
         processors=_setting(
             1 if table.processors is None else table.processors, _count, at("processors")
         ),
@@ -343,6 +347,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
             for output, logical in (table.register or {}).items()
             for place in (joined(at("register"), output),)
         ),
+        mentions_files=any(t.names & {"inputs", "outputs"} for t in late if t is not None),
     )
 
 

@@ -12,11 +12,14 @@ import lzma
 import math
 import os
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from bursar.formats.file_text import read_lines
+from bursar.memory import collector_paused
 from bursar.model.errors import BursarError, InputError
 from bursar.model.trace import Trace, TraceFinding
 
@@ -36,6 +39,7 @@ LONGEST_LINE = 1 << 16
 """Bytes of a line; a longer one shows that the file is no log."""
 
 _USED = (0, 1, 2, 3, 4, 7, 8, 10, 11)
+_used_of = itemgetter(*_USED)
 _NAMES = (
     "job number", "submit time", "wait time", "run time", "allocated processors",
     "average CPU time", "used memory", "requested processors", "requested time",
@@ -96,7 +100,7 @@ def read_swf(path: Path, *, processors: int | None = None, width: Width = "reque
                 f"expected {FIELDS} numbers, got {len(fields)}", where=f"{path}:{number}"
             )
         try:
-            numbers.extend([float(fields[i]) for i in _USED])
+            numbers.extend(map(float, _used_of(fields)))
         except ValueError:
             raise _not_a_number(path, number, fields) from None
         lines.append(number)
@@ -346,9 +350,9 @@ def write_jobs_csv(
     """
     import numpy as np
 
-    held = [
-        _as_text(intervals) for intervals in allocate(start, finish, trace.processors, processors)
-    ]
+    with collector_paused():
+        given = allocate(start, finish, trace.processors, processors)
+        held = [_as_text(intervals) for intervals in given]
     name = "".join("_" if c in ',"\r\n' else c for c in trace.name)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -409,7 +413,7 @@ def allocate(
         if event < len(finish):
             # Merged with their neighbours, so that the lowest numbers come first and in few
             # intervals.
-            free = _joined(free, given[event])
+            _free(free, given[event])
             continue
         job = event - len(finish)
         wanted = int(width[job])
@@ -428,15 +432,18 @@ def allocate(
 
 def _as_text(intervals: list[tuple[int, int]]) -> str:
     """Write processors as Batsim writes sets: ``"0-3 7 9-12"``."""
-    return " ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals)
+    return " ".join([f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals])
 
 
-def _joined(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Unite two sets of intervals; adjoining ones are merged."""
-    merged: list[tuple[int, int]] = []
-    for first, after in sorted([*one, *other]):
-        if merged and merged[-1][1] == first:
-            merged[-1] = (merged[-1][0], after)
-        else:
-            merged.append((first, after))
-    return merged
+def _free(free: list[tuple[int, int]], given: list[tuple[int, int]]) -> None:
+    """Add intervals to those that are free, ascending; adjoining ones are merged."""
+    for first, after in given:
+        at = bisect_left(free, (first,))
+        end = at
+        if end < len(free) and free[end][0] == after:
+            after = free[end][1]
+            end += 1
+        if at and free[at - 1][1] == first:
+            at -= 1
+            first = free[at][0]
+        free[at:end] = [(first, after)]

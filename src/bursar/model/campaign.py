@@ -114,6 +114,8 @@ def _parents_of(
     makers: dict[str, int],
     registrars: dict[str, int],
 ) -> tuple[int, ...]:
+    if not (task.after or task.inputs or task.data):
+        return ()
     found: set[int] = set()
     for name in task.after:
         if name not in index:
@@ -140,6 +142,8 @@ def _topological_order(
 ) -> tuple[int, ...]:
     import heapq
 
+    if not any(parents):
+        return tuple(range(len(tasks)))
     missing = [len(p) for p in parents]
     children: list[list[int]] = [[] for _ in tasks]
     for child, ps in enumerate(parents):

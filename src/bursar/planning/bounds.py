@@ -89,17 +89,33 @@ def with_bounds(
     if offers_endless_leases(problem):
         bounds = makespan_bounds(problem, caps)
     else:
-        # Late: it brings SciPy, which a plan of leases alone does not need.
-        from bursar.planning.covering import cost_bounds
-
         bounds = np.array([makespan_bound(problem, row) for row in caps])
-        if all(o.cost is not None for o in timed):
+        if all(o.cost is not None for o in timed) and is_solver_installed():
+            # Late: it brings SciPy, which a plan of leases alone does not need.
+            from bursar.planning.covering import cost_bounds
+
             least = np.maximum(least, cost_bounds(problem, deadlines, time_limit=PATIENCE))
     least = np.maximum(least, [least_cost(deadline) for deadline in deadlines.tolist()])
     return [
         replace(o, bound=float(b), cost_bound=float(c) if c > 0 else None)
         for o, b, c in zip(timed, bounds, least, strict=True)
     ]
+
+
+WITHOUT_SOLVER = (
+    "without SciPy the least cost is the same for every makespan, and the search begins without "
+    "a linear relaxation: pip install 'bursar[bounds]'"
+)
+"""Note of a plan that :func:`is_solver_installed` would have made better."""
+
+
+def is_solver_installed() -> bool:
+    """Whether SciPy is there, whose linear programmes bound costs and start the search."""
+    try:
+        import scipy.optimize  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def offers_endless_leases(problem: PlanningProblem) -> bool:
@@ -206,7 +222,7 @@ def _energetic(problem: PlanningProblem, used: BoolArray, capacities: FloatArray
     if not problem.has_dependencies:
         return np.asarray(np.cumsum(_least_work(problem, used))[-1] / capacities)
     heads, tails = _heads_and_tails(problem, used)
-    levels = np.unique(heads)
+    levels = np.array(sorted(set(heads.tolist())))  # np.unique loads numpy.ma
     if len(levels) > MAX_LEVELS:
         levels = levels[np.linspace(0, len(levels) - 1, MAX_LEVELS).astype(np.int64)]
     return ranks.energetic_bounds(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.planning.exact import polish, reason_not_solved
 from bursar.planning.front import EvaluatedPlan
 from bursar.planning.methods.search import PlanSearch
 from bursar.planning.policy import ScheduleRecipe
@@ -62,6 +61,9 @@ def polish_front(search: PlanSearch, seconds: float) -> ProvenBounds:
     InputError
         When OR-Tools is not installed.
     """
+    # Late: plans are made without the solver unless it is asked for.
+    from bursar.planning.exact import polish, reason_not_solved
+
     problem, archive = search.problem, search.archive
     reason = reason_not_solved(problem)
     if reason is not None:

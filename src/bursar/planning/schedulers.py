@@ -21,7 +21,9 @@ Ties are decided, so that a plan repeats: tasks of equal rank in the workflow's 
 of places with equal finish the site named first, there a slot in use before another, then the slot
 that starts first; ``greedy`` takes the first place as such. From ``MANY_SERIAL`` tasks on, all of
 one processor, ``heft`` and ``list`` keep gaps for each processor, which is several times faster and
-breaks ties within a site in another way (:mod:`bursar.planning.kernels.serial`).
+breaks ties within a site in another way (:mod:`bursar.planning.kernels.serial`). Where such tasks
+do not depend on each other either, a heap of processors for each slot gives the schedule that
+profiles give (:mod:`bursar.planning.kernels.bags`).
 
 Read from its end, a schedule is one of the reversed workflow on slots that begin where they ended.
 Scheduling that, tasks that finish last first, closes gaps that the forward schedule left; read
@@ -40,7 +42,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bursar.planning.kernels import lists, ranks, serial
+from bursar.planning.kernels import bags, lists, ranks, serial
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.placing import ScheduleDraft, seconds_paid
 from bursar.planning.kernels.ranks import after_others
@@ -58,6 +60,8 @@ RULES: dict[Scheduler, int] = {
 }
 MANY_SERIAL = 2000
 """Number of tasks from which on, if all are of one processor, gaps are kept by processor."""
+MANY_SLOTS = 256
+"""Number of slots beyond which many independent tasks of one processor have gaps by processor."""
 SHORTEST = 1e-6
 """Seconds. A slot has a length, so this is leased where all tasks take no time."""
 
@@ -128,12 +132,21 @@ def run(
     rule = RULES[policy.scheduler]
     if rule == lists.FINISH and is_bag_on_one_lease(problem) and (caps > 0).all():
         return _evaluate_bag(problem, caps, priorities, outputs)
+    if rule == lists.FINISH and is_bag(problem):
+        return bags.evaluate_bag(tasks, slots, caps, priorities, whole, SHORTEST, *outputs)
     if rule == lists.FINISH and many_serial(problem):
         return serial.evaluate_serial(tasks, slots, caps, priorities, whole, *outputs)
     weight, worth = policy.weight, policy.worth
     return lists.evaluate(
         tasks, slots, caps, rule, priorities, weight, worth, whole, SHORTEST, *outputs
     )
+
+
+def is_bag(problem: PlanningProblem) -> bool:
+    """Whether slots are kept as heaps of processors: see :mod:`bursar.planning.kernels.bags`."""
+    bag = not problem.has_dependencies and problem.widths.max() == 1
+    # Each task looks at every slot; gaps by processor are found among many slots by a search.
+    return bool(bag and (problem.n_slots <= MANY_SLOTS or not many_serial(problem)))
 
 
 def many_serial(problem: PlanningProblem) -> bool:
@@ -207,12 +220,23 @@ def _first_free(durations: list[float], begin: float, processors: int) -> FloatA
     return np.array(starts)
 
 
-def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
-    """Return the schedule that a recipe makes."""
+def replay(
+    problem: PlanningProblem, recipe: ScheduleRecipe, priority: IntArray | None = None
+) -> Schedule:
+    """
+    Return the schedule that a recipe makes.
+
+    Parameters
+    ----------
+    priority
+        Tasks in the order of the recipe's scheduler, where the caller has it; it counts only for a
+        recipe without an order of its own.
+    """
     if recipe.schedule is not None:
         return recipe.schedule
     caps = np.array(recipe.caps, dtype=np.int64)
-    priority = None if recipe.priority is None else np.array(recipe.priority, dtype=np.int64)
+    if recipe.priority is not None:
+        priority = np.array(recipe.priority, dtype=np.int64)
     return schedule(problem, caps, recipe.policy, priority=priority)
 
 

@@ -10,7 +10,14 @@ from bursar.model.campaign import Goal, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
-from bursar.planning.bounds import is_priced, prove_bounds, with_bounds
+from bursar.planning.bounds import (
+    WITHOUT_SOLVER,
+    is_priced,
+    is_solver_installed,
+    offers_endless_leases,
+    prove_bounds,
+    with_bounds,
+)
 from bursar.planning.building import build_option, build_plan
 from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import ParetoFront, PlanOption, rounded
@@ -131,9 +138,15 @@ def trade_off(
             proofs = polish_front(search, search.limits.exact)
             notes.extend([proofs.note] if proofs.note else [])
             bounds = replace(bounds, exact=proofs.makespan)
-        options = [build_option(problem, found.recipe, whole=whole) for found in search.archive]
+        options = [_option_of(search, found.recipe) for found in search.archive]
     if not options:
         raise _no_plan(problem, processors, notes)
+    if (
+        options[0].cost is not None
+        and not offers_endless_leases(problem)
+        and not is_solver_installed()
+    ):
+        notes.append(WITHOUT_SOLVER)
     return ParetoFront(
         options=tuple(with_bounds(problem, options, proofs.least_cost)),
         tried=tuple(map(tuple, search.points.tolist())),
@@ -234,6 +247,15 @@ def _search(
             f"stopped by the time limit after {search.evaluator.count} of "
             f"{max(search.total, search.evaluator.count)} schedules"
         )
+
+
+def _option_of(search: PlanSearch, recipe: ScheduleRecipe) -> PlanOption:
+    """Return the option of a recipe that the search has found."""
+    evaluator = search.evaluator
+    priority = None
+    if recipe.priority is None and recipe.schedule is None:
+        priority = evaluator.priority(np.array(recipe.caps), recipe.policy)
+    return build_option(search.problem, recipe, whole=evaluator.whole, priority=priority)
 
 
 def _check_name(what: str, name: str, known: Sequence[str]) -> None:

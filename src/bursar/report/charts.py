@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bursar.model.campaign import Campaign, Goal
-from bursar.model.errors import BursarError
+from bursar.model.errors import BursarError, InputError
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.planning.building import consecutive_runs
@@ -487,15 +487,37 @@ def _values(rows: list[dict[str, Any]]) -> Any:
     return alt.InlineData(values=rows)
 
 
+def check_chart_libraries() -> None:
+    """
+    Refuse to draw where the libraries that draw pictures are absent.
+
+    Raises
+    ------
+    InputError
+        With the command that installs them.
+    """
+    try:
+        import altair  # noqa: F401
+        import vl_convert  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"charts need the package {error.name}, which is not installed",
+            hint="pip install 'bursar[charts]'",
+        ) from None
+
+
 def save_chart(chart: "altair.TopLevelMixin", path: Path) -> None:
     """
     Write a chart in the format of the file's suffix; HTML pages need no network.
 
     Raises
     ------
+    InputError
+        When the extra ``charts`` is not installed.
     BursarError
         When it cannot be written.
     """
+    check_chart_libraries()
     import vl_convert
 
     spec = chart.to_json()

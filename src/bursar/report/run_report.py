@@ -16,11 +16,13 @@ import msgspec
 
 from bursar.dispatch.journal_records import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
+from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status, Task
 from bursar.planning.building import consecutive_runs, number_processors
+from bursar.planning.front import ParetoFront
 from bursar.report.bill import Bill
 
 # Content of a run's report, and the page that shows the report without network or other files.
@@ -97,7 +99,7 @@ class ReportContent:
     Parameters
     ----------
     summary
-        The run's key figures.
+        The run's key figures; the state of a plan that nobody has run is ``planned``.
     proposal
         The trade-off curve, as ``bursar plan --json`` prints it.
     plan
@@ -114,6 +116,8 @@ class ReportContent:
         What else was journalled.
     bill
         What it cost so far.
+    tried
+        Makespan, seconds, and cost, currency units, of plans behind the curve.
     """
 
     summary: Mapping[str, Any]
@@ -126,6 +130,7 @@ class ReportContent:
     incarnations: Sequence[tuple[float, float]]
     events: Sequence[RunEvent]
     bill: Bill
+    tried: Sequence[tuple[float, float]] = ()
 
     @cached_property
     def clock(self) -> RunClock:
@@ -140,6 +145,8 @@ class ReportContent:
         return {
             "summary": dict(self.summary),
             "proposal": dict(self.proposal),
+            "tried": list(self.tried),
+            "slots": self._slots(),
             "sites": sites.names,
             "processors": [
                 sum(p.slot.processors for p in self.plan.purchases if p.slot.site == name)
@@ -179,6 +186,16 @@ class ReportContent:
                 "unsettled": self.bill.unsettled,
             },
         }  # fmt: skip
+
+    def _slots(self) -> dict[str, list[tuple[int, float, float, int]]]:
+        """Slots that are bought of each site: first processor, start, end, processors."""
+        slots: dict[str, list[tuple[int, float, float, int]]] = {}
+        for slot in (purchase.slot for purchase in self.plan.purchases):
+            bought = slots.setdefault(slot.site, [])
+            first = bought[-1][0] + bought[-1][3] if bought else 0
+            # An endless slot ends in null there.
+            bought.append((first, slot.start, slot.end, slot.processors))
+        return slots
 
     def _planned(self, kinds: "_NameIndex") -> tuple[dict[str, list[TimelineBar]], "_NameIndex"]:
         sites = _NameIndex()
@@ -349,6 +366,49 @@ def _tail(outcome: Outcome) -> str:
 
 
 # The report as one page that needs nothing else: no network, no other file.
+
+
+MOST_TRIED = 4000
+"""Plans that were tried and are drawn behind the curve; of more, evenly many."""
+
+
+def content_of_plan(
+    campaign: Campaign, proposal: Mapping[str, Any], front: ParetoFront, plan: Plan | None
+) -> ReportContent:
+    """
+    Return what the page shows of a plan that nobody has run yet.
+
+    Parameters
+    ----------
+    proposal
+        The trade-off curve, as ``bursar plan --json`` prints it.
+    plan
+        The chosen plan; None where the goal is out of reach.
+    """
+    plan = plan or Plan.on_the_way(front.currency, front.scheduler)
+    summary = {
+        "run": campaign.name,
+        "campaign": campaign.name,
+        "state": "planned",
+        "tasks": len(front.workflow.tasks),
+        "processors": sum(purchase.slot.processors for purchase in plan.purchases),
+        "makespan_s": plan.makespan,
+        "cost": plan.cost,
+        "currency": front.currency,
+        "budget": campaign.goal.budget,
+        "deadline_s": campaign.goal.deadline,
+        "deadline_met": proposal["feasible"],
+    }
+    step = -(-len(front.tried) // MOST_TRIED) or 1
+    nothing = Bill(
+        run="", currency=front.currency, leases=[], tasks=[], total=0, granted=0, held=0,
+        unpriced=[],
+    )  # fmt: skip
+    return ReportContent(
+        summary=summary, proposal=proposal, plan=plan, tasks=front.workflow.tasks, records=(),
+        transfers=(), leases=(), incarnations=(), events=(), bill=nothing,
+        tried=front.tried[::step],
+    )  # fmt: skip
 
 
 def write_report(path: Path, data: ReportContent) -> None:

@@ -178,8 +178,6 @@ class LastingSite(Protocol):
 
         Parameters
         ----------
-        run
-            Identity of the run.
         living
             Processes by the worker's name.
         leases
@@ -270,8 +268,6 @@ class Site(Protocol):
         rigid
             Whether some task holds more than one processor, which must then be
             in the hands of one worker.
-        begin
-            Called once, see :class:`PilotBeginListener`.
         on_event
             Called with a line for people when workers die or are replaced.
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.bounds import offers_endless_leases
+from bursar.planning.bounds import is_solver_installed, offers_endless_leases
 from bursar.planning.evaluation import PurchaseScores
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.ranks import after_others
@@ -139,6 +139,8 @@ def _seed_relaxed(search: PlanSearch) -> None:
     Slots join by the share that it buys of them; each share has a part of what is tried.
     """
     problem, points = search.problem, search.archive.points
+    if not is_solver_installed():
+        return
     # Late: it brings SciPy, which the methods that need no such start do without.
     from bursar.planning.covering import relaxed_shares
 

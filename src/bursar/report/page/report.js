@@ -48,7 +48,12 @@ addEventListener("error", (e) => {
   };
 
   // Head.
-  $("title").textContent = `${S.campaign} · ${S.run}`;
+  const PLANNED = S.state === "planned"; // nobody has run the plan
+  if (PLANNED) {
+    for (const part of document.querySelectorAll(".of-run")) part.hidden = true;
+    $("trade-off").classList.add("wide");
+  }
+  $("title").textContent = `${S.campaign} · ${PLANNED ? "plan" : S.run}`;
   $("lead").textContent = `${count(S.tasks, "task")}${S.processors ? `, ${count(S.processors, "processor")}` : ""}` + (D.sites.length > 1 ? ` at ${D.sites.length} sites` : "") + (S.deadline_s ? `, deadline ${time(S.deadline_s)}` : "");
   const figure = (name, value, small, cls) => {
     const box = el("div");
@@ -58,12 +63,18 @@ addEventListener("error", (e) => {
     box.append(dd);
     $("figures").append(box);
   };
-  figure("state", S.state, null, { finished: "good", failed: "bad", "budget-stopped": "warn", interrupted: "warn" }[S.state]);
-  figure("succeeded", `${S.succeeded} of ${S.tasks}`, [S.failed && `${S.failed} failed`, S.skipped && `${S.skipped} skipped`, S.not_run && `${S.not_run} not run`].filter(Boolean).join(", "), S.failed ? "bad" : "");
-  figure("makespan", time(S.makespan_s), "planned " + time(S.predicted_makespan_s));
-  figure("cost", money(S.cost), "planned " + num(S.predicted_cost) + (S.budget === null ? "" : `\nbudget ${num(S.budget)}`), S.budget !== null && S.cost > S.budget ? "bad" : "");
-  if (S.deadline_s !== null) figure("deadline", S.deadline_met ? "met" : "missed", time(S.deadline_s), S.deadline_met ? "good" : "bad");
-  figure("attempts", String(S.attempts), S.attempts > S.succeeded + S.failed ? `${S.attempts - S.succeeded - S.failed} repeated` : "");
+  if (PLANNED) {
+    figure("makespan", time(S.makespan_s));
+    figure("cost", money(S.cost), S.budget === null ? "" : `budget ${num(S.budget)}`);
+    if (S.deadline_s !== null) figure("deadline", S.deadline_met ? "can be met" : "out of reach", time(S.deadline_s), S.deadline_met ? "good" : "bad");
+  } else {
+    figure("state", S.state, null, { finished: "good", failed: "bad", "budget-stopped": "warn", interrupted: "warn" }[S.state]);
+    figure("succeeded", `${S.succeeded} of ${S.tasks}`, [S.failed && `${S.failed} failed`, S.skipped && `${S.skipped} skipped`, S.not_run && `${S.not_run} not run`].filter(Boolean).join(", "), S.failed ? "bad" : "");
+    figure("makespan", time(S.makespan_s), "planned " + time(S.predicted_makespan_s));
+    figure("cost", money(S.cost), "planned " + num(S.predicted_cost) + (S.budget === null ? "" : `\nbudget ${num(S.budget)}`), S.budget !== null && S.cost > S.budget ? "bad" : "");
+    if (S.deadline_s !== null) figure("deadline", S.deadline_met ? "met" : "missed", time(S.deadline_s), S.deadline_met ? "good" : "bad");
+    figure("attempts", String(S.attempts), S.attempts > S.succeeded + S.failed ? `${S.attempts - S.succeeded - S.failed} repeated` : "");
+  }
 
   // Axes.
   const decimal = (raw) => [1, 2, 5, 10].map((f) => f * 10 ** Math.floor(Math.log10(raw))).find((s) => s >= raw);
@@ -146,11 +157,16 @@ addEventListener("error", (e) => {
     const known = (P.front || []).map((o, i) => ({ ...o, i })).filter((o) => o.makespan_s !== null && o.cost !== null);
     if (!known.length) { host.style.height = "auto"; host.textContent = "There is no curve: runtimes or prices are unknown, or jobs were sent one by one."; return; }
     const xs = known.map((o) => o.makespan_s), ys = known.map((o) => o.cost);
+    const ended = !PLANNED && S.makespan_s !== null && S.cost !== null;
     if (S.makespan_s !== null) xs.push(S.makespan_s);
     if (S.cost !== null) ys.push(S.cost);
+    for (const [makespan, cost] of D.tried) { xs.push(makespan); ys.push(cost); }
     const xmax = most(xs, B.makespan_s || 0) * 1.06, ymax = (most(ys, B.cost || 0) || 1) * 1.12;
     const f = frame(host, 0, xmax, 0, ymax, "makespan", `cost, ${S.currency}`, time, (v) => num(v, 3));
     const { g, X, Y } = f;
+    g.fillStyle = css("--soft"); g.globalAlpha = 0.5;
+    for (const [makespan, cost] of D.tried) g.fillRect(X(makespan) - 1, Y(cost) - 1, 3, 3);
+    g.globalAlpha = 1;
     g.setLineDash([4, 4]); g.strokeStyle = css("--soft");
     if (B.makespan_s) { g.beginPath(); g.moveTo(X(B.makespan_s), f.T); g.lineTo(X(B.makespan_s), f.h - f.B); g.stroke(); }
     if (B.cost) { g.beginPath(); g.moveTo(f.L, Y(B.cost)); g.lineTo(f.w - f.R, Y(B.cost)); g.stroke(); }
@@ -167,13 +183,15 @@ addEventListener("error", (e) => {
     };
     for (const o of known) if (o.i !== chosen) dot(o, css("--main"), 4);
     for (const o of known) if (o.i === chosen) dot(o, css("--good"), 7);
-    if (S.makespan_s !== null && S.cost !== null) {
+    if (ended) {
       const x = X(S.makespan_s), y = Y(S.cost);
       g.strokeStyle = css("--warn"); g.lineWidth = 2;
       g.beginPath(); g.moveTo(x - 5, y - 5); g.lineTo(x + 5, y + 5); g.moveTo(x + 5, y - 5); g.lineTo(x - 5, y + 5); g.stroke();
     }
     legend("front-legend", [["dot", "var(--main)", "possible plan"], ["dot", "var(--good)", "chosen"],
-      ["cross", "var(--warn)", "actual"], ["dashed", "var(--soft)", "bound"]]);
+      ...(ended ? [["cross", "var(--warn)", "actual"]] : []),
+      ...(D.tried.length ? [["square", "var(--soft)", "plan that was tried"]] : []),
+      ["dashed", "var(--soft)", "bound"]]);
     hover(host, (mx, my) => {
       const away = (k) => Math.hypot(X(k.makespan_s) - mx, Y(k.cost) - my);
       const o = known.reduce((a, b) => away(b) < away(a) ? b : a);
@@ -237,13 +255,13 @@ addEventListener("error", (e) => {
     .concat(Object.values(D.actual).some((bars) => bars.some((b) => b[5] === CANCELLED)) ? [["square", "var(--soft)", "cancelled"]] : [])
     .concat(D.pauses.length ? [["dashed", "var(--soft)", "stopped and resumed"]] : []));
   const rows = [];
-  for (const [title, source] of [["planned", D.planned], ["actual", D.actual]])
+  for (const [title, source] of [["planned", D.planned], ...(PLANNED ? [] : [["actual", D.actual]])])
     for (const site of D.sites) {
       const bars = source[site] || [];
       if (!bars.length && title === "planned") continue;
       let lanes = D.processors[D.sites.indexOf(site)] || 1;
       for (const b of bars) lanes = Math.max(lanes, b[0] + b[3]);
-      rows.push({ actual: source === D.actual, title: D.sites.length > 1 ? `${title} · ${site}` : title, bars, lanes });
+      rows.push({ actual: source === D.actual, slots: source === D.planned && D.slots[site] || [], title: D.sites.length > 1 ? `${title} · ${site}` : title, bars, lanes });
     }
   let whole = Math.max(1e-9, D.end);
   for (const r of rows) for (const b of r.bars) whole = Math.max(whole, b[2]);
@@ -265,6 +283,9 @@ addEventListener("error", (e) => {
     for (const r of rows) {
       g.fillStyle = css("--grid"); g.fillRect(LEFT, r.y, w - LEFT - 12, r.lane * r.lanes);
       const gap = r.lane > 5 ? 1 : 0;
+      g.strokeStyle = ink; g.lineWidth = 0.7;
+      for (const [first, start, end, processors] of r.slots)
+        g.strokeRect(X(start), r.y + first * r.lane, X(end === null ? view[1] : end) - X(start), processors * r.lane);
       const bar = (b, fill, least, low) => {
         const x = X(b[1]), x2 = X(b[2]);
         if (x2 < LEFT || x > w) return;
@@ -366,7 +387,7 @@ addEventListener("error", (e) => {
     g.lineTo(X(actualUse[actualUse.length - 1][0]), Y(0)); g.fill(); g.globalAlpha = 1;
     g.strokeStyle = css("--soft"); g.lineWidth = 1; g.beginPath();
     plannedUse.forEach((p, i) => g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1]))); g.stroke();
-    legend("busy-legend", [["square", "var(--main)", "actual"]]
+    legend("busy-legend", (PLANNED ? [] : [["square", "var(--main)", "actual"]])
       .concat(plannedUse.length > 1 ? [["line", "var(--soft)", "planned"]] : []));
   };
 

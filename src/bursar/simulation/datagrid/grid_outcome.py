@@ -11,6 +11,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from bursar.broker.estimates import student_quantile
+
 # Digests the events of a simulation: equal simulations have equal digests.
 
 
@@ -103,11 +105,9 @@ def half_interval(error: float, count: int, level: float = LEVEL) -> float:
     count
         Number of values; with fewer than two the interval is infinite.
     """
-    from scipy.special import stdtrit
-
     if count < 2:
         return math.inf
-    return float(stdtrit(count - 1, (1 + level) / 2)) * error
+    return student_quantile(count - 1, (1 + level) / 2) * error
 
 
 def batch_means(

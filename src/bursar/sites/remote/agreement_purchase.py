@@ -1,6 +1,5 @@
 """Agreements bought at the posted price, and what the service charges for them."""
 
-import contextlib
 import math
 import secrets
 import time
@@ -8,15 +7,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-import msgspec
-
 from bursar.market.agreement import DealTemplate, Terms
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.money import from_micros
-from bursar.provisioning.accounting import PilotUsage
+from bursar.provisioning.accounting import PilotUsage, append_usage
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, SiteInfo
@@ -34,11 +31,6 @@ _ENDED = ("over", "cancelled")
 class PriceExceeded(SiteError):
     """
     The service asks more than was planned.
-
-    Parameters
-    ----------
-    terms
-        Terms that the service asks for.
     """
 
     def __init__(self, message: str, terms: Terms) -> None:
@@ -52,16 +44,10 @@ class ServicePurchaser:
 
     Parameters
     ----------
-    client
-        Client of the service.
     owner
         Name of the service in deals.
     customer
         Name of the run's user at the service.
-    currency
-        Currency of all prices.
-    record
-        Journal of purchases.
     """
 
     def __init__(
@@ -170,8 +156,6 @@ def check_shared_price(name: str, pilot: Allocation, info: SiteInfo, most: float
 
     Parameters
     ----------
-    name
-        Name of the site.
     most
         Highest price per processor-second by the sites file; None: no limit.
 
@@ -288,8 +272,7 @@ class InvoiceReconciler:
             seconds=charged,
             how=info.state,
         )
-        with contextlib.suppress(OSError), self._usage.open("ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        append_usage(self._usage, [row])
 
     def settle_shared(self, held: HeldInstance, spent: int) -> None:
         """

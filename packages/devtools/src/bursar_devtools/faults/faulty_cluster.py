@@ -367,10 +367,6 @@ class _UnreliableManager:
         """Cancel a reservation."""
         await self._cluster.ask(lambda: self._inner.unreserve(name), "unreserve")
 
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Take nodes from a job."""
-        await self._inner.shrink(id, nodes)
-
     async def named(self, name: str) -> list[str]:
         """Find jobs by name."""
 
