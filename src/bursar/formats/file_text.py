@@ -230,6 +230,7 @@ def _syntax_error(message: str, text: str) -> InputError:
     return InputError(f"{reason} at the end", where=f"{len(lines)}:{len(lines[-1]) + 1}")
 
 
+# Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
 @lru_cache(maxsize=1024)
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""

@@ -482,13 +482,9 @@ def write_results(
         # Only the last attempt of each task is written, with the number of attempts.
         last[number] = (record, last[number][1] + 1 if number in last else 1)
 
-    def rows() -> Iterator[dict[str, Any]]:
-        return _rows(tasks, last, skipped, log_files)
-
-    with replacing(jsonl) as file:
-        _write_lines(file, rows())
-    with replacing(table, newline="") as file:
-        _write_table(file, tasks, rows())
+    # Both in one pass: to make the rows takes as long as to write them.
+    with replacing(table, newline="") as cells, replacing(jsonl, newline="") as lines:
+        _write_rows(lines, cells, tasks, _rows(tasks, last, skipped, log_files))
 
 
 def _rows(
@@ -535,21 +531,18 @@ def _rows(
         yield row
 
 
-def _write_lines(file: TextIO, rows: Iterator[dict[str, Any]]) -> None:
+def _write_rows(
+    lines: TextIO, cells: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, Any]]
+) -> None:
+    """Write rows as JSON Lines and as CSV."""
     encode = msgspec.json.Encoder().encode
-    for row in rows:
-        file.write(encode(row).decode())
-        file.write("\n")
-
-
-def _write_table(file: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for task in tasks for name in task.parameters))
     # A parameter may be called as a column is.
     titles = [f"parameter_{name}" if name in COLUMNS else name for name in names]
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*COLUMNS, *titles])
+    table = csv.writer(cells, lineterminator="\n")
+    table.writerow([*COLUMNS, *titles])
     for row in rows:
+        lines.write(encode(row).decode())
+        lines.write("\n")
         parameters = row.get("parameters", {})
-        writer.writerow(
-            [*(row.get(column) for column in COLUMNS), *(parameters.get(name) for name in names)]
-        )
+        table.writerow([*map(row.get, COLUMNS), *map(parameters.get, names)])
