@@ -62,8 +62,6 @@ class CampaignTrader:
 
     Parameters
     ----------
-    sites
-        Sites that sell.
     epoch
         Time of the campaign's second 0, seconds since the epoch; None: set before use.
     owners

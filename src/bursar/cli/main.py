@@ -5,6 +5,7 @@ Exit status: 0 done; 1 tasks failed, or a fault of ours; 2 the input is at fault
 the goal; 4 stopped by the budget; 5 deadline missed; 130 interrupted, the run can be resumed.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -493,8 +494,15 @@ def _root(
     """Plans, buys and runs computing campaigns by deadline and budget."""
 
 
+_NEW_OBJECTS = 10_000
+"""New objects after which Python looks for unreachable cycles."""
+
+
 def main() -> None:
     """Runs the command line and exits with the command's status."""
+    # Tasks, claims and results come by the thousand and end without cycles: to look for cycles
+    # after each 700 new objects, as Python does, takes 7 % of a service's time.
+    gc.set_threshold(_NEW_OBJECTS)
     try:
         status = app(standalone_mode=False)
         sys.stdout.flush()
@@ -514,6 +522,9 @@ def main() -> None:
             raise
         message = " ".join(str(error).split()) or type(error).__name__
         code = _complain(f"no more memory, threads or processes are to be had: {message}", 1)
+    # Python looks for cycles among all objects several times as it ends, a fifth of the processor
+    # time of a small run; those that are frozen are passed over.
+    gc.freeze()
     sys.exit(code)
 
 

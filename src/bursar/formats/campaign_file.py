@@ -22,7 +22,7 @@ from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
 from bursar.memory import collector_paused
 from bursar.model.campaign import Campaign, Workflow
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 
 # Campaigns written in TOML.
 
@@ -196,10 +196,8 @@ def read_campaign(path: Path) -> Campaign:
     check_readable(path)
     campaign = reader(path)
     if not campaign.recorded:
-        try:
+        with errors_within(str(path)):
             check_inputs(campaign)
-        except InputError as error:
-            raise error.within(str(path)) from None
     return campaign
 
 

@@ -17,7 +17,7 @@ from bursar.formats.task_set import (
     Values,
     compile_set,
 )
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Exec, File, OnError, Shell, Step, Task, Value
 
 MOST_LINKS = 10_000_000
@@ -249,13 +249,6 @@ def _logical(template: Template, values: Values, place: str) -> str:
 class _DependencyResolver:
     """
     Finds the tasks and files that each task depends on; remembers answers that many tasks need.
-
-    Parameters
-    ----------
-    sets
-        All task sets of the file, expanded into tasks.
-    root
-        The campaign's root, in which file patterns are looked up.
     """
 
     def __init__(self, sets: Sequence[_ExpandedTaskSet], root: Path) -> None:
@@ -423,10 +416,8 @@ class _DependencyResolver:
                 where=place,
                 hint='take the outputs of a set by { from = "NAME" }',
             )
-        try:
+        with errors_within(place):
             return tuple(by_name[name] for name in matching(pattern, by_name))
-        except InputError as error:
-            raise error.within(place) from None
 
 
 def sweep_of(compiled: CompiledTaskSet, sweep: Sweep | None, root: Path) -> Sweep:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Value
 
 # Parameter sweeps: axes of values, and how they combine to points.
@@ -75,8 +75,6 @@ class Sweep:
 
     Parameters
     ----------
-    parameters
-        Their names.
     points
         Values of each point, in the order of ``parameters``.
     """
@@ -302,8 +300,6 @@ class Template:
 
     Parameters
     ----------
-    text
-        Text as written in the file.
     pieces
         Literal text and holes, in order.
     """
@@ -414,10 +410,8 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
 
 def template_at(text: str, place: str, *, shell: bool = False) -> Template:
     """Parse a text into a template; errors name the place."""
-    try:
+    with errors_within(place):
         return parse_template(text, shell=shell)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def rendered_at(

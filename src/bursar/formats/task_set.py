@@ -11,7 +11,7 @@ from bursar.formats.file_text import joined
 from bursar.formats.sweep import Template, as_text, rendered_at, template_at
 from bursar.formats.tables import FileTable, InputTable, TaskTable
 from bursar.formats.units import parse_duration, parse_size
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.matching import CHOICES, Fact, Matching
 from bursar.model.task import Value
 
@@ -88,8 +88,6 @@ def matching_keys(table: TaskTable, at: Any) -> MatchingKeys:
 
     Parameters
     ----------
-    table
-        The set's settings.
     at
         Gives the path of a setting.
 
@@ -286,10 +284,8 @@ class CompiledTaskSet:
             # environments wait for.
             if place.startswith(late):
                 known += ["inputs", "outputs"]
-            try:
+            with errors_within(place):
                 template.check(known)
-            except InputError as error:
-                raise error.within(place) from None
 
 
 def compile_set(source: TaskSet) -> CompiledTaskSet:
@@ -357,10 +353,8 @@ def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[
     # A plain value is parsed once here, not again at each point of a sweep.
     if isinstance(raw, str) and ("{" in raw or "}" in raw):
         return TaskSetting(None, template_at(raw, place), parse, place)
-    try:
+    with errors_within(place):
         return TaskSetting(parse(raw), None, parse, place)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def _count(value: object) -> int:

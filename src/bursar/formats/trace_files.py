@@ -6,21 +6,17 @@ begin with ``;`` and may state facts of the machine. Version 2.2 of the format
 (Feitelson and others, Parallel Workloads Archive).
 """
 
-import contextlib
-import gzip
-import lzma
 import math
-import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal
 
-from bursar.formats.file_text import read_lines
+from bursar.formats.file_text import read_lines, replacing
 from bursar.memory import collector_paused
-from bursar.model.errors import BursarError, InputError
+from bursar.model.errors import InputError
 from bursar.model.trace import Trace, TraceFinding
 
 if TYPE_CHECKING:
@@ -53,8 +49,6 @@ _LARGEST = 2.0**53
 _YEAR_10000 = 253_402_300_800.0  # seconds since the epoch
 _OURS = ("MaxProcs", "MaxNodes", "UnixStartTime", "MaxJobs", "MaxRecords")
 """Facts of a log's header that are written from the trace, or may no longer hold."""
-
-_OPEN: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def read_swf(path: Path, *, processors: int | None = None, width: Width = "requested") -> Trace:
@@ -151,7 +145,7 @@ def write_swf(
         np.ones(len(trace), dtype=np.int64) if status is None else status,
         trace.user,
     )
-    with _written(path) as file:
+    with replacing(path) as file:
         for text in (*header, *_stated(trace)):
             file.write(f"; {' '.join(text.splitlines())}\n")
         for number, submit, waited, ran, width, estimate, ended, user in zip(
@@ -172,21 +166,6 @@ def _stated(trace: Trace) -> Iterator[str]:
     for text in trace.header:
         if text.partition(":")[0].strip() not in _OURS:
             yield text
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[TextIO]:
-    """Open a new file, which replaces the old one when completely written."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with _OPEN.get(path.suffix, open)(fresh, "wt", encoding="utf-8") as file:
-            yield file
-        fresh.replace(path)
-    except OSError as error:
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
 
 
 def _not_a_number(path: Path, line: int, fields: list[str]) -> InputError:
@@ -354,33 +333,27 @@ def write_jobs_csv(
         given = allocate(start, finish, trace.processors, processors)
         held = [_as_text(intervals) for intervals in given]
     name = "".join("_" if c in ',"\r\n' else c for c in trace.name)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(",".join(COLUMNS) + "\n")
-            order = np.lexsort((trace.number, finish))
-            for i, number, submitted, width, estimate, began, ended, cut in zip(
-                order.tolist(),
-                trace.number[order].tolist(),
-                trace.submit[order].tolist(),
-                trace.processors[order].tolist(),
-                trace.estimate[order].tolist(),
-                start[order].tolist(),
-                finish[order].tolist(),
-                killed[order].tolist(),
-                strict=True,
-            ):
-                state = "0,COMPLETED_WALLTIME_REACHED" if cut else "1,COMPLETED_SUCCESSFULLY"
-                run, turnaround = ended - began, ended - submitted
-                file.write(
-                    f"{number},{name},{number},{submitted:.15g},{width},{estimate:.15g},{state},"
-                    f"{began:.15g},{run:.15g},{ended:.15g},{began - submitted:.15g},"
-                    f"{turnaround:.15g},{turnaround / run:.15g},{held[i]},-1,\n"
-                )
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    with replacing(path) as file:
+        file.write(",".join(COLUMNS) + "\n")
+        order = np.lexsort((trace.number, finish))
+        for i, number, submitted, width, estimate, began, ended, cut in zip(
+            order.tolist(),
+            trace.number[order].tolist(),
+            trace.submit[order].tolist(),
+            trace.processors[order].tolist(),
+            trace.estimate[order].tolist(),
+            start[order].tolist(),
+            finish[order].tolist(),
+            killed[order].tolist(),
+            strict=True,
+        ):
+            state = "0,COMPLETED_WALLTIME_REACHED" if cut else "1,COMPLETED_SUCCESSFULLY"
+            run, turnaround = ended - began, ended - submitted
+            file.write(
+                f"{number},{name},{number},{submitted:.15g},{width},{estimate:.15g},{state},"
+                f"{began:.15g},{run:.15g},{ended:.15g},{began - submitted:.15g},"
+                f"{turnaround:.15g},{turnaround / run:.15g},{held[i]},-1,\n"
+            )
 
 
 def allocate(

@@ -59,8 +59,6 @@ class TradeManager:
         ----------
         deal
             Name of the conversations, not in use with these owners.
-        template
-            Processors and times that are wanted.
         now
             Seconds since the epoch.
         limit

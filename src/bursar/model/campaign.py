@@ -191,8 +191,6 @@ def _cycle(tasks: Sequence[Task], parents: Sequence[tuple[int, ...]]) -> str:
     return " -> ".join(tasks[k].id for k in reversed(loop))
 
 
-# A campaign: a workflow, a goal, how failures are met, and facts of a recorded execution.
-
 # Goals of campaigns: deadline, budget and the trade-off between them.
 
 BudgetAction = Literal["warn", "drain", "stop"]
@@ -249,8 +247,6 @@ class RecordedMachine:
 
     Parameters
     ----------
-    name
-        Host name of the machine.
     processors
         Cores; None when unknown. Positive.
     megahertz
@@ -347,14 +343,8 @@ class Campaign:
     ----------
     name
         For reports and run folders.
-    workflow
-        The tasks.
-    goal
-        Deadline, budget, preference.
     root
         Folder that relative input files are found in.
-    retry
-        Policy for failures.
     recorded
         True when the tasks come from a recorded execution and have no program
         of their own; running them needs a replay.

@@ -60,8 +60,6 @@ class LeaseTerms:
     ----------
     run
         Identity of the run, by which worker processes are recognised.
-    currency
-        Currency of all prices.
     rigid
         Whether some task may hold several processors.
     inherited
@@ -109,14 +107,6 @@ class AllocationProvisioner:
 
     Parameters
     ----------
-    sites
-        Sites of the run by name.
-    guard
-        Guard of the run's budget.
-    dispatcher
-        Dispatcher to which workers connect.
-    terms
-        Terms common to all leases.
     note
         Journals leases.
     notify
@@ -127,10 +117,6 @@ class AllocationProvisioner:
         Called with an allocation that ended before its tasks did.
     route
         Finds the site of an allocation that was requested without one.
-    watch
-        Observer of the begin and end of each allocation.
-    settlements
-        Settles leases whose providers count what they held.
     """
 
     def __init__(

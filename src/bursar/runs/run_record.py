@@ -53,8 +53,6 @@ class RunRecord:
 
     Parameters
     ----------
-    folder
-        The run's.
     info
         Content of ``run.json``, with the true state.
     journal

@@ -33,10 +33,6 @@ class LeaseSettlements:
 
     Parameters
     ----------
-    sites
-        Sites by name.
-    guard
-        Guard of the budget.
     now
         The present time, seconds since the epoch.
     note

@@ -308,8 +308,6 @@ class LimitOrder:
 
     Parameters
     ----------
-    party
-        Name of the party.
     processors
         Most processors to trade. Positive.
     amount

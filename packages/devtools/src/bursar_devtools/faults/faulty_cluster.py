@@ -69,10 +69,6 @@ class FaultyCluster:
 
     Parameters
     ----------
-    loop
-        Loop with the virtual time.
-    facts
-        Description of the site, with its batch scheduler.
     hire
         Starts workers, as job scripts do.
     chance
