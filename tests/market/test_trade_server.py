@@ -225,7 +225,7 @@ def test_what_an_agreement_had_until_its_early_end_is_not_sold_again() -> None:
     ended = agreement.start + 0.25 * agreement.terms.seconds
     owner.forget_agreement(agreement.id, ended)
     later = server()
-    later.restore_ended(agreement, ended)
+    later.restore(agreement, ended)
     for one in (owner, later):
         assert one.agreements == ()
         everything = one.capacity.processors

@@ -231,6 +231,21 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Print results in the order in which tasks ended. Exit status 1 if a task failed.",
     ),
     CommandEntry(
+        "quote",
+        "trading",
+        "Ask services what processors cost; with --buy, buy at the lowest price.",
+    ),
+    CommandEntry(
+        "tender",
+        "trading",
+        "Call services for bids and buy from the lowest bidder. Prints the agreement's id.",
+    ),
+    CommandEntry(
+        "bargain",
+        "trading",
+        "Bargain with services, from the lowest quote on, and buy. Prints the agreement's id.",
+    ),
+    CommandEntry(
         "top",
         "service_commands",
         "Show a service live: instances, workers, throughput and spending.",
@@ -320,6 +335,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import trace
 
             trace.register(app)
+        case "trading":
+            from bursar.cli import trading
+
+            trading.register(app)
         case _:
             raise ValueError(f"no module of the command line: {module}")
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.deal_report import OwnerAnswer, answers_of
 from bursar.market.negotiation.auction import Auctioneer, Bidder
 from bursar.market.negotiation.bilateral import BargainingBuyer, Concession, PostedBuyer
 from bursar.market.negotiation.side import BuyerSide, NegotiationSide, reject_stray
@@ -186,6 +187,10 @@ class TradeManager:
     def agreements(self) -> tuple[Agreement, ...]:
         """Agreements that the customer has bought."""
         return _agreed(self._all())
+
+    def answers(self, deal: str) -> tuple[OwnerAnswer, ...]:
+        """Return what each owner of a deal answered, the best first."""
+        return answers_of(self._of(deal))
 
     def states(self, deal: str) -> dict[str, str]:
         """Return the state of each conversation of a deal, by the other party's name."""

@@ -319,7 +319,7 @@ class TradeServer:
             return Refusal(f"{customer} does not buy for {template.customer}", final=True)
         if template.processors > self.capacity.processors:
             return Refusal(f"has {self.capacity.processors} processors", final=True)
-        self.capacity.release(_quote(deal, customer))
+        self.let_go(deal, customer)
         earliest = max(template.earliest, now)
         latest = math.inf if template.latest is None else template.latest - template.seconds
         # After the customer's own earlier quote was released, which would otherwise compete with
@@ -365,6 +365,10 @@ class TradeServer:
             key = _quote(deal, customer)
             self.capacity.commit(key, terms.processors, terms.start, terms.end, until)
 
+    def let_go(self, deal: str, customer: str) -> None:
+        """Free the processors of a quote or bid that the customer does not take."""
+        self.capacity.release(_quote(deal, customer))
+
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
         """
         Bind the owner to a deal if the processors are still free.
@@ -374,7 +378,7 @@ class TradeServer:
         """
         if terms.end <= now or terms.start < now - self.validity:
             return Refusal("has begun", final=True)
-        self.capacity.release(_quote(deal, customer))
+        self.let_go(deal, customer)
         self.capacity.release(_lot(deal))
         # Checked after the quote's own hold was let go, which would count against the deal.
         if terms.processors > self.capacity.free(terms.start, terms.end):
@@ -401,14 +405,21 @@ class TradeServer:
         self.capacity.release(agreement.id)
         return None
 
-    def restore(self, agreement: Agreement) -> None:
+    def restore(self, agreement: Agreement, ended: float | None = None) -> None:
         """
         Restore an agreement made before a restart, without checking for free processors.
+
+        Parameters
+        ----------
+        ended
+            When it ended, seconds since the epoch: its processors stay committed until then, and
+            the agreement does not bind the owner. None: it has not ended.
         """
-        self.capacity.restore(
-            agreement.id, agreement.processors, agreement.start, agreement.terms.end
-        )
-        self._agreements[agreement.id] = agreement
+        end = agreement.terms.end if ended is None else ended
+        if end > agreement.start:
+            self.capacity.restore(agreement.id, agreement.processors, agreement.start, end)
+        if ended is None:
+            self._agreements[agreement.id] = agreement
 
     def restore_conclusion(self, deal: str, agreement: Agreement) -> None:
         """
@@ -417,11 +428,6 @@ class TradeServer:
         The offer that opened the conversation may be repeated and must not be sold twice.
         """
         self._concluded[agreement.customer, deal] = agreement
-
-    def restore_ended(self, agreement: Agreement, ended: float) -> None:
-        """Restore the processors of an agreement that ended before a restart."""
-        if ended > agreement.start:
-            self.capacity.restore(agreement.id, agreement.processors, agreement.start, ended)
 
     def finished(self, agreement: str) -> None:
         """Free the processors of an agreement that the customer no longer needs."""

@@ -306,7 +306,7 @@ class ServiceBilling:
             # Offers of starts that have just passed are still valid: the processors must not be
             # sold again for seconds in which the customer had them.
             elif not deal.cancelled and deal.ended > now - self._owner.validity:
-                self._owner.restore_ended(deal.agreement, deal.ended)
+                self._owner.restore(deal.agreement, deal.ended)
         for user in self._ledger.accounts.accounts:
             # Prices may depend on how much a customer has paid so far.
             self._paid(user, self._ledger.accounts.spent_by(user))

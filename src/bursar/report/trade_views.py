@@ -1,0 +1,83 @@
+"""What a person sees of a negotiation: offers, refusals, the agreement and the next best offer."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bursar.market.deal_report import OwnerAnswer
+from bursar.model.money import format_amount
+from bursar.remote.service_trading import TradeResult
+from bursar.report.tables import plain, span, table_of
+
+
+def trade_document(result: TradeResult) -> dict[str, Any]:
+    """Return a negotiation as a JSON document; amounts are in micro-units."""
+    template, best = result.template, result.next_best
+    return {
+        "protocol": result.protocol,
+        "processors": template.processors,
+        "seconds": template.seconds,
+        "owner": result.owner,
+        "agreement": result.agreement,
+        "amount": result.amount,
+        "currency": template.currency,
+        "next_best": None if best is None else best.owner,
+        "unknown": list(result.unknown),
+        "answers": [msgspec.structs.asdict(answer) for answer in result.answers],
+    }
+
+
+def print_trade(result: TradeResult, note: Callable[[str], None], *, as_data: bool) -> None:
+    """
+    Print a negotiation for people.
+
+    Parameters
+    ----------
+    as_data
+        Whether the table of answers goes to stdout, as what was asked for, or to stderr.
+    note
+        Called with each line that is talk and no data.
+    """
+    import sys
+
+    from rich.console import Console
+
+    template = result.template
+    bargained = result.protocol == "bargain"
+    rows = [_row(answer, bargained=bargained) for answer in result.answers]
+    heads = ("owner", "answer", *(("quoted", "we offered") if bargained else ()), "price", "from")
+    console = Console(file=sys.stdout if as_data else sys.stderr)
+    if rows:
+        right = slice(2, 5 if bargained else 3)
+        console.print(table_of(*heads, "reason", rows=rows, right=right, whole=slice(1)))
+    if result.agreement:
+        assert result.amount is not None
+        note(
+            f"agreed with {plain(result.owner)}: {template.processors} processors for "
+            f"{span(template.seconds)}, {format_amount(result.amount, template.currency)}"
+        )
+    best = result.next_best
+    if best is not None and best.price is not None:
+        price = format_amount(best.price, best.currency)
+        note(f"{'next best' if result.agreement else 'best'}: {plain(best.owner)}, {price}")
+    elif not result.agreement:
+        note("nothing was offered within the limits")
+    for owner in result.unknown:
+        note(
+            f"{plain(owner)} did not answer an acceptance: see "
+            f"`bursar account agreements --site {plain(owner)}`"
+        )
+
+
+def _row(answer: OwnerAnswer, *, bargained: bool) -> list[str]:
+    def money(amount: int | None) -> str:
+        return "" if amount is None else format_amount(amount, answer.currency)
+
+    middle = [money(answer.first), money(answer.ours)] if bargained else []
+    start = (
+        "" if answer.start is None else time.strftime("%m-%d %H:%M", time.localtime(answer.start))
+    )
+    price = money(answer.price)
+    return [plain(answer.owner), answer.state, *middle, price, start, plain(answer.reason)]
