@@ -1,4 +1,4 @@
-"""``bursar quote``, ``tender`` and ``bargain``: agreements with one service or several."""
+"""``bursar quote``, ``tender``, ``bargain`` and ``bid``: agreements with services."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from bursar.cli.options import AsJson, all_keys, print_json, print_note
+from bursar.cli.options import AsJson, ServiceName, all_keys, print_json, print_note
 from bursar.cli.service_commands import run_async
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.market.deal_report import BuyingProtocol, TradeLimits
+    from bursar.market.deal_report import TradeLimits
+    from bursar.market.purchasing import TradeResult
+    from bursar.model.site import BuyingProtocol
     from bursar.remote.access import Access
-    from bursar.remote.service_trading import TradeResult
 
 T = TypeVar("T")
 
@@ -62,6 +63,8 @@ def register(root: typer.Typer) -> None:
     root.command("quote")(quote)
     root.command("tender")(tender)
     root.command("bargain")(bargain)
+    root.command("auctions")(list_auctions)
+    root.command("bid")(bid)
 
 
 def quote(
@@ -140,6 +143,71 @@ def bargain(
     lot = _Lot(processors, time, start, deadline)
     limits = _limits(most, patience, first=first, rounds=rounds, beta=beta)
     _finish(_trade("bargain", lot, limits, _sellers(site, sites)), as_json=as_json)
+
+
+def list_auctions(site: ServiceName = None, as_json: AsJson = False) -> None:
+    """List a service's auctions: those open, those over lately, and the next ones."""
+    from bursar.cli.service_commands import ask_service
+    from bursar.report.trade_views import print_auctions
+
+    found = ask_service(site, lambda client: client.auctions())
+    if as_json:
+        print_json({"auctions": all_keys(found)})
+    else:
+        print_auctions(found)
+
+
+def bid(
+    auction: Annotated[
+        str,
+        typer.Argument(
+            metavar="AUCTION", help="Id of the auction, see bursar auctions.", show_default=False
+        ),
+    ],
+    amount: Annotated[
+        str,
+        typer.Argument(
+            metavar="AMOUNT", help="Highest amount for the whole lot.", show_default=False
+        ),
+    ],
+    site: ServiceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.
+
+    Where bids are sealed AMOUNT is bid; otherwise no more than is asked.
+    """
+    from bursar.formats.units import parse_amount
+    from bursar.model.money import to_micros
+    from bursar.remote.access import find_service
+    from bursar.remote.service_trading import BidOutcome, bid_at, trading_with
+    from bursar.report.trade_views import bid_document, print_bid
+
+    units, currency = _parsed(parse_amount, amount, "AMOUNT")
+    access = find_service(site).access
+
+    async def work() -> BidOutcome:
+        async with trading_with([access], patience=60.0, notice=print_note) as trader:
+            (service,) = trader.services
+            if currency not in (None, service.currency):
+                raise InputError(f"the service counts in {service.currency}", where="AMOUNT")
+            lots = {lot.id: lot for lot in await service.client.auctions()}
+            if auction not in lots:
+                raise InputError(
+                    f'there is no auction "{auction}"', hint="bursar auctions lists them"
+                )
+            return await bid_at(service, lots[auction], to_micros(units))
+
+    outcome = run_async(work())
+    if as_json:
+        print_json(bid_document(outcome))
+    else:
+        print_bid(outcome, print_note)
+        if outcome.agreement is not None:
+            print(outcome.agreement.id)
+    if outcome.agreement is None:
+        raise typer.Exit(NOTHING_AGREED)
 
 
 class _Lot:
@@ -240,7 +308,7 @@ def _finish(result: "TradeResult", *, as_json: bool, wanted: bool = True) -> Non
     else:
         print_trade(result, print_note, as_data=not wanted)
         if result.agreement:
-            print(result.agreement)
+            print(result.agreement.id)
     offered = any(answer.state == "offered" for answer in result.answers)
     if not (result.agreement if wanted else offered):
         raise typer.Exit(NOTHING_AGREED)

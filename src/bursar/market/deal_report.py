@@ -25,12 +25,7 @@ from bursar.market.trade_messages import (
     TradeMessage,
 )
 from bursar.model.money import Micros
-
-BuyingProtocol = Literal["posted", "bargain", "tender"]
-"""How a buyer comes to a price: the posted one, by bargaining, or by a call for tenders."""
-
-PATIENCE = 30.0
-"""Seconds for which a buyer negotiates, unless told otherwise."""
+from bursar.model.site import TRADE_PATIENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +53,7 @@ class TradeLimits:
 
     most: Micros | None = None
     first: Micros | None = None
-    patience: float = PATIENCE
+    patience: float = TRADE_PATIENCE
     rounds: int = 10
     beta: float = 1.0
 

@@ -134,6 +134,18 @@ class TradeManager:
         """Join an owner's auction, with bids up to a value in micro-units."""
         self._begin(Bidder(self.name, deal, auctioneer, value=value, currency=currency))
 
+    def bid(
+        self, deal: str, auctioneer: str, lot: DealTemplate, value: Micros
+    ) -> tuple[TradeMessage, ...]:
+        """Join an auction that is open to all, with bids up to a value in micro-units."""
+        side = Bidder(self.name, deal, auctioneer, value=value, currency=lot.currency)
+        return self._begin(side).open(lot)
+
+    def heard(self, deal: str, party: str) -> int:
+        """Return how many messages of a party were taken up in a deal."""
+        side = self._sides.get((deal, party))
+        return 0 if side is None else len(side.heard(party))
+
     def cancel(self, deal: str, party: str, now: float) -> tuple[TradeMessage, ...]:
         """Withdraw from a deal, if there is one."""
         side = self._sides.get((deal, party))
@@ -187,6 +199,10 @@ class TradeManager:
     def agreements(self) -> tuple[Agreement, ...]:
         """Agreements that the customer has bought."""
         return _agreed(self._all())
+
+    def agreements_of(self, deal: str) -> tuple[Agreement, ...]:
+        """Return the agreements that were reached in the conversations of a deal."""
+        return _agreed(self._of(deal))
 
     def answers(self, deal: str) -> tuple[OwnerAnswer, ...]:
         """Return what each owner of a deal answered, the best first."""

@@ -29,6 +29,9 @@ NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 
 PROTOCOLS: tuple[NegotiationProtocol, ...] = ("posted", "bargaining", "tender", "auction")
 
+MOST_BIDDERS = 1_000
+"""Greatest number of bidders of one auction."""
+
 LONGEST_HOLD = 86_400.0
 """Longest time for which a quote or bid sets processors aside, seconds."""
 
@@ -153,6 +156,11 @@ class TradeServer:
         Customers served; None: everyone.
     registrar
         Registry of agreements; None: agreements are numbered.
+
+    Attributes
+    ----------
+    auctions
+        The owner's auctions by deal, with those that are over and not forgotten; read only.
     """
 
     def __init__(
@@ -190,7 +198,7 @@ class TradeServer:
         self._factor = 1.0
         self._period: int | None = None
         self._sides: dict[tuple[str, str], NegotiationSide] = {}
-        self._auctions: dict[str, Auctioneer] = {}
+        self.auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
         self._concluded: dict[tuple[str, str], Agreement] = {}  # in earlier lives
         self._registrar = registrar or CountingRegistrar(name)
@@ -255,8 +263,11 @@ class TradeServer:
         self._pass(now)
         if message.to != self.name:
             return reject_stray(message, self.name, f"is for {message.to}")
-        auction = self._auctions.get(message.deal)
-        if auction is not None and message.sender in auction.parties:
+        auction = self.auctions.get(message.deal)
+        if auction is not None:
+            refusal = self._admitted(auction, message)
+            if refusal:
+                return reject_stray(message, self.name, refusal)
             return self._freed(auction, auction.receive(message, now))
         key = message.sender, message.deal
         if key not in self._sides:
@@ -276,13 +287,13 @@ class TradeServer:
         """Let quotes expire and auctions close whose time has come."""
         self._pass(now)
         messages = [m for s in self._sides.values() if s.next_tick() <= now for m in s.tick(now)]
-        for auction in self._auctions.values():
+        for auction in self.auctions.values():
             messages += self._freed(auction, auction.tick(now))
         return tuple(messages)
 
     def next_tick(self) -> float:
         """Return the time of the next due :meth:`tick`; infinite for never."""
-        sides = (*self._sides.values(), *self._auctions.values())
+        sides = (*self._sides.values(), *self.auctions.values())
         return min((side.next_tick() for side in sides), default=math.inf)
 
     def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...] | Refusal:
@@ -297,14 +308,14 @@ class TradeServer:
         lot = auctioneer.lot
         if auctioneer.me != self.name or auctioneer.reverse or lot.currency != self.currency:
             raise ValueError("an auction must sell in the owner's name and currency")
-        if auctioneer.deal in self._auctions:
+        if auctioneer.deal in self.auctions:
             return Refusal(f"{auctioneer.deal} is an auction already", final=True)
         self._pass(now)
         end = lot.earliest + lot.seconds
         if not self.capacity.commit(_lot(auctioneer.deal), lot.processors, lot.earliest, end):
             return Refusal("the processors are not free", final=False)
         auctioneer.sell = self.sell
-        self._auctions[auctioneer.deal] = auctioneer
+        self.auctions[auctioneer.deal] = auctioneer
         return auctioneer.open(now)
 
     # The server as the Seller of each of its conversations.
@@ -445,6 +456,7 @@ class TradeServer:
         if customer is not None:
             self._sides.pop((customer, deal), None)
         else:
+            self.auctions.pop(deal, None)
             self._sides = {key: side for key, side in self._sides.items() if key[1] != deal}
 
     def forget_agreement(self, agreement: str, ended: float) -> None:
@@ -488,6 +500,17 @@ class TradeServer:
                     terms=agreed,
                 )
         return Refusal(f"does not open a deal with a {type(message).__name__}", final=True)
+
+    def _admitted(self, auction: Auctioneer, message: TradeMessage) -> str:
+        """Let a customer bid who asks for it; return why not, empty for one who may bid."""
+        if message.sender in auction.parties:
+            return ""
+        if self._customers is not None and message.sender not in self._customers:
+            return f"{message.sender} is no customer"
+        if not isinstance(message, RequestQuote) or len(auction.parties) >= MOST_BIDDERS:
+            return "is no bidder of this auction"
+        auction.admit(message.sender)
+        return ""
 
     def _least(self, terms: Terms) -> Micros:
         return math.ceil(terms.amount * self._bargaining.floor)

@@ -386,6 +386,8 @@ class AsyncServiceClient:
     # Money.
 
     trade = _request(calls.trade)
+    auctions = _request(calls.auctions)
+    heard = _request(calls.heard)
     agreements = _request(calls.agreements)
     agreement = _request(calls.agreement)
     cancel_agreement = _request(calls.cancel_agreement)

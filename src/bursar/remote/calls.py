@@ -17,6 +17,7 @@ from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.model.errors import InputError
 from bursar.model.task import File
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote import routes
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
@@ -332,6 +333,16 @@ def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:
 def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
     """Send a trade message. Messages are numbered: a repeated one counts once."""
     return request(routes.TRADE, body=message)
+
+
+def auctions() -> ApiCall[list[market.LotInfo]]:
+    """List the auctions that are held, were held lately, or come next."""
+    return _field_of(request(routes.AUCTIONS), "auctions")
+
+
+def heard(deal: str, after: int) -> ApiCall[list[AnyMessage]]:
+    """Ask for an auctioneer's messages after a number."""
+    return request(routes.HEARD, deal=deal, after=after)
 
 
 def agreements() -> ApiCall[list[api.AgreementInfo]]:

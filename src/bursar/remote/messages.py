@@ -450,9 +450,6 @@ class SiteInfo(ResponseStruct, frozen=True):
     version: str = ""
 
 
-# Money. Deals themselves are the messages of :mod:`bursar.market.trade_messages`.
-
-
 class AgreementInfo(ResponseStruct, frozen=True):
     """
     A deal of the caller's.
@@ -465,6 +462,8 @@ class AgreementInfo(ResponseStruct, frozen=True):
         When its processors were all there; None: not yet.
     charged, held
         Paid and set aside, micro-units.
+    deal
+        Negotiation or auction that it came of; empty: unknown.
     """
 
     id: str
@@ -480,6 +479,7 @@ class AgreementInfo(ResponseStruct, frozen=True):
     ended: float | None = None
     charged: int = 0
     held: int = 0
+    deal: str = ""
 
 
 class AgreementList(ResponseStruct, frozen=True):

@@ -18,6 +18,7 @@ from bursar.market.trade_messages import AnyMessage
 from bursar.model.errors import InputError
 from bursar.model.money import Pricing
 from bursar.remote import admin_messages as admin
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.messages import Count, Name, RequestStruct
 
@@ -102,6 +103,13 @@ class PeriodQuery(RequestStruct, frozen=True):
 
     since: EpochSeconds = 0.0
     until: EpochSeconds | None = None
+
+
+class HeardQuery(RequestStruct, frozen=True):
+    """Select an auctioneer's messages about a deal, from the one after number ``after`` on."""
+
+    deal: Name
+    after: Count = 0
 
 
 class Empty(RequestStruct, frozen=True):
@@ -412,6 +420,17 @@ TRADE = _route(
     list[AnyMessage],
     "A message of a deal; what is answered",
     body=AnyMessage,
+)
+AUCTIONS = _route(
+    "GET /trade/auctions", "auctions", "read", market.LotList, "Auctions, held and announced"
+)
+HEARD = _route(
+    "GET /trade/messages",
+    "heard",
+    "submit",
+    list[AnyMessage],
+    "What an auctioneer has told the caller, who bids there",
+    query=HeardQuery,
 )
 AGREEMENTS = _route(
     "GET /trade/agreements", "agreements", "read", api.AgreementList, "The caller's agreements"

@@ -1,13 +1,12 @@
 """
-Trading with several services at once: quotes, bargaining, tenders.
+Trading with several services at once.
 
-A :class:`~bursar.market.trade_manager.TradeManager` negotiates; this module carries its messages.
-A service is called by the name that the buyer gave it, so that two services of one name, and a
-buyer who has different users at them, are told apart: names are translated on the way.
+:func:`bursar.market.purchasing.negotiate` decides; this module carries the messages. A service is
+called by the name that the buyer gave it, so that two services of one name, and a buyer who has
+different users at them, are told apart: names are translated on the way.
 """
 
 import asyncio
-import math
 import secrets
 import time
 from collections import deque
@@ -18,61 +17,36 @@ from typing import TypeVar
 
 import msgspec
 
-from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.deal_report import (
-    BuyingProtocol,
-    OwnerAnswer,
-    TradeLimits,
-    next_best,
-)
+from bursar.market.agreement import Agreement, DealTemplate, Terms
+from bursar.market.deal_report import OwnerAnswer, TradeLimits
+from bursar.market.purchasing import TradeResult, negotiate
 from bursar.market.trade_manager import TradeManager
-from bursar.market.trade_messages import Confirm, TradeMessage
+from bursar.market.trade_messages import (
+    Accept,
+    Bid,
+    Confirm,
+    CounterOffer,
+    FinalOffer,
+    Offer,
+    Reject,
+    RejectBid,
+    TradeMessage,
+)
 from bursar.model.errors import InputError, SiteError
+from bursar.model.site import BuyingProtocol
 from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import PATIENCE, Notice
 from bursar.remote.http_transport import RemoteProblem
+from bursar.remote.market_messages import LotInfo
 
 BUYER = "buyer"
 """Name of the buyer in negotiations, before it is translated to a user of each service."""
 
+_BINDING = (Accept, Offer, CounterOffer, FinalOffer)
+"""Messages that the other side can answer with an agreement."""
+
 M = TypeVar("M", bound=TradeMessage)
-
-
-class TradeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What came of a negotiation with one service or several.
-
-    Parameters
-    ----------
-    protocol
-        How the price was found.
-    template
-        What was wanted.
-    answers
-        What each owner answered, the best first.
-    agreement
-        Identifier of the agreement at the service of ``owner``; empty: there is none.
-    owner
-        Service with which the agreement was made; empty: none.
-    amount
-        Agreed price, micro-units; None: none.
-    unknown
-        Services whose last answer did not arrive: whether there is an agreement is not known.
-    """
-
-    protocol: BuyingProtocol
-    template: DealTemplate
-    answers: tuple[OwnerAnswer, ...]
-    agreement: str = ""
-    owner: str = ""
-    amount: int | None = None
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def next_best(self) -> OwnerAnswer | None:
-        """The cheapest offer that was not taken."""
-        return next_best(self.answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +75,20 @@ class TradingService:
         outgoing = msgspec.structs.replace(message, sender=self.customer, to=self.owner)
         return [self._translated(answer) for answer in await self.client.trade(outgoing)]
 
+    async def heard(self, deal: str, after: int) -> list[TradeMessage] | None:
+        """
+        Return what the service's auctioneer has told the buyer after a number.
+
+        None when there is no such auction, or the buyer does not bid there.
+        """
+        try:
+            told = await self.client.heard(deal, after)
+        except RemoteProblem as problem:
+            if problem.status == 404:
+                return None
+            raise
+        return [self._translated(answer) for answer in told]
+
     def _translated(self, answer: M) -> M:
         renamed = msgspec.structs.replace(answer, sender=self.name, to=BUYER)
         if isinstance(renamed, Confirm) and self._is_ours(renamed.agreement):
@@ -123,6 +111,9 @@ class ServiceTrader:
         Services to ask.
     failed
         Reason for each service that could not be asked, by name.
+    on_binding
+        Called with the name of a deal before the first message is sent that may end in an
+        agreement.
     clock
         Seconds since the epoch.
     """
@@ -131,12 +122,20 @@ class ServiceTrader:
         self,
         services: Iterable[TradingService],
         failed: Mapping[str, str] | None = None,
+        *,
+        on_binding: Callable[[str], None] = lambda deal: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._services = {service.name: service for service in services}
         self._failed = dict(failed or {})
+        self._on_binding = on_binding
         self._clock = clock
         self._manager = TradeManager(BUYER)
+
+    @property
+    def services(self) -> tuple[TradingService, ...]:
+        """Services that can be asked."""
+        return tuple(self._services.values())
 
     @property
     def currency(self) -> str:
@@ -154,193 +153,256 @@ class ServiceTrader:
         """
         Negotiate within limits, and buy from one service at most.
 
-        Parameters
-        ----------
-        protocol
-            ``"posted"``: the cheapest quote is accepted. ``"bargain"``: services are asked for
-            quotes, and bargained with one after the other, from the cheapest quote on.
-            ``"tender"``: all services bid, and the best bid is awarded.
-        buy
-            Whether the cheapest quote is accepted; only ``"posted"`` can do without.
-
-        Raises
-        ------
-        InputError
-            When nobody can be bargained with for want of a reserve price.
+        See :func:`bursar.market.purchasing.negotiate`.
         """
         deal = secrets.token_hex(16)
+        negotiation = negotiate(
+            self._manager,
+            deal,
+            protocol,
+            tuple(self._services),
+            template,
+            limits,
+            self._clock,
+            buy=buy,
+        )
+        failed: dict[str, str] = {}
+        bound = _Once(lambda: self._on_binding(deal))
         try:
-            if protocol == "posted":
-                unknown = await self._quote(deal, template, limits, buy=buy)
-            elif protocol == "tender":
-                unknown = await self._tender(deal, template, limits)
-            else:
-                return await self._bargained(deal, template, limits)
-            return self._result(protocol, template, self._manager.answers(deal), unknown)
+            step = next(negotiation)
+            while True:
+                silent = await self._exchange(step.messages, failed, bound)
+                if step.until is not None:
+                    await asyncio.sleep(max(0.0, step.until - self._clock()))
+                    silent |= await self._exchange(
+                        self._manager.tick(max(step.until, self._clock())), failed, bound
+                    )
+                step = negotiation.send(frozenset(silent))
+        except StopIteration as done:
+            return _explained(done.value, self._failed | failed)
         finally:
-            await self._leave(deal)
+            negotiation.close()
 
-    # Protocols.
-
-    async def _quote(
-        self, deal: str, template: DealTemplate, limits: TradeLimits, *, buy: bool
+    async def _exchange(
+        self, messages: Iterable[TradeMessage], failed: dict[str, str], bound: "_Once"
     ) -> set[str]:
-        # The owner's clock says whether a quote still holds.
-        unknown = await self._exchange(
-            self._manager.ask(deal, self._services, template, -math.inf, limit=limits.most)
-        )
-        if not buy:
-            return unknown
-        for quote in self._manager.quotes(deal, -math.inf):
-            failed = await self._exchange(self._manager.accept(quote, -math.inf))
-            # Whoever does not answer an acceptance may have sold: nobody else is asked.
-            if failed or self._manager.agreements:
-                return unknown | failed
-        return unknown
-
-    async def _tender(self, deal: str, template: DealTemplate, limits: TradeLimits) -> set[str]:
-        now = self._clock()
-        closes = now + limits.patience
-        unknown = await self._exchange(
-            self._manager.call(deal, self._services, template, closes, now, limit=limits.most)
-        )
-        while "called" in self._manager.states(deal).values():
-            # Somebody did not answer: the call stays open until it closes.
-            await asyncio.sleep(max(0.0, min(self._manager.next_tick(), closes) - self._clock()))
-            unknown |= await self._exchange(self._manager.tick(self._clock()))
-        return unknown
-
-    async def _bargained(
-        self, deal: str, template: DealTemplate, limits: TradeLimits
-    ) -> TradeResult:
-        until = self._clock() + limits.patience
-        asking = f"{deal}-quote"
-        try:
-            unknown = await self._quote(
-                asking, template, TradeLimits(patience=limits.patience), buy=False
-            )
-            quotes = {answer.owner: answer for answer in self._manager.answers(asking)}
-        finally:
-            # An owner that holds what it quotes has it free for the bargaining then.
-            await self._leave(asking)
-        posted = min((q.price for q in quotes.values() if q.price is not None), default=None)
-        concession = limits.concession(posted)
-        if concession is None:
-            if not self._services:
-                return self._result("bargain", template, (), unknown)
-            raise InputError(
-                "no service posts a price to start from", where="bargain", hint="state a limit"
-            )
-        for owner in quotes:  # the cheapest first
-            if owner in unknown:
-                continue
-            opening = self._manager.bargain(
-                deal, owner, template, concession, self._clock(), until=until
-            )
-            failed = await self._exchange(opening)
-            unknown |= failed
-            if failed or self._manager.agreements:
-                break
-        # Whoever was not bargained with has a standing quote, or the reason why there is none.
-        found = {answer.owner: answer for answer in self._manager.answers(deal)}
-        answers = [_with_quote(found.get(owner), quote) for owner, quote in quotes.items()]
-        return self._result("bargain", template, answers, unknown)
-
-    # Messages.
-
-    async def _leave(self, deal: str) -> None:
-        """Withdraw from quotes that were not accepted, and forget the conversations."""
-        now = self._clock()
-        states = self._manager.states(deal)
-        quoted = [owner for owner, state in states.items() if state == "quoted"]
-        try:
-            failed = dict(self._failed)
-            await self._exchange(
-                m for owner in quoted for m in self._manager.cancel(deal, owner, now)
-            )
-            # A withdrawal that does not arrive changes nothing: the quote expires.
-            self._failed = failed
-        finally:
-            self._manager.forget(deal)
-
-    async def _exchange(self, messages: Iterable[TradeMessage]) -> set[str]:
         """
         Send messages, and answer the replies until no side has more to say.
 
         Returns
         -------
         set of str
-            Services that did not answer a message.
+            Services that did not answer a message; why is added to ``failed``.
         """
-        failed: set[str] = set()
-        by_owner: dict[str, deque[TradeMessage]] = {}
-        for message in messages:
-            by_owner.setdefault(message.to, deque()).append(message)
-        while by_owner:
-            rounds = list(by_owner.items())
-            by_owner = {}
-            answered = await asyncio.gather(*(self._send(owner, said) for owner, said in rounds))
-            for (owner, _), answers in zip(rounds, answered, strict=True):
+        silent: set[str] = set()
+        waiting = _by_owner(messages)
+        while waiting:
+            sent = list(waiting.items())
+            answered = await asyncio.gather(
+                *(self._send(owner, said, failed, bound) for owner, said in sent)
+            )
+            replies: list[TradeMessage] = []
+            for (owner, _), answers in zip(sent, answered, strict=True):
                 if answers is None:
-                    failed.add(owner)
+                    silent.add(owner)
                     continue
                 for answer in answers:
-                    for reply in self._manager.deliver(answer, self._clock()):
-                        if reply.to not in failed:
-                            by_owner.setdefault(reply.to, deque()).append(reply)
-        return failed
+                    replies += self._manager.deliver(answer, self._clock())
+            waiting = _by_owner(reply for reply in replies if reply.to not in silent)
+        return silent
 
-    async def _send(self, owner: str, messages: deque[TradeMessage]) -> list[TradeMessage] | None:
+    async def _send(
+        self, owner: str, messages: Iterable[TradeMessage], failed: dict[str, str], bound: "_Once"
+    ) -> list[TradeMessage] | None:
         """Send messages to one service; return its answers, None when it does not answer."""
         answers: list[TradeMessage] = []
         try:
             for message in messages:
+                if isinstance(message, _BINDING):
+                    bound.call()
                 answers += await self._services[owner].send(message)
         except (RemoteProblem, SiteError) as error:
-            self._failed[owner] = _plain(str(error), owner)
+            failed[owner] = _plain(str(error), owner)
             return None
         return answers
 
-    def _result(
-        self,
-        protocol: BuyingProtocol,
-        template: DealTemplate,
-        answers: Iterable[OwnerAnswer],
-        unknown: set[str],
-    ) -> TradeResult:
-        told = [self._explained(answer) for answer in answers]
-        asked = {answer.owner for answer in told}
-        told += [
-            OwnerAnswer(owner=name, state="silent", currency=template.currency, reason=reason)
-            for name, reason in self._failed.items()
-            if name not in asked
-        ]
-        agreed = next((answer for answer in told if answer.state == "agreed"), None)
-        made = {} if agreed is None else {"owner": agreed.owner, "agreement": agreed.agreement}
-        # Only an acceptance that was not answered leaves open whether there is an agreement.
-        accepted = {a.owner for a in told if a.state != "agreed" and a.price is not None}
-        return TradeResult(
-            protocol=protocol,
-            template=template,
-            answers=tuple(told),
-            amount=None if agreed is None else agreed.price,
-            unknown=tuple(sorted(unknown & accepted)),
-            **made,
-        )
 
-    def _explained(self, answer: OwnerAnswer) -> OwnerAnswer:
-        reason = self._failed.get(answer.owner)
-        if reason is None or answer.state == "agreed":
-            return answer
-        return msgspec.structs.replace(answer, state="silent", reason=reason)
+# Bids in a service's auction.
+
+POLL = 0.5
+"""Seconds between two questions for what an auctioneer has told."""
 
 
-def _with_quote(answer: OwnerAnswer | None, quote: OwnerAnswer) -> OwnerAnswer:
-    """Return an owner's answer in bargaining, with the price that the owner had quoted as first."""
-    if answer is None:
-        return quote
-    first = answer.first if quote.price is None else quote.price
-    return msgspec.structs.replace(answer, first=first, start=answer.start or quote.start)
+class BidOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What came of bidding in an auction.
+
+    Parameters
+    ----------
+    auction
+        Identifier of the auction.
+    owner
+        Service that held it, by the buyer's name for the service.
+    value
+        Highest amount that was to be bid, micro-units.
+    bids
+        Number of bids made.
+    agreement
+        The agreement; None: the lot was lost.
+    reason
+        Why the lot was lost; empty where others bid more.
+    """
+
+    auction: str
+    owner: str
+    value: int
+    bids: int = 0
+    agreement: Agreement | None = None
+    reason: str = ""
+
+
+async def bid_at(
+    service: TradingService,
+    lot: LotInfo,
+    value: int,
+    *,
+    clock: Callable[[], float] = time.time,
+    poll: float = POLL,
+) -> BidOutcome:
+    """
+    Bid in an auction up to a value, until the auction is over.
+
+    Where bids are sealed the value is bid. In an English auction what is asked is bid as long as
+    it is within the value, and in a Dutch one the price is taken as soon as it is.
+
+    Parameters
+    ----------
+    value
+        Micro-units for the whole lot.
+    clock
+        Seconds since the epoch.
+    poll
+        Seconds between two questions.
+
+    Raises
+    ------
+    SiteError
+        When the service does not answer. A bid that it had stands.
+    """
+    manager = TradeManager(BUYER)
+    deal, owner = lot.id, service.name
+    wanted = DealTemplate(
+        processors=lot.processors,
+        seconds=lot.seconds,
+        earliest=lot.start,
+        latest=lot.start + lot.seconds,
+        currency=lot.currency,
+    )
+    if lot.state == "announced":
+        await asyncio.sleep(max(0.0, lot.opens - clock()))
+        await _opened(service, deal, poll)
+    outgoing: deque[TradeMessage] = deque(manager.bid(deal, owner, wanted, value))
+    bids = 0
+    while True:
+        while outgoing:
+            message = outgoing.popleft()
+            bids += isinstance(message, Bid)
+            for answer in await service.send(message):
+                if not answer.number:  # outside the count: it is told nowhere else
+                    reason = answer.reason if isinstance(answer, Reject) else ""
+                    return BidOutcome(
+                        auction=deal, owner=owner, value=value, bids=bids, reason=reason
+                    )
+        # What the auctioneer says is taken in its order, whoever's bid it answers.
+        told = await service.heard(deal, manager.heard(deal, owner))
+        if told is None:
+            return await _interrupted(service, deal, value, bids)
+        for answer in told:
+            outgoing.extend(manager.deliver(answer, clock()))
+        if (state := manager.states(deal)[owner]) in ("agreed", "lost"):
+            reason = "" if state == "agreed" else _last_rejection(told)
+            made = manager.agreements_of(deal)
+            return BidOutcome(
+                auction=deal,
+                owner=owner,
+                value=value,
+                bids=bids,
+                agreement=made[0] if made else None,
+                reason=reason,
+            )
+        if not outgoing:
+            await asyncio.sleep(poll)
+
+
+async def _opened(service: TradingService, deal: str, poll: float) -> None:
+    """Wait until an auction has opened, by the service's clock, or is announced no more."""
+    while True:
+        lots = {one.id: one.state for one in await service.client.auctions()}
+        if lots.get(deal, "open") != "announced":
+            return
+        await asyncio.sleep(poll)
+
+
+async def _interrupted(service: TradingService, deal: str, value: int, bids: int) -> BidOutcome:
+    """Return the outcome of an auction that the service knows no more, as after a restart."""
+    found = [one for one in await service.client.agreements() if one.deal == deal]
+    lost = BidOutcome(auction=deal, owner=service.name, value=value, bids=bids)
+    if not found:
+        return msgspec.structs.replace(lost, reason="the auction was broken off")
+    (info,) = found
+    terms = Terms(
+        processors=info.processors,
+        start=info.start,
+        seconds=info.seconds,
+        unit_price=info.unit_price,
+        fixed_price=info.fixed_price,
+        currency=info.currency,
+    )
+    made = Agreement(
+        id=info.id, owner=service.name, customer=BUYER, terms=terms, signed_at=info.start
+    )
+    return msgspec.structs.replace(lost, agreement=made)
+
+
+def _last_rejection(told: Iterable[TradeMessage]) -> str:
+    reasons = [m.reason for m in told if isinstance(m, Reject | RejectBid)]
+    return reasons[-1] if reasons else ""
+
+
+class _Once:
+    """Calls a function the first time that it is asked to."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function: Callable[[], None] | None = function
+
+    def call(self) -> None:
+        function, self._function = self._function, None
+        if function is not None:
+            function()
+
+
+def _by_owner(messages: Iterable[TradeMessage]) -> dict[str, deque[TradeMessage]]:
+    found: dict[str, deque[TradeMessage]] = {}
+    for message in messages:
+        found.setdefault(message.to, deque()).append(message)
+    return found
+
+
+def _explained(result: TradeResult, failed: Mapping[str, str]) -> TradeResult:
+    """Return a result with the services that did not answer, and why."""
+    told = [
+        msgspec.structs.replace(answer, state="silent", reason=failed[answer.owner])
+        if answer.owner in failed and answer.state != "agreed"
+        else answer
+        for answer in result.answers
+    ]
+    asked = {answer.owner for answer in told}
+    told += [
+        OwnerAnswer(owner=name, state="silent", currency=result.template.currency, reason=reason)
+        for name, reason in failed.items()
+        if name not in asked
+    ]
+    return msgspec.structs.replace(result, answers=tuple(told))
 
 
 def _plain(message: str, name: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable
-from bursar.formats.quantities import Credit, Duration, Share, Size
+from bursar.formats.quantities import Credit, Duration, Price, Share, Size
 from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -210,6 +210,54 @@ class SealingFiles:
     key: Path
 
 
+class AuctionSettings(TomlTable, frozen=True, kw_only=True):
+    """Processors that the service auctions again and again."""
+
+    rule: Annotated[
+        Literal["english", "dutch", "first-price", "vickrey", "share"],
+        Meta(description="Kind of auction."),
+    ]
+    processors: Annotated[int, Meta(description="Number of processors of the lot.", ge=1)]
+    duration: Annotated[Duration, Meta(description="For how long the lot is sold.")]
+    every: Annotated[
+        Duration, Meta(description="Time from one opening to the next; whole multiples since 1970.")
+    ]
+    lasts: Annotated[
+        Duration, Meta(description="For how long bids are taken; the lot begins then.")
+    ]
+    reserve: Annotated[
+        Price | None,
+        Meta(
+            description="Least price at which the lot is sold; default: the floor of the posted "
+            "price. Shares have none."
+        ),
+    ] = None
+    step: Annotated[
+        Share,
+        Meta(description="Step of open prices, as a share of the reserve; 0.05."),
+    ] = 0.05
+    first: Annotated[
+        float,
+        Meta(description="Opening price of a Dutch auction, as a multiple of the reserve.", ge=1),
+    ] = 2.0
+
+    def __post_init__(self) -> None:
+        for key in ("duration", "every", "lasts"):
+            if not getattr(self, key) > 0:
+                raise InputError("must be positive", where=key)
+        if self.lasts >= self.every:
+            raise InputError("must be shorter than every", where="lasts")
+        if not self.step > 0:
+            raise InputError("must be positive", where="step")
+        if self.rule == "share" and self.reserve is not None:
+            raise InputError("shares have no reserve", where="reserve")
+
+    @property
+    def reserve_price(self) -> float | None:
+        """Least price, currency units per processor-second; None: the floor of the posted price."""
+        return None if self.reserve is None else self.reserve[0]
+
+
 class MarketSettings(TomlTable, frozen=True):
     """Settings for selling processors; the prices are said in [site]."""
 
@@ -232,6 +280,10 @@ class MarketSettings(TomlTable, frozen=True):
         Share, Meta(description="Share of the price down to which the service bargains.")
     ] = 0.8
     holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
+    auctions: Annotated[
+        tuple[AuctionSettings, ...],
+        Meta(description="Auctions that are held on a schedule."),
+    ] = ()
 
     def __post_init__(self) -> None:
         if not self.validity:

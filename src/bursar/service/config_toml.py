@@ -380,6 +380,7 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
             where="service.worker_listen",
             hint='set worker_listen = "0.0.0.0:7481"',
         )
+    _check_auctions(file.market, site)
     _check_local_user(file.tasks.local_user, "tasks.local_user", site)
     for name, user in file.users.items():
         place = joined("users", name)
@@ -408,6 +409,20 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         http=file.limits.requests,
         log=file.log,
     )
+
+
+def _check_auctions(market: MarketSettings, site: SiteFacts) -> None:
+    for i, auction in enumerate(market.auctions):
+        if auction.processors > site.processors:
+            raise InputError(
+                f"the site has {site.processors}", where=f"market.auctions[{i}].processors"
+            )
+        currency = None if auction.reserve is None else auction.reserve[1]
+        if currency not in (None, site.currency):
+            raise InputError(
+                f"is in {currency}, the site counts in {site.currency}",
+                where=f"market.auctions[{i}].reserve",
+            )
 
 
 def _site(file: ServiceFile, folder: Path) -> SiteFacts:

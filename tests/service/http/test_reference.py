@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList, WorkerInfo
 from bursar.remote.routes import ROUTES, ApiRoute
@@ -60,6 +61,8 @@ def test_the_page_has_every_route_and_no_other() -> None:
         api.SiteInfo,
         api.SlotInfo,
         api.AgreementInfo,
+        market.LotInfo,
+        market.LotList,
         api.AccountInfo,
         api.InvoiceInfo,
         api.InvoiceLine,

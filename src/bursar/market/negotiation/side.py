@@ -57,6 +57,13 @@ class NegotiationSide(ABC):
         """Names of the parties that this side has heard from."""
         return tuple(self._received)
 
+    def admit(self, party: str) -> None:
+        """Take in another party, which has heard nothing yet; a known one stays as it is."""
+        if party not in self._received:
+            self._received[party] = []
+            self._sent[party] = [[]]
+            self._count[party] = 0
+
     def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
         Process a message, or answer with a rejection and a reason.

@@ -8,9 +8,10 @@ import msgspec
 from bursar.market.pricing import CommittedCapacity, unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
-from bursar.model.money import Micros, Pricing, to_micros
+from bursar.model.money import Micros, Pricing, format_amount, to_micros
 from bursar.model.site import SiteFacts
 from bursar.model.slot import ResourceProfile, Slot
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_registry import (
     HORIZON,
@@ -19,6 +20,7 @@ from bursar.service.billing.agreement_registry import (
     find_inconsistencies,
     unknown_agreement,
 )
+from bursar.service.billing.auction_house import AuctionHouse
 from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter, UserAccounts
@@ -280,6 +282,13 @@ class ServiceBilling:
             groups={name: user.groups for name, user in users.items()},
             registrar=self._dealings,
         )
+        self._on_change = on_change
+        self._house = AuctionHouse(
+            selling.auctions,
+            self._owner,
+            floor_price=self._floor_price,
+            may_bid=self._may_bid,
+        )
 
     def open(self) -> None:
         """
@@ -310,6 +319,7 @@ class ServiceBilling:
         for user in self._ledger.accounts.accounts:
             # Prices may depend on how much a customer has paid so far.
             self._paid(user, self._ledger.accounts.spent_by(user))
+        self._house.open(now)
         # Agreements that ended while the service was away are settled before anybody asks.
         self.tick(now)
 
@@ -341,7 +351,29 @@ class ServiceBilling:
         forgotten = self._negotiations.record_message(user, message.deal, now)
         if forgotten is not None:
             self._owner.forget(forgotten, user)
-        return self._owner.deliver(message, now)
+        answers = self._owner.deliver(message, now)
+        if message.deal in self._house.deals:
+            self._on_change(message.deal)  # a bid may change when the auction closes
+        # What an auction tells other bidders is asked for by them.
+        return tuple(answer for answer in answers if answer.to == user)
+
+    def heard(self, user: str, deal: str, after: int) -> list[TradeMessage]:
+        """
+        Return what an auctioneer has told a bidder after a number.
+
+        Raises
+        ------
+        ServiceError
+            404, when there is no such auction, or the user does not bid there.
+        """
+        messages = self._house.heard(user, deal, after)
+        if messages is None:
+            raise ServiceError("not-found", 404, f'no auction "{deal}" in which you bid')
+        return messages
+
+    def auctions(self) -> market.LotList:
+        """Return the auctions that are held, were held lately, or come next."""
+        return market.LotList(auctions=self._house.lots(self._clock()))
 
     def agreements(self, user: str) -> api.AgreementList:
         """Return the agreements of a user, ended ones included."""
@@ -429,6 +461,7 @@ class ServiceBilling:
 
     def tick(self, now: float) -> None:
         """Handle what is due by now; to be called at :meth:`next_tick`."""
+        self._house.tick(now)
         self._owner.tick(now)
         for deal in self._dealings.all_open():
             if now >= deal.end:
@@ -443,6 +476,7 @@ class ServiceBilling:
         """Return when :meth:`tick` next has something to do; infinite for never."""
         return min(
             self._owner.next_tick(),
+            self._house.next_tick(),
             self._dealings.next_tick(self._clock()),
             self._shared_usage.next_tick(),
             self._negotiations.next_tick(),
@@ -462,6 +496,16 @@ class ServiceBilling:
     ) -> float:
         asked = self._owner.asked(user, processors, seconds, now if start is None else start, now)
         return unit_price(self._prices.pricing, asked)
+
+    def _floor_price(self, processors: int, seconds: float, start: float, now: float) -> float:
+        asked = self._owner.asked("", processors, seconds, start, now)
+        return unit_price(self._prices.pricing, asked) * self._selling.floor
+
+    def _may_bid(self, user: str, amount: Micros) -> str:
+        """Return why a user may not bid an amount: who cannot pay must not spoil an auction."""
+        if not self._ledger.is_limited(user) or amount <= self._ledger.available(user):
+            return ""
+        return f"the account has {format_amount(self._ledger.available(user), self.currency)}"
 
     def _known(self, user: str, agreement: str) -> AgreementRecord:
         deal = self._dealings.of_user(user, agreement)
@@ -497,4 +541,5 @@ class ServiceBilling:
             ended=deal.ended,
             charged=deal.charged,
             held=agreement.terms.amount if deal.is_open else 0,
+            deal=deal.talk,
         )

@@ -8,6 +8,7 @@ from typing import Protocol
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import TradeMessage
 from bursar.model.money import Micros, Pricing
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.service import interfaces
@@ -65,6 +66,12 @@ class CustomerBilling(Protocol):
 
     def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
         """Handle a user's trade message and return the answers."""
+
+    def heard(self, user: str, deal: str, after: int) -> list[TradeMessage]:
+        """Return what an auctioneer has told a bidder after a number; ServiceError 404: nobody."""
+
+    def auctions(self) -> market.LotList:
+        """Return the auctions that are held, were held lately, or come next."""
 
     def agreements(self, user: str) -> api.AgreementList:
         """Return a user's agreements."""

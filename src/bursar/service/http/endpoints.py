@@ -91,6 +91,8 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _endpoint(routes.PUT_ARCHIVE, handlers.put_archive),
     _endpoint(routes.COPY_FILES, handlers.copy_files),
     _endpoint(routes.TRADE, handlers.deliver),
+    _endpoint(routes.AUCTIONS, handlers.auctions),
+    _endpoint(routes.HEARD, handlers.heard),
     _endpoint(routes.AGREEMENTS, handlers.agreements),
     _endpoint(routes.AGREEMENT, handlers.agreement),
     _endpoint(routes.CANCEL_AGREEMENT, handlers.cancel_agreement),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage
 from bursar.model.money import Pricing
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.remote.routes import (
@@ -23,6 +24,7 @@ from bursar.remote.routes import (
     NDJSON,
     Empty,
     FilesQuery,
+    HeardQuery,
     PeriodQuery,
     PutQuery,
     ResultsQuery,
@@ -51,6 +53,18 @@ async def deliver(call: AuthorizedRequest, body: AnyMessage) -> HttpResponse:
     answers = call.service.billing.deliver(call.user, body)
     await call.service.journal.durable()
     return json_response(answers)
+
+
+async def auctions(call: AuthorizedRequest) -> market.LotList:
+    """List the auctions that are held, were held lately, or come next."""
+    return call.service.billing.auctions()
+
+
+async def heard(call: AuthorizedRequest, query: HeardQuery) -> HttpResponse:
+    """Return what an auctioneer has told a bidder; an agreement is durable before it is told."""
+    messages = call.service.billing.heard(call.user, query.deal, query.after)
+    await call.service.journal.durable()
+    return json_response(messages)
 
 
 async def agreements(call: AuthorizedRequest) -> api.AgreementList:

@@ -1,4 +1,4 @@
-"""Agreements bought at the posted price, and what the service charges for them."""
+"""Agreements bought at the posted or a negotiated price, and what the service charges."""
 
 import contextlib
 import math
@@ -11,19 +11,23 @@ from pathlib import Path
 import msgspec
 
 from bursar.market.agreement import DealTemplate, Terms
+from bursar.market.deal_report import TradeLimits
+from bursar.market.purchasing import DealRecord
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
-from bursar.model.money import from_micros
+from bursar.model.money import from_micros, rental_charge
+from bursar.model.site import BuyingRules
 from bursar.provisioning.accounting import PilotUsage
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, SiteInfo
+from bursar.remote.service_trading import ServiceTrader, TradingService
 from bursar.sites.remote.held import HeldInstance
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 
-# Buy agreements with a service at the posted price, and end agreements.
+# Buy agreements with a service at the posted or a negotiated price, and end agreements.
 
 _CLOSE = 1e-9
 """Relative tolerance of prices above the planned one, for rounding errors."""
@@ -75,6 +79,9 @@ class ServicePurchaser:
     ) -> None:
         self._client = client
         self._owner = owner
+        self._service = TradingService(
+            name=owner, client=client, owner=owner, customer=customer, currency=currency
+        )
         self._manager = TradeManager(customer)
         self._currency = currency
         self._record = record
@@ -115,6 +122,69 @@ class ServicePurchaser:
             return await self._accept(pilot, quotes[0])
         finally:
             self._manager.forget(deal)
+
+    async def negotiate(
+        self,
+        pilot: Allocation,
+        seconds: float,
+        rules: BuyingRules,
+        on_deal: Callable[[DealRecord], None],
+        *,
+        earliest: float,
+        latest: float | None,
+    ) -> PurchaseRecord:
+        """
+        Negotiate about processors for a pilot, up to the price that the pilot expects.
+
+        Parameters
+        ----------
+        seconds
+            Duration.
+        on_deal
+            Called with what came of it, whatever that is.
+        earliest, latest
+            See :meth:`buy`.
+
+        Raises
+        ------
+        SiteError
+            When there is no agreement.
+        """
+        template = DealTemplate(
+            processors=pilot.processors,
+            seconds=seconds,
+            earliest=earliest,
+            latest=latest,
+            currency=self._currency,
+        )
+        most = rental_charge(
+            pilot.processors * seconds, pilot.unit_price or 0.0, pilot.fixed_price or 0.0
+        )
+        # On disk before any message that may end in an agreement: after a kill, the next process
+        # finds the agreement by its negotiation.
+        expected = Terms.of_amount(template, earliest, most)
+        deals: list[str] = []
+
+        def bind(deal: str) -> None:
+            deals.append(deal)
+            self._record.write(PurchaseRecord(pilot.name, expected, deal=deal))
+
+        trader = ServiceTrader([self._service], on_binding=bind)
+        result = await trader.negotiate(
+            rules.market, template, TradeLimits(most=most, patience=rules.patience)
+        )
+        on_deal(DealRecord(site=pilot.site, result=result, lease=pilot.name))
+        if result.agreement is not None:
+            (deal,) = deals
+            terms = result.agreement.terms
+            bought = PurchaseRecord(pilot.name, terms, result.agreement.id, deal=deal)
+            self._record.write(bought)
+            return bought
+        # Where an acceptance was not answered there may be one, which is looked for later.
+        for deal in deals if not result.unknown else ():
+            self._record.write(PurchaseRecord(pilot.name, expected, over=True, deal=deal))
+        reason = "; ".join(answer.reason for answer in result.answers if answer.reason)
+        raise SiteError(f"no agreement by {rules.market}: {reason or 'no answer'}", transient=True)
 
     async def _accept(self, pilot: Allocation, quote: PriceQuote) -> PurchaseRecord:
         terms = quote.terms

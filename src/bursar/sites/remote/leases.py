@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.market.lease import Lease
+from bursar.market.purchasing import DealRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.site import RemoteEndpoint, SiteFacts
@@ -124,6 +125,7 @@ class RemoteLeases:
         self._closing = False
         self._tasks = TaskSupervisor(self._on_failure)  # tasks that end by themselves
         self.on_event: Callable[[str], None] = lambda message: None
+        self.on_deal: Callable[[DealRecord], None] = lambda deal: None
         self.changed = asyncio.Event()
         """Set when something of ours has changed at the service."""
 
@@ -264,7 +266,13 @@ class RemoteLeases:
         if most is not None and pilot.unit_price > most:
             pilot = replace(pilot, unit_price=most)
         try:
-            buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
+            rules = self._published.buying
+            if rules.negotiates:
+                buying = self._buyer.negotiate(
+                    pilot, seconds, rules, self.on_deal, earliest=earliest, latest=latest
+                )
+            else:
+                buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
             return await self._contact.ask(buying)
         except PriceExceeded as error:
             self._status.take_price(error.terms.unit_price, error.terms.fixed_price)
@@ -465,7 +473,11 @@ class RemoteLeases:
         info = await self._contact.ask(end_deal(client, bought, self._record.agreements))
         # Only after the service has answered: a kill in between repeats the ending, which changes
         # nothing.
-        self._record.write(PurchaseRecord(bought.pilot, bought.terms, bought.agreement, over=True))
+        # One that was found by its terms is known by its name from now on, for the settlement.
+        name = bought.agreement or ("" if info is None else info.id)
+        self._record.write(
+            PurchaseRecord(bought.pilot, bought.terms, name, over=True, deal=bought.deal)
+        )
         return info
 
     async def _destroy(self, handle: str, client: AsyncServiceClient) -> None:
