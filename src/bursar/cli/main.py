@@ -246,6 +246,16 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Bargain with services, from the lowest quote on, and buy. Prints the agreement's id.",
     ),
     CommandEntry(
+        "auctions",
+        "trading",
+        "List a service's auctions: those open, those over lately, and the next ones.",
+    ),
+    CommandEntry(
+        "bid",
+        "trading",
+        "Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.",
+    ),
+    CommandEntry(
         "top",
         "service_commands",
         "Show a service live: instances, workers, throughput and spending.",

@@ -82,7 +82,7 @@ class ExchangeTable(TomlTable, frozen=True):
             raise InputError(
                 f"counts in {own}, and no exchange rate of {own} holds today{known}",
                 where="currency",
-                hint=f'[exchange] rates = [{{ currency = "{own}", rate = ..., since = "{today}" }}]',
+                hint=f'[exchange] rates = [{{ currency = "{own}", rate = .., since = "{today}" }}]',
             )
         table = max(holding, key=lambda t: t.since)
         rate = table.rate
@@ -106,6 +106,7 @@ class ExchangeTable(TomlTable, frozen=True):
                 for slot in facts.slots
             ),
             pricing=None if facts.pricing is None else _priced(facts.pricing, rate),
+            buying=replace(facts.buying, reserve_price=changed(facts.buying.reserve_price)),
             exchange=ExchangeRate(currency=own, rate=rate, since=f"{table.since}"),
         )
 
