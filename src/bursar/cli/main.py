@@ -277,6 +277,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Show and change your money at a service: balance, agreements, charges.",
     ),
     CommandEntry(
+        "owner",
+        "owner",
+        "Run a service's business: its prices, agreements and revenue. Needs the scope sell.",
+    ),
+    CommandEntry(
         "certs",
         "administration",
         "Make and revoke certificates of a private authority, for services and their users.",
@@ -312,6 +317,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import ledger
 
             ledger.register(app)
+        case "owner":
+            from bursar.cli import owner
+
+            owner.register(app)
         case "replicas":
             from bursar.cli import replicas
 

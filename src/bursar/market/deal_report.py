@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from bursar.market.agreement import Agreement
+from bursar.market.agreement import Agreement, Terms
 from bursar.market.negotiation.bilateral import Concession
 from bursar.market.negotiation.side import BuyerSide, NegotiationSide
 from bursar.market.trade_messages import (
@@ -103,6 +103,8 @@ class OwnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
         Currency of all three.
     start
         When the processors would be, or are, available, seconds since the epoch; None: unknown.
+    penalty
+        Share of the price of undelivered time that the owner would pay; None: not said.
     expires
         Until when the price holds, seconds since the epoch by the owner's clock; None: unknown.
     reason
@@ -118,6 +120,7 @@ class OwnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     price: Micros | None = None
     ours: Micros | None = None
     start: float | None = None
+    penalty: float | None = None
     expires: float | None = None
     reason: str = ""
     agreement: str = ""
@@ -136,7 +139,7 @@ def answer_of(side: NegotiationSide, owner: str, agreement: Agreement | None) ->
     prices = [amount for message in heard if (amount := _price(message)) is not None]
     offers = [m.amount for m in said if isinstance(m, PricedMessage)]
     bound = agreement if agreement is not None and agreement.owner == owner else None
-    start, expires = _dates(heard)
+    terms, expires = _offered_terms(heard)
     answer = OwnerAnswer(
         owner=owner,
         state="silent" if not heard else "offered" if prices else "refused",
@@ -144,7 +147,8 @@ def answer_of(side: NegotiationSide, owner: str, agreement: Agreement | None) ->
         first=prices[0] if prices else None,
         price=prices[-1] if prices else None,
         ours=offers[-1] if offers else None,
-        start=start,
+        start=None if terms is None else terms.start,
+        penalty=None if terms is None else terms.penalty,
         expires=expires,
     )
     if bound is not None:
@@ -153,6 +157,7 @@ def answer_of(side: NegotiationSide, owner: str, agreement: Agreement | None) ->
             state="agreed",
             price=bound.terms.amount,
             start=bound.start,
+            penalty=bound.terms.penalty,
             expires=None,
             agreement=bound.id,
         )
@@ -197,13 +202,13 @@ def _price(message: TradeMessage) -> Micros | None:
     return None
 
 
-def _dates(heard: tuple[TradeMessage, ...]) -> tuple[float | None, float | None]:
-    """Return the start and the expiry of the last quote or bid; None where neither was made."""
+def _offered_terms(heard: tuple[TradeMessage, ...]) -> tuple[Terms | None, float | None]:
+    """Return the terms and the expiry of the last quote or bid; None where neither was made."""
     for message in reversed(heard):
         if isinstance(message, PriceQuote):
-            return message.terms.start, message.expires
+            return message.terms, message.expires
         if isinstance(message, Bid) and message.terms is not None:
-            return message.terms.start, message.expires
+            return message.terms, message.expires
     return None, None
 
 

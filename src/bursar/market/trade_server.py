@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from typing import Protocol as Interface
 
+import msgspec
+
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.negotiation.auction import Auctioneer, Bidder
 from bursar.market.negotiation.bilateral import BargainingOwner, Concession, PostedOwner
@@ -161,6 +163,8 @@ class TradeServer:
     ----------
     auctions
         The owner's auctions by deal, with those that are over and not forgotten; read only.
+    penalty
+        Penalty of all agreements, see :class:`bursar.market.agreement.Terms`.
     """
 
     def __init__(
@@ -187,6 +191,7 @@ class TradeServer:
         self.currency = currency
         self.validity = validity
         self.capacity = CommittedCapacity(processors)
+        self.penalty = 0.0
         self._pricing = pricing
         self._fixed_price = fixed_price
         self._protocols = protocols
@@ -347,6 +352,7 @@ class TradeServer:
                 unit_price=unit_price(self._pricing, asked),
                 fixed_price=self._fixed_price,
                 currency=self.currency,
+                penalty=self.penalty,
             )
         except ValueError as error:  # more, or later, than a deal may be
             return Refusal(str(error), final=True)
@@ -397,6 +403,8 @@ class TradeServer:
         name = self._registrar.name()
         while name in self.capacity.by_key:  # taken in an earlier life, which counted from 1, too
             name = self._registrar.name()
+        if self.penalty > terms.penalty:  # an amount that was bargained or bid for names none
+            terms = msgspec.structs.replace(terms, penalty=self.penalty)
         agreement = Agreement(
             id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
         )

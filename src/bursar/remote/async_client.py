@@ -395,6 +395,13 @@ class AsyncServiceClient:
     invoice = _request(calls.invoice)
     usage = _request(calls.usage)
 
+    # The owner's business.
+
+    prices = _request(calls.prices)
+    reprice = _request(calls.reprice)
+    sales = _request(calls.sales)
+    revenue = _request(calls.revenue)
+
     # Administration.
 
     overview = _request(calls.overview)

@@ -16,6 +16,7 @@ import msgspec
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.model.errors import InputError
+from bursar.model.money import Pricing
 from bursar.model.task import File
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
@@ -365,12 +366,32 @@ def account() -> ApiCall[api.AccountInfo]:
     return request(routes.ACCOUNT)
 
 
+def prices() -> ApiCall[Pricing]:
+    """Ask for the owner's prices, with the rules by which they change."""
+    return request(routes.PRICES)
+
+
+def reprice(pricing: Pricing) -> ApiCall[None]:
+    """Set the owner's prices."""
+    return _unread(request(routes.REPRICE, body=pricing))
+
+
+def sales() -> ApiCall[dict[str, api.AgreementList]]:
+    """List all agreements by customer."""
+    return request(routes.SALES)
+
+
+def revenue(since: float = 0.0, until: float | None = None) -> ApiCall[market.RevenueInfo]:
+    """Ask for the owner's revenue in a period, seconds since the epoch."""
+    return request(routes.REVENUE, since=since, until=until)
+
+
 def usage() -> ApiCall[list[SignedRecord]]:
     """Ask for the caller's usage records, signed by the service."""
     return request(routes.USAGE)
 
 
-def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[api.InvoiceInfo]:
+def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[market.InvoiceInfo]:
     """Ask for the charges of a period, seconds since the epoch; ``until`` None: until now."""
     return request(routes.INVOICE, since=since, until=until)
 

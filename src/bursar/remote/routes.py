@@ -449,7 +449,7 @@ INVOICE = _route(
     "GET /trade/invoice",
     "invoice",
     "read",
-    api.InvoiceInfo,
+    market.InvoiceInfo,
     "What the caller was charged",
     query=PeriodQuery,
 )
@@ -468,6 +468,17 @@ REPRICE = _route(
     NoneType,
     "What the owner asks from now on",
     body=Pricing,
+)
+PRICES = _route(
+    "GET /trade/prices", "prices", "sell", Pricing, "What the owner asks now, with its rules"
+)
+REVENUE = _route(
+    "GET /trade/revenue",
+    "revenue",
+    "sell",
+    market.RevenueInfo,
+    "What the owner earned in a period, by customer",
+    query=PeriodQuery,
 )
 SALES = _route(
     "GET /trade/sales",

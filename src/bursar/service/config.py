@@ -280,6 +280,13 @@ class MarketSettings(TomlTable, frozen=True):
         Share, Meta(description="Share of the price down to which the service bargains.")
     ] = 0.8
     holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
+    penalty: Annotated[
+        Share,
+        Meta(
+            description="What the service pays for agreed time that it does not deliver, as a "
+            "share of the price of that time; 0."
+        ),
+    ] = 0.0
     auctions: Annotated[
         tuple[AuctionSettings, ...],
         Meta(description="Auctions that are held on a schedule."),

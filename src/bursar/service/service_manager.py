@@ -183,6 +183,10 @@ class SlotCatalogue(Protocol):
     def posted(self, user: str, now: float) -> float | None:
         """Return a user's price now, per processor-second; None: nothing is sold."""
 
+    @property
+    def usage_key(self) -> str:
+        """Ed25519 key by which usage records are verified, hexadecimal."""
+
 
 class ServiceManager:
     """
@@ -252,6 +256,7 @@ class ServiceManager:
             waiting=0.0 if free else None,
             attributes=dict(facts.attributes),
             seal=self._seal,
+            usage_key=self._billing.usage_key,
             draining=self._state().status == "draining",
             version=VERSION,
         )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bursar.market.agreement import Agreement, UsageRecord
 from bursar.market.usage import AgreementRates, charge
-from bursar.model.money import Micros, Refusal
+from bursar.model.money import MICROS, Micros, Refusal
 from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter
@@ -22,6 +22,9 @@ from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
 from bursar.store import Position
 
 # Records of agreements under way: how many processors were ready, and from when to when.
+
+GRACE = 60.0
+"""Seconds of each processor's agreed time that may be missing without a penalty."""
 
 HORIZON = 10 * 365 * 86_400.0
 """Seconds from now within which an agreement must end."""
@@ -53,6 +56,9 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         Whether the agreement was cancelled before it began.
     charged
         Amount paid, in micro-units.
+    penalty
+        Amount that the owner owes the customer for what was not delivered, in micro-units: as much
+        of it as was paid is refunded, and the rest is credited to the customer.
     talk
         Identifier of the negotiation; empty in records of earlier versions, which did not keep it.
     """
@@ -66,6 +72,7 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ended: float | None = None
     cancelled: bool = False
     charged: Micros = 0
+    penalty: Micros = 0
     talk: str = ""
 
     @property
@@ -145,9 +152,12 @@ def on_time_passed(deal: AgreementRecord, now: float) -> AgreementRecord:
     return replace(deal, seen=max(deal.seen, now))
 
 
-def on_agreement_ended(deal: AgreementRecord, now: float, charged: Micros) -> AgreementRecord:
-    """Mark the agreement as ended, with the amount charged."""
-    return replace(deal, ready=0, ended=min(max(now, deal.seen), deal.end), charged=charged)
+def on_agreement_ended(
+    deal: AgreementRecord, now: float, charged: Micros, penalty: Micros = 0
+) -> AgreementRecord:
+    """Mark the agreement as ended, with the amount charged and the penalty that is owed for it."""
+    ended = min(max(now, deal.seen), deal.end)
+    return replace(deal, ready=0, ended=ended, charged=charged, penalty=penalty)
 
 
 def on_agreement_cancelled(deal: AgreementRecord, now: float) -> AgreementRecord:
@@ -169,6 +179,26 @@ def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros
     rates = AgreementRates(unit_price=terms.unit_price, fixed_price=terms.fixed_price)
     # Rounding of several intervals must not exceed the amount that was set aside.
     return min(charge(delivered, rates), terms.amount)
+
+
+def penalty_owed(deal: AgreementRecord, records: Iterable[UsageRecord], now: float) -> Micros:
+    """
+    Return what the owner owes for agreed time that was not delivered, rounded down.
+
+    Time after the customer has ended the agreement was not to be delivered, and the processors may
+    be :data:`GRACE` seconds late.
+
+    Parameters
+    ----------
+    now
+        When the agreement ends, seconds since the epoch.
+    """
+    terms = deal.agreement.terms
+    if not terms.penalty:
+        return 0
+    due = max(0.0, min(now, deal.end) - deal.start - GRACE) * terms.processors
+    missing = due - math.fsum(record.delivered for record in records)
+    return max(0, math.floor(missing * terms.unit_price * terms.penalty * MICROS))
 
 
 def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> float:
@@ -361,14 +391,24 @@ class AgreementRegistry:
                 self._keep(on_time_passed(deal, now))
 
     def end(self, name: str, now: float) -> Micros:
-        """End an agreement: what was delivered is paid, the rest goes back to the user."""
+        """
+        End an agreement: what was delivered is paid, the rest goes back to the user.
+
+        Returns
+        -------
+        int
+            What the user has paid, less the penalty, micro-units.
+        """
         # The last interval is metered first: the charge follows from the usage records alone.
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
-        charged = amount_owed(deal, self._meter.of(name))
+        records = self._meter.of(name)
+        charged, penalty = amount_owed(deal, records), penalty_owed(deal, records, now)
         self._ledger.settle(name, charged, now)
-        self._keep(on_agreement_ended(deal, now, charged))
+        if penalty:
+            self._ledger.penalise(deal.agreement.customer, name, charged, penalty, now)
+        self._keep(on_agreement_ended(deal, now, charged, penalty))
         self._on_change(name)
-        return charged
+        return max(0, charged - penalty)
 
     # Inside.
 
@@ -454,6 +494,9 @@ def _deal_faults(
             yield f"{name}: holds {held}, expected {expected}"
         if paid != deal.charged or paid > amount:
             yield f"{name}: paid {paid}, charged {deal.charged}, agreed on {amount}"
+        refunded = promise.refunded if promise is not None else 0
+        if refunded != min(deal.charged, deal.penalty):
+            yield f"{name}: refunded {refunded}, owes a penalty of {deal.penalty}"
         if promise is not None and promise.user != deal.agreement.customer:
             yield f"{name}: {promise.user} pays for {deal.agreement.customer}"
         delivered = sum(record.delivered for record in meter.of(name))

@@ -282,6 +282,7 @@ class ServiceBilling:
             groups={name: user.groups for name, user in users.items()},
             registrar=self._dealings,
         )
+        self._owner.penalty = selling.penalty
         self._on_change = on_change
         self._house = AuctionHouse(
             selling.auctions,
@@ -443,6 +444,16 @@ class ServiceBilling:
         """Return what one processor costs a user now, in currency units per processor-second."""
         return self._price(user, now, 1, _TYPICAL)
 
+    @property
+    def usage_key(self) -> str:
+        """Ed25519 key by which usage records are verified, hexadecimal."""
+        return self.accounts.public_key.public_bytes_raw().hex()
+
+    @property
+    def pricing(self) -> Pricing:
+        """Prices that the owner asks, with the rules by which they change."""
+        return self._prices.pricing
+
     def reprice(self, pricing: Pricing) -> None:
         """Set the prices from now on, until the configuration is changed."""
         self._prices.change(pricing)
@@ -539,7 +550,8 @@ class ServiceBilling:
             ready=deal.ready,
             begun=deal.begun,
             ended=deal.ended,
-            charged=deal.charged,
+            charged=max(0, deal.charged - deal.penalty),
+            penalty=deal.penalty,
             held=agreement.terms.amount if deal.is_open else 0,
             deal=deal.talk,
         )

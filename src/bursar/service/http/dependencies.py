@@ -50,8 +50,11 @@ class CustomerAccounts(Protocol):
     def spent(self) -> Micros:
         """Return the micro-units that all users have paid."""
 
-    def invoice(self, user: str, since: float, until: float) -> api.InvoiceInfo:
+    def invoice(self, user: str, since: float, until: float) -> market.InvoiceInfo:
         """Return a user's charges from ``since`` to ``until``, seconds since the epoch."""
+
+    def revenue(self, since: float, until: float) -> market.RevenueInfo:
+        """Return what all users were charged from ``since`` to ``until``, for the owner."""
 
     def usage(self, user: str) -> Sequence[SignedRecord]:
         """Return a user's signed usage records."""
@@ -81,6 +84,10 @@ class CustomerBilling(Protocol):
 
     def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
         """End an agreement early."""
+
+    @property
+    def pricing(self) -> Pricing:
+        """Prices that the owner asks, with the rules by which they change."""
 
     def reprice(self, pricing: Pricing) -> None:
         """Set the prices that are asked from now on."""

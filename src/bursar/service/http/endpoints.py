@@ -100,6 +100,8 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _endpoint(routes.USAGE, handlers.usage),
     _endpoint(routes.ACCOUNT, handlers.account),
     _endpoint(routes.REPRICE, handlers.reprice),
+    _endpoint(routes.PRICES, handlers.prices),
+    _endpoint(routes.REVENUE, handlers.revenue),
     _endpoint(routes.SALES, handlers.sales),
     _endpoint(routes.TOKENS, handlers.tokens),
     _endpoint(routes.CREATE_TOKEN, handlers.create_token),

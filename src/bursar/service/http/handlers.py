@@ -84,7 +84,7 @@ async def cancel_agreement(call: AuthorizedRequest) -> api.AgreementInfo:
     return ended
 
 
-async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> api.InvoiceInfo:
+async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> market.InvoiceInfo:
     """Return the caller's charges in a period."""
     until = call.service.clock() if query.until is None else query.until
     return call.service.billing.accounts.invoice(call.user, query.since, until)
@@ -104,6 +104,17 @@ async def reprice(call: AuthorizedRequest, body: Pricing) -> None:
     """Set the prices that are asked from now on."""
     call.service.billing.reprice(body)
     await call.service.journal.durable()
+
+
+async def prices(call: AuthorizedRequest) -> Pricing:
+    """Return the owner's prices, with the rules by which they change."""
+    return call.service.billing.pricing
+
+
+async def revenue(call: AuthorizedRequest, query: PeriodQuery) -> market.RevenueInfo:
+    """Return what the owner earned in a period, by customer."""
+    until = call.service.clock() if query.until is None else query.until
+    return call.service.billing.accounts.revenue(query.since, until)
 
 
 async def sales(call: AuthorizedRequest) -> dict[str, api.AgreementList]:
