@@ -253,6 +253,9 @@ def carry_out(negotiation: Negotiation, exchange: MessageExchange, now: float) -
 TRADE = "trade"
 """Kind of a journal's event that holds a :class:`DealRecord`."""
 
+DISPUTE = "dispute"
+"""Kind of a journal's event that holds a :class:`DisputeRecord`."""
+
 
 class DealRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
@@ -275,6 +278,11 @@ class DealRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease: str = ""
     task: int | None = None
 
+    @property
+    def kind(self) -> str:
+        """Kind of the journal's event."""
+        return TRADE
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON document; amounts are in micro-units."""
         result, best = self.result, self.result.next_best
@@ -291,6 +299,32 @@ class DealRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             "answers": [msgspec.structs.asdict(answer) for answer in result.answers],
         }
 
+
+class DisputeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What is wrong with a site's bill for a lease, by the site's own signed usage records.
+
+    Parameters
+    ----------
+    agreement
+        Agreement that was billed.
+    findings
+        One line for each.
+    """
+
+    site: str
+    lease: str
+    agreement: str
+    findings: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Kind of the journal's event."""
+        return DISPUTE
+
+
+MarketRecord = DealRecord | DisputeRecord
+"""What a site tells of its market."""
 
 _EVER = float("-inf")
 """A moment at which every quote still holds."""

@@ -386,9 +386,9 @@ def revenue(since: float = 0.0, until: float | None = None) -> ApiCall[market.Re
     return request(routes.REVENUE, since=since, until=until)
 
 
-def usage() -> ApiCall[list[SignedRecord]]:
-    """Ask for the caller's usage records, signed by the service."""
-    return request(routes.USAGE)
+def usage(after: int = 0) -> ApiCall[list[SignedRecord]]:
+    """Ask for the caller's usage records after a number, signed by the service."""
+    return request(routes.USAGE, after=after)
 
 
 def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[market.InvoiceInfo]:

@@ -112,6 +112,12 @@ class HeardQuery(RequestStruct, frozen=True):
     after: Count = 0
 
 
+class UsageQuery(RequestStruct, frozen=True):
+    """Select the signed records after number ``after`` of the caller's chain."""
+
+    after: Count = 0
+
+
 class Empty(RequestStruct, frozen=True):
     """Nothing, behind the question mark or in the body: the address says it all."""
 
@@ -459,6 +465,7 @@ USAGE = _route(
     "read",
     list[SignedRecord],
     "What the caller was delivered, signed",
+    query=UsageQuery,
 )
 ACCOUNT = _route("GET /account", "account", "read", api.AccountInfo, "The caller's account")
 REPRICE = _route(

@@ -13,7 +13,7 @@ from bursar.broker.trading import CampaignTrader
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, lease_of
-from bursar.market.purchasing import TRADE, DealRecord
+from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Refusal, Transfer
@@ -591,9 +591,9 @@ class AllocationProvisioner:
             self._guard.credit(lease)
         self._write(self._guard.charges.close(name, until))
 
-    def _keep_deal(self, deal: DealRecord) -> None:
-        """Journal a negotiation, whatever came of it."""
-        self._note(TRADE, msgspec.json.encode(deal).decode(), ())
+    def _keep_deal(self, record: MarketRecord) -> None:
+        """Journal a negotiation, whatever came of it, or what is wrong with a bill."""
+        self._note(record.kind, msgspec.json.encode(record).decode(), ())
 
     def _write(self, lease: Lease) -> None:
         self._note("lease", msgspec.json.encode(lease).decode(), self._guard.transfers())

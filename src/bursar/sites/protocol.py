@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from bursar.market.lease import Lease
-from bursar.market.purchasing import DealRecord
+from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
@@ -113,8 +113,8 @@ class MeteringSite(Protocol):
 class NegotiatingSite(Protocol):
     """A site that may negotiate the price of what it acquires, and tells what came of it."""
 
-    on_deal: Callable[[DealRecord], None]
-    """Called with each negotiation, successful or not."""
+    on_deal: Callable[[MarketRecord], None]
+    """Called with each negotiation, successful or not, and with each bill that is wrong."""
 
     @property
     def facts(self) -> SiteFacts:

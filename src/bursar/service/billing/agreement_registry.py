@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from bursar.market.agreement import Agreement, UsageRecord
-from bursar.market.usage import AgreementRates, charge
-from bursar.model.money import MICROS, Micros, Refusal
+from bursar.market.usage import AgreementRates, charge, penalty_for
+from bursar.model.money import Micros, Refusal
 from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter
@@ -22,9 +22,6 @@ from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
 from bursar.store import Position
 
 # Records of agreements under way: how many processors were ready, and from when to when.
-
-GRACE = 60.0
-"""Seconds of each processor's agreed time that may be missing without a penalty."""
 
 HORIZON = 10 * 365 * 86_400.0
 """Seconds from now within which an agreement must end."""
@@ -179,26 +176,6 @@ def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros
     rates = AgreementRates(unit_price=terms.unit_price, fixed_price=terms.fixed_price)
     # Rounding of several intervals must not exceed the amount that was set aside.
     return min(charge(delivered, rates), terms.amount)
-
-
-def penalty_owed(deal: AgreementRecord, records: Iterable[UsageRecord], now: float) -> Micros:
-    """
-    Return what the owner owes for agreed time that was not delivered, rounded down.
-
-    Time after the customer has ended the agreement was not to be delivered, and the processors may
-    be :data:`GRACE` seconds late.
-
-    Parameters
-    ----------
-    now
-        When the agreement ends, seconds since the epoch.
-    """
-    terms = deal.agreement.terms
-    if not terms.penalty:
-        return 0
-    due = max(0.0, min(now, deal.end) - deal.start - GRACE) * terms.processors
-    missing = due - math.fsum(record.delivered for record in records)
-    return max(0, math.floor(missing * terms.unit_price * terms.penalty * MICROS))
 
 
 def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> float:
@@ -402,7 +379,9 @@ class AgreementRegistry:
         # The last interval is metered first: the charge follows from the usage records alone.
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
         records = self._meter.of(name)
-        charged, penalty = amount_owed(deal, records), penalty_owed(deal, records, now)
+        charged = amount_owed(deal, records)
+        delivered = math.fsum(record.delivered for record in records)
+        penalty = penalty_for(deal.agreement.terms, delivered, now)
         self._ledger.settle(name, charged, now)
         if penalty:
             self._ledger.penalise(deal.agreement.customer, name, charged, penalty, now)

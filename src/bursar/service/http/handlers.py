@@ -30,6 +30,7 @@ from bursar.remote.routes import (
     ResultsQuery,
     TasksQuery,
     ThroughQuery,
+    UsageQuery,
 )
 from bursar.service.files.file_store import FileOwner
 from bursar.service.files.instance_files import parse_name
@@ -90,9 +91,9 @@ async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> market.Invoice
     return call.service.billing.accounts.invoice(call.user, query.since, until)
 
 
-async def usage(call: AuthorizedRequest) -> list[SignedRecord]:
-    """Return the caller's signed usage records."""
-    return list(call.service.billing.accounts.usage(call.user))
+async def usage(call: AuthorizedRequest, query: UsageQuery) -> list[SignedRecord]:
+    """Return the caller's signed usage records after a number."""
+    return list(call.service.billing.accounts.usage(call.user)[query.after :])
 
 
 async def account(call: AuthorizedRequest) -> api.AccountInfo:

@@ -1,5 +1,6 @@
 """Agreements bought at the posted or a negotiated price, and what the service charges."""
 
+import asyncio
 import contextlib
 import math
 import secrets
@@ -9,12 +10,14 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from bursar.market.agreement import DealTemplate, Terms
+from bursar.market.agreement import Agreement, DealTemplate, SignedRecord, Terms, UsageRecord
 from bursar.market.deal_report import TradeLimits
 from bursar.market.purchasing import DealRecord
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
+from bursar.market.usage import audit, check_chain
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.money import from_micros, rental_charge
@@ -335,10 +338,7 @@ class InvoiceReconciler:
         Each of its processors counts from when it was ready; we see it a look later.
         """
         pilot = held.pilot
-        # Generous on our side: both clocks and the last look are allowed for before a charge counts
-        # as odd.
-        ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
-        most = terms.charge(ours)
+        most = terms.charge(most_held(held, terms))
         if info.charged > most:
             self._notify(
                 f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
@@ -400,6 +400,80 @@ class InvoiceReconciler:
                 f"{bought.terms.currency} for {bought.pilot}; the bill says "
                 f"{from_micros(guessed):.6g}"
             )
+
+
+class UsageAuditor:
+    """
+    Checks a service's bills by the usage records that the service signs.
+
+    The key that the service shows first counts for the whole run; the chain of records is read
+    once, and then only what was added.
+
+    Parameters
+    ----------
+    owner, customer
+        Names of the service and of the run's user in usage records.
+    key
+        Ed25519 key, hexadecimal.
+
+    Raises
+    ------
+    SiteError
+        When it is no key.
+    """
+
+    def __init__(self, owner: str, customer: str, key: str) -> None:
+        self._owner = owner
+        self._customer = customer
+        try:
+            self._key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+        except ValueError:
+            raise SiteError("shows a key for usage records that is none") from None
+        self._last: SignedRecord | None = None
+        self._records: dict[str, list[UsageRecord]] = {}
+
+    async def audit(
+        self, client: AsyncServiceClient, terms: Terms, info: AgreementInfo, held: float
+    ) -> list[str]:
+        """
+        Return what is wrong with the bill for an agreement that is over; empty: nothing.
+
+        Parameters
+        ----------
+        terms
+            Terms that were agreed on.
+        held
+            Processor-seconds that can have been had, at the most.
+        """
+        fresh = await client.usage(0 if self._last is None else self._last.number)
+        # Signatures take a tenth of a millisecond each: not in the loop's thread.
+        faults = await asyncio.to_thread(check_chain, fresh, self._key, self._last)
+        for signed in fresh:
+            self._records.setdefault(signed.record.agreement, []).append(signed.record)
+            self._last = signed
+        if len(faults) > 1:
+            faults = [f"{faults[0]}, and {len(faults) - 1} more faults of signed records"]
+        agreement = Agreement(
+            id=info.id,
+            owner=self._owner,
+            customer=self._customer,
+            terms=terms,
+            signed_at=0.0,
+        )
+        return faults + audit(
+            agreement,
+            self._records.get(info.id, ()),
+            charged=info.charged,
+            penalty=info.penalty,
+            ended=terms.end if info.ended is None else info.ended,
+            held=held,
+        )
+
+
+def most_held(held: HeldInstance, terms: Terms) -> float:
+    """Return the processor-seconds that a pilot can have had by our own count, at the most."""
+    # Generous: both clocks and the last look are allowed for before a charge counts as odd.
+    return terms.processors * (time.monotonic() - held.since + _LATE) + held.early
 
 
 def _seconds(pilot: Allocation, use: float) -> float | None:

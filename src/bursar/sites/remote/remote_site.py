@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from bursar.market.lease import Lease
-from bursar.market.purchasing import DealRecord
+from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.matching import SiteStatus
@@ -76,12 +76,12 @@ class RemoteSite:
         return self._status.facts()
 
     @property
-    def on_deal(self) -> Callable[[DealRecord], None]:
+    def on_deal(self) -> Callable[[MarketRecord], None]:
         """Called with each negotiation; see :class:`bursar.sites.protocol.NegotiatingSite`."""
         return self._leases.on_deal
 
     @on_deal.setter
-    def on_deal(self, listener: Callable[[DealRecord], None]) -> None:
+    def on_deal(self, listener: Callable[[MarketRecord], None]) -> None:
         self._leases.on_deal = listener
 
     def offers(self) -> tuple[Slot, ...]:
