@@ -88,7 +88,7 @@ arrows: $(VENV)/.made
 	$(BIN)/lint-imports --no-logo
 
 # Machine code for the tests, which several processes would else compile at the same moment.
-KERNELS := lists+minmin levels+serial+clusters+flows
+KERNELS := lists+minmin levels+serial+bags+clusters+flows
 kernels: $(KERNELS:%=kernels-%)
 
 kernels-%: $(VENV)/.made
@@ -135,7 +135,7 @@ soak: schedulers $(VENV)/.made
 
 # Every benchmark, then the tables of benchmarks/README.md. `make bench SIZE=--quick` takes a tenth
 # of the time; BENCHMARKS='dispatch flows' runs these only.
-BENCHMARKS ?= dispatch engine_scale many_workers long_calls starting service compare_dispatch dask_site planning \
+BENCHMARKS ?= dispatch engine_scale many_workers long_calls starting whole_command service compare_dispatch dask_site planning \
   fronts replay cluster directory ledger strategies classad matching flows transfers datagrid provisioning settlement web_framework
 SIZE ?=
 bench: schedulers $(VENV)/.made

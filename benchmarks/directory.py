@@ -91,12 +91,6 @@ def show_reading(table: Table, times: int) -> None:
         lambda: repeat(lambda: directory.read()["site-77"], times),
         lambda: repeat(lambda: statuses["site-77"], times),
     )
-    show(
-        table,
-        "ages of all; a dict of them",
-        lambda: repeat(lambda: directory.read().ages, times // 100),
-        lambda: repeat(lambda: {s.site: 5.0 - s.at for s in statuses.values()}, times // 100),
-    )
 
     def changing() -> int:
         for number in range(times // 100):

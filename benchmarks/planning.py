@@ -1,7 +1,7 @@
 """
 Planning: how good the plans are, and how long they take.
 
-Three tables:
+Four tables:
 
 quality
     HEFT's makespan over the published optimum of the standard task graphs
@@ -12,6 +12,9 @@ quality
 curves
     Recorded and synthetic workflows: time for the whole curve after the first
     call, time for one schedule, points, and the largest gap to the bound.
+command
+    ``bursar plan`` as a process, kernels compiled before, from the campaign file to the printed
+    curve: processor time of the whole curve over three sites.
 compiled
     One schedule by the compiled kernels and by the same kernels as plain Python
     (in a process of its own), in one run, with the ratio.
@@ -31,9 +34,11 @@ import itertools
 import json
 import lzma
 import os
+import resource
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,12 +73,65 @@ SEARCH = 400
 RECORDED = ("Montage_1000", "CyberShake_1000", "Epigenomics_997")
 
 
+SITES = """
+[site.cluster]
+kind = "local"
+processors = 64
+unit_price = "0.001 EUR/core-second"
+fixed_price = "0.1 EUR"
+[site.fast]
+kind = "local"
+processors = 430
+speed = 1.7
+unit_price = "0.002 EUR/core-second"
+fixed_price = "0.5 EUR"
+[site.cheap]
+kind = "local"
+processors = 16
+speed = 0.6
+unit_price = "0.0005 EUR/core-second"
+"""
+SPREAD = """
+[campaign]
+command = "sleep {seconds}"
+[parameters]
+seconds = { from = 1, to = 100, points = POINTS }
+[task]
+runtime = "{seconds}"
+"""
+HUNDRED = """
+[campaign]
+command = "sleep {seconds} {k}"
+[parameters]
+seconds = { from = 1, to = 100, points = 100 }
+k = { from = 1, to = 1000, points = POINTS }
+[task]
+runtime = "{seconds}"
+"""
+CHAINS = """
+[parameters]
+seconds = { from = 1, to = 100, points = POINTS }
+[task]
+runtime = "{seconds}"
+[tasks.s0]
+command = "sleep {seconds}"
+""" + "".join(
+    f"""
+[tasks.s{k}]
+command = "sleep {{seconds}}"
+after = ["s{k - 1}"]
+"""
+    for k in range(1, 10)
+)
+"""Campaigns of the command; ``POINTS`` stands for a number."""
+
+
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DEFAULT)))
 
 
 def main() -> None:
-    """Measure all three tables."""
+    """Measure all tables."""
     if "--one-schedule" in sys.argv:
         print(json.dumps(_time_of_one(_layers(int(sys.argv[-1]), 40), repeats=3)))
         return
@@ -85,6 +143,7 @@ def main() -> None:
     else:
         _quality(bench, data)
     _curves(bench, data)
+    _command(bench)
     _compiled(bench)
     bench.write()
 
@@ -194,6 +253,39 @@ def _curves(bench: Benchmark, data: Path | None) -> None:
                 len(front.options),
                 100.0 * gap,
             )
+
+
+def _command(bench: Benchmark) -> None:
+    tasks, repeats = bench.of((100_000, 3), (10_000, 1), (200, 1))
+    table = bench.table(
+        "bursar plan as a process, three sites, processor time",
+        *("campaign", "tasks", "s", "aim, s", "met"),
+    )
+    campaigns = {
+        "a bag, runtimes from 1 to 100 s": (tasks, tasks, SPREAD),
+        "a bag, 100 runtimes": (tasks, tasks // 100, HUNDRED),
+        "a bag, one runtime": (tasks, tasks // 100, HUNDRED.replace('"{seconds}"', '"50"')),
+        "chains of ten tasks": (tasks // 10, tasks // 100, CHAINS),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "sites.toml").write_text(SITES)
+        for name, (count, points, text) in campaigns.items():
+            (Path(folder) / "campaign.toml").write_text(text.replace("POINTS", str(points)))
+            _processor_seconds(folder)  # compiles, or loads, what it needs
+            seconds = min(_processor_seconds(folder) for _ in range(repeats))
+            table.add(name, count, seconds, 5.0, seconds <= 5.0)
+
+
+def _processor_seconds(folder: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, "-m", "bursar", "plan", "campaign.toml", "--sites", "sites.toml"],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _compiled(bench: Benchmark) -> None:

@@ -51,13 +51,16 @@ class Engine:
 
 def dependencies() -> ApiDependencies:
     """Return components that answer at once, for a user who may do everything, without limits."""
-    ann = Principal(user="ann", scopes=frozenset(SCOPES), means="token")
+    ann = Principal(user="ann", scopes=frozenset(SCOPES))
     return ApiDependencies(
         engine=cast(Any, Engine()),
         billing=cast(Any, None),
         tokens=cast(Any, None),
         authenticator=cast(Any, SimpleNamespace(authenticate=lambda *known: ann)),
-        manager=cast(Any, SimpleNamespace(health=lambda: api.Health(status="ok"))),
+        manager=cast(
+            Any,
+            SimpleNamespace(health=lambda: api.Health(status="ok"), served=lambda **known: None),
+        ),
         journal=cast(Any, None),
         clock=time.monotonic,
         entropy=random.Random(1).randbytes,

@@ -30,11 +30,16 @@ from bursar.simulation.flow_network import FlowNetwork
 from bursar.simulation.virtual_loop import VirtualLoop
 
 
-def small_workflow(tasks: int = 4, width: int = 1) -> Workflow:
-    """Return tasks of one second, of which one follows another."""
+def small_workflow(tasks: int = 4, width: int = 1, bag: bool = False) -> Workflow:
+    """Return tasks of one second, of which one follows another unless they are a bag."""
     return Workflow(
         tuple(
-            Task(id=f"t{i}", runtime=1.0, processors=width, after=("t0",) if i == 1 else ())
+            Task(
+                id=f"t{i}",
+                runtime=1.0,
+                processors=width,
+                after=("t0",) if i == 1 and not bag else (),
+            )
             for i in range(tasks)
         )
     )
@@ -51,9 +56,9 @@ def small_sites() -> list[SiteFacts]:
     ]
 
 
-def place(scheduler: Scheduler, tasks: int = 4) -> None:
+def place(scheduler: Scheduler, tasks: int = 4, bag: bool = False) -> None:
     """Schedule a small workflow."""
-    problem = build_problem(small_workflow(tasks), small_sites())
+    problem = build_problem(small_workflow(tasks, bag=bag), small_sites())
     schedule(problem, np.array([2, 2]), PlacementPolicy(scheduler=scheduler))
 
 
@@ -87,6 +92,7 @@ GROUPS: Mapping[str, Callable[[], None]] = {
     "minmin": plan_by_minmin,
     "levels": lambda: place("minmin"),
     "serial": lambda: place("heft", MANY_SERIAL),
+    "bags": lambda: place("heft", bag=True),
     "clusters": simulate_clusters,
     "flows": simulate_flows,
 }

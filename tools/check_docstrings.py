@@ -18,6 +18,7 @@ from pathlib import Path
 
 PUBLISHED = (
     "src/bursar/market/agreement.py",
+    "src/bursar/market/trade_messages.py",
     "src/bursar/remote/admin_messages.py",
     "src/bursar/remote/messages.py",
 )

@@ -277,15 +277,12 @@ class SqliteSchema:
         Of the tables.
     statements
         SQL statements that make the tables besides ``meta``.
-    older
-        Formats that can be read, too.
     """
 
     what: str
     key: str
     format: str
     statements: Sequence[str]
-    older: frozenset[str] = frozenset()
 
     def make(self, db: LockWaitingConnection) -> None:
         """Make the tables; within a transaction of the caller, so that readers see all or none."""
@@ -294,9 +291,9 @@ class SqliteSchema:
         for statement in self.statements:
             db.execute(statement)
 
-    def check(self, db: LockWaitingConnection, path: Path) -> str:
+    def check(self, db: LockWaitingConnection, path: Path) -> None:
         """
-        Return the format of a file that has tables.
+        Check that a file that has tables is of this kind and format.
 
         Raises
         ------
@@ -308,11 +305,10 @@ class SqliteSchema:
             found = db.execute("SELECT value FROM meta WHERE key = ?", (self.key,)).get
         if found is None:
             raise InputError(f"is another program's database, no {self.what}", where=str(path))
-        if found != self.format and found not in self.older:
+        if found != self.format:
             raise InputError(
                 f"its format is {found}; this version reads format {self.format}", where=str(path)
             )
-        return str(found)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision
 from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.broker.economy import AHEAD, MOST_AHEAD, EconomyScheduler
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.held_pilots import AHEAD, MOST_AHEAD
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader, Period
 from bursar.market.agreement import Agreement, Terms

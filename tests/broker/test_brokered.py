@@ -13,9 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bursar.broker.brokered_scheduler import BrokeredScheduler, FreezableClock
 from bursar.broker.decision_reasons import DECISION, PlacementDecision
 from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.broker.economy import AHEAD
+from bursar.broker.held_pilots import AHEAD, MOST_FAILURES
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob
-from bursar.broker.site_queue import MOST_FAILURES
 from bursar.cluster.element import ComputingElement
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal, Retry, Workflow

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bursar.broker.brokered_scheduler import FreezableClock
-from bursar.broker.economy import AHEAD, MOST_AHEAD
 from bursar.broker.estimates import GUESS
-from bursar.broker.site_queue import SiteQueue
+from bursar.broker.held_pilots import AHEAD, MOST_AHEAD, SiteQueue
 from bursar.cluster.element import ComputingElement
 from bursar.model.allocation import Allocation
 from bursar.model.site import BackgroundLoad, SiteFacts

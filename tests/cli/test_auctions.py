@@ -46,13 +46,16 @@ def announced(here: Folder) -> dict[str, Any]:
 
 
 def test_a_lot_is_won_and_its_agreement_is_there(here: Folder, site: tuple[str, str]) -> None:
-    """The only bidder pays what the rule says: the reserve of 8 SU, or its bid of 30."""
+    """The only bidder pays what the rule says: the reserve of 8 SU, the clock's price, or 30."""
     lot = announced(here)
     won = here.json("bid", lot["id"], "30 SU")
     assert keys_of(won) <= documented("json.md"), keys_of(won) - documented("json.md")
     assert (won["auction"], won["processors"], won["limit"]) == (lot["id"], 2, 30_000_000)
-    paid = {"english": 8, "dutch": 16, "first-price": 30, "vickrey": 8, "share": 30}[site[0]]
-    assert won["amount"] == paid * 1_000_000
+    if site[0] == "dutch":  # the clock falls from 16 to 8 SU, and may have fallen a little
+        assert 8_000_000 <= won["amount"] <= 16_000_000
+    else:
+        paid = {"english": 8, "first-price": 30, "vickrey": 8, "share": 30}[site[0]]
+        assert won["amount"] == paid * 1_000_000
     deals = {a["id"]: a["deal"] for a in here.json("account", "agreements")["agreements"]}
     assert deals[won["agreement"]] == lot["id"]
     lots = {one["id"]: one for one in here.json("auctions")["auctions"]}

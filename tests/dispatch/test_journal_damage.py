@@ -11,10 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -33,7 +31,7 @@ from bursar.dispatch.journal_records import (
     JournalState,
     RunEvent,
 )
-from bursar.model.errors import BursarError, InputError
+from bursar.model.errors import InputError
 from bursar.model.money import Transfer
 from bursar.model.task import Outcome, Status
 from bursar.sqlite_file import connect
@@ -367,56 +365,3 @@ def test_what_is_changed_under_a_run_is_found_by_it(tmp_path: Path) -> None:
             db.execute("INSERT INTO transfers VALUES (5, x'00')")
         with pytest.raises(InputError, match="another program wrote into it"):
             fill(journal, 1, 4)
-
-
-OLD = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE attempts (
-    task INTEGER NOT NULL, attempt INTEGER NOT NULL, final INTEGER NOT NULL,
-    status TEXT NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
-    start REAL NOT NULL, "end" REAL NOT NULL, outcome BLOB NOT NULL,
-    PRIMARY KEY (task, attempt)) WITHOUT ROWID;
-CREATE TABLE transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL);
-CREATE TABLE events (
-    number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE starts (
-    task INTEGER NOT NULL, attempt INTEGER NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
-    worker TEXT NOT NULL, room INTEGER NOT NULL, processors INTEGER NOT NULL, time REAL NOT NULL,
-    PRIMARY KEY (task, attempt)) WITHOUT ROWID;
-INSERT INTO meta VALUES ('format', '2'), ('identity', 'abcdef'), ('alive', '107.5');
-"""
-
-
-@pytest.mark.parametrize("has_starts", [True, False])
-def test_a_journal_of_before_is_read_and_gets_its_digests(tmp_path: Path, has_starts: bool) -> None:
-    """Old runs are read as they are; from when one goes on, its changes are found."""
-    path = tmp_path / "journal.sqlite"
-    outcome = Outcome(task=1, attempt=1, status=Status.SUCCEEDED, start=100.0, end=101.0)
-    start = AttemptStart(2, 1, "here", "lease-1", "w1", 2, 1, 103.0)
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(OLD)
-        blob = msgspec.msgpack.encode(outcome)
-        row = (1, 1, 1, "succeeded", "here", "lease-1", 100.0, 101.0, blob)
-        db.execute("INSERT INTO attempts VALUES (?,?,?,?,?,?,?,?,?)", row)
-        db.execute("INSERT INTO events VALUES (1, 100.0, 'begin', '')")
-        db.execute("INSERT INTO starts VALUES (?,?,?,?,?,?,?,?)", start)
-        if not has_starts:
-            db.execute("DROP TABLE starts")
-        db.commit()
-    old = read_journal(path)
-    assert old.seal == "unchained"
-    assert (old.attempts, old.last_seen) == ([outcome], 107.5)
-    assert list(old.open_starts) == ([start] if has_starts else [])
-    with closing(RunJournal(path)) as journal:
-        assert journal.identity == "abcdef"
-        assert journal.load() == replace(old, seal="valid")
-        fill(journal, 1, 10)
-    new = read_journal(path)
-    assert new.seal == "valid"
-    assert new.attempts[0] == outcome
-    assert new.events[: len(old.events)] == old.events
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("DELETE FROM attempts WHERE task = 1")
-        db.commit()
-    with pytest.raises(BursarError, match="table attempts"):
-        read_journal(path)

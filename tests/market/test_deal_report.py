@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from tests.market.trading import NOW, UNITS, WANTED, manager, server
 
-from bursar.market.deal_report import TradeLimits, next_best
+from bursar.market.trade_manager import TradeLimits, next_best
 from bursar.market.trade_messages import MessageExchange
 from bursar.market.trade_server import BargainingRules
 

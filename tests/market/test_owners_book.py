@@ -211,8 +211,6 @@ def test_a_second_writer_may_wait(path: Path) -> None:
 def test_a_currency_is_for_good(path: Path) -> None:
     with pytest.raises(InputError, match="is in SU, not in EUR"):
         Book(path, currency="EUR")
-    with Book(path) as book:
-        assert isinstance(book.grant(0.0, "k", "ann", 1, currency="EUR"), Refusal)
 
 
 def test_where_there_is_no_book_none_is_made(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_statements_add_up_to_the_balances(history: list, day: int) -> None:
         for statement in (whole, first, second):
             lines = sum(line.amount for line in statement.lines)
             assert statement.opening + lines == statement.closing
-            assert sum(statement.by_party.values()) == sum(statement.by_kind.values()) == lines
+            assert sum(statement.by_party.values()) == lines
             if statement.lines:
                 assert statement.lines[-1].balance == statement.closing
         assert len(first.lines) + len(second.lines) == len(whole.lines)
@@ -196,7 +196,6 @@ def test_a_statement_says_what_happened_with_whom() -> None:
         ("uni", -300),
         ("uni", 50),
     ]
-    assert statement.by_kind == {"settle": -600, "refund": 50}
     assert statement_to_dict(make_statement(november(), "ann"))["begin"] is None
 
 

@@ -1,6 +1,9 @@
 """Each compiled kernel against the same thing written plainly."""
 
+import math
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,9 +11,11 @@ from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.planning.bounds import prove_bounds
+from bursar.planning import schedulers
+from bursar.planning.bounds import makespan_bounds, prove_bounds
 from bursar.planning.building import number_processors
-from bursar.planning.problem import build_problem
+from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule, upward_ranks
 
 
@@ -107,6 +112,61 @@ def test_placing_is_heft_with_gaps_filled(
 
     assert made.complete
     assert np.allclose(made.finish, [finish[t] for t in range(problem.n_tasks)])
+
+
+@given(
+    runtimes=st.lists(st.floats(0.001, 1e6), min_size=1, max_size=40),
+    caps=st.lists(st.integers(0, 50), min_size=1, max_size=4),
+    scheduler=st.sampled_from(["heft", "list"]),
+    start=st.sampled_from([0.0, -7.5]),
+)
+def test_a_bag_on_one_lease_is_placed_as_by_the_kernels(
+    runtimes: list[float], caps: list[int], scheduler: Scheduler, start: float
+) -> None:
+    """The heap gives the very numbers of the general kernels: places, makespan, cost and area."""
+    slot = Slot(site="s", start=start, duration=math.inf, processors=50, unit_price=0.7,
+                fixed_price=3.0, leased=True)  # fmt: skip
+    tasks = tuple(Task(id=f"t{i}", runtime=runtime) for i, runtime in enumerate(runtimes))
+    site = SiteFacts(name="s", processors=50, unit_price=0.7, slots=(slot,))
+    problem = build_problem(Workflow(tasks), [site])
+    assert schedulers.is_bag_on_one_lease(problem)
+    rows = np.array([[n] for n in caps])
+    policy = PlacementPolicy(scheduler=scheduler)
+    priorities = np.array([schedulers.priority_of(problem, row, scheduler) for row in rows])
+
+    def outputs() -> schedulers.Outputs:
+        n = len(rows)
+        return np.empty(n), np.empty(n), np.zeros((n, 1), dtype=np.bool_), np.zeros((n, 1))
+
+    ours, theirs = outputs(), outputs()
+    schedulers.run(problem, rows, policy, priorities, False, ours)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedulers, "is_bag_on_one_lease", lambda problem: False)
+        schedulers.run(problem, rows, policy, priorities, False, theirs)
+        slow = schedule(problem, rows[-1], policy)
+    made = schedule(problem, rows[-1], policy)
+
+    for ours_one, theirs_one in zip(ours, theirs, strict=True):
+        assert np.array_equal(ours_one, theirs_one)
+    for name in ("site", "start", "finish", "held_count", "used", "until", "peak", "paid"):
+        assert np.array_equal(getattr(made, name), getattr(slow, name)), name
+    assert [part.tolist() for part in made.holdings] == [part.tolist() for part in slow.holdings]
+
+
+@given(runtimes=st.lists(st.floats(0.001, 1e6), min_size=1, max_size=40))
+def test_ranks_and_bounds_of_a_bag_are_those_of_the_kernels(runtimes: list[float]) -> None:
+    """Without dependencies nothing comes before or after a task; the kernels say the same."""
+    tasks = tuple(Task(id=f"t{i}", runtime=runtime) for i, runtime in enumerate(runtimes))
+    problem = build_problem(Workflow(tasks), _sites([(4, 1.0), (5, 2.0)]))
+    rows = np.array([[1, 0], [4, 5]])
+
+    ranked = upward_ranks(problem, rows[1])
+    bounds = makespan_bounds(problem, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlanningProblem, "has_dependencies", True)
+
+        assert np.array_equal(ranked, upward_ranks(problem, rows[1]))
+        assert np.array_equal(bounds, makespan_bounds(problem, rows))
 
 
 @given(workflow=workflows(), facts=SITES)

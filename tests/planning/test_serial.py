@@ -96,6 +96,7 @@ def _by_processor(
 ) -> Schedule:
     with monkeypatch.context() as patch:
         patch.setattr(schedulers, "MANY_SERIAL", 1)
+        patch.setattr(schedulers, "MANY_SLOTS", 0)
         return schedule(problem, caps)
 
 
@@ -186,6 +187,7 @@ def test_plans_stand_before_the_validator(workflow: Workflow, sites: list[SiteFa
     problem = _one_processor_each(workflow, sites)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedulers, "MANY_SERIAL", 1)
+        patch.setattr(schedulers, "MANY_SLOTS", 0)
         made = schedule(problem, problem.everything)
         assume(made.complete)
         recipe = ScheduleRecipe(
@@ -209,6 +211,7 @@ def test_what_many_purchases_come_to_is_what_their_schedules_cost(
     outputs = (np.empty(2), np.empty(2), np.zeros((2, n), dtype=bool), np.zeros((2, n)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedulers, "MANY_SERIAL", 1)
+        patch.setattr(schedulers, "MANY_SLOTS", 0)
         run(problem, caps, PlacementPolicy(), priority, whole, outputs)
         for i, row in enumerate(caps):
             made = schedule(problem, row, priority=priority[0])

@@ -12,7 +12,7 @@ from bursar.model.site import SealLevel
 from bursar.model.task import Exec, Shell, Status
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.sealed_tasks import LONGEST_LABEL, InstanceSealer
-from bursar.sealing.envelope import SealedResult, decode_task, encode_contents
+from bursar.sealing.envelope import SealedResult, decode_task, encode_part
 
 LEVELS: Sequence[SealLevel] = ("conversation", "message")
 
@@ -31,7 +31,7 @@ def run(world: World, task: TaskSpec, cursor: int = 1, status: Status = Status.S
         task=cursor - 1,
         state="succeeded",
         label=task.label,
-        sealed=base64.b64encode(opened.seal(encode_contents(result))).decode(),
+        sealed=base64.b64encode(opened.seal(encode_part(result))).decode(),
     )
 
 

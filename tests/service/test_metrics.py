@@ -4,12 +4,15 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bursar.service.service_manager import MetricsSnapshot, ServiceMetrics
+from bursar.service.service_manager import FIGURES, ServiceMetrics
+
+NOTHING = dict.fromkeys(FIGURES, 0.0)
 
 
 def test_a_scrape_can_be_read() -> None:
     """By Prometheus's own parser; values are those of the moment."""
-    figures = [MetricsSnapshot(submitted=7, workers=2, ready=False, certificate_seconds=60.0)]
+    known = {"tasks_submitted_total": 7, "workers": 2, "certificate_remaining_seconds": 60}
+    figures = [NOTHING | known]
     metrics = ServiceMetrics(lambda: figures[-1])
     metrics.served(method="GET", route="results", status=200, seconds=0.02, who="ab12")
     metrics.served(method="GET", route="", status=404, seconds=0.001, who="")
@@ -33,7 +36,7 @@ def test_a_scrape_can_be_read() -> None:
     assert told["bursar_http_requests_total", "404", "GET", "none"] == 1
     assert told["bursar_http_request_duration_seconds_sum", "results"] == 0.02
     assert told["bursar_http_incidents_total",] == 1
-    figures.append(MetricsSnapshot(submitted=8))
+    figures.append(NOTHING | {"tasks_submitted_total": 8})
     assert scraped()["bursar_tasks_submitted_total",] == 8
 
 
@@ -42,7 +45,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     A prefix, base units in the plural, _total for counters and for nothing else; and no series of
     when a series began, which would double their number.
     """
-    metrics = ServiceMetrics(MetricsSnapshot)
+    metrics = ServiceMetrics(lambda: NOTHING)
     metrics.served(method="GET", route="results", status=200, seconds=0.02, who="ab12")
     families = {f.name: f for f in text_string_to_metric_families(metrics.text().decode())}
 

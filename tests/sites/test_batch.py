@@ -109,9 +109,6 @@ class Manager:
     async def expected_start(self, request: JobRequest) -> float | None:
         return await self.inside.expected_start(request)
 
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        raise NotImplementedError
-
     async def named(self, name: str) -> list[str]:
         self.names.append(name)
         return [id for id, job in self.inside._jobs.items() if job.request.name == name]

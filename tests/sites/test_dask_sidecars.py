@@ -16,7 +16,7 @@ from bursar.sites.dask.sidecar import (
     DaskReply,
     SharedRunPaths,
     decode_answer,
-    encode_order,
+    encode_message,
 )
 from bursar.sites.dask.sidecar_registry import SidecarRegistry
 
@@ -107,7 +107,7 @@ def test_an_order_for_another_process_is_refused(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dask hands an order that was lost with its worker to the one in its place."""
-    order = encode_order(desk.order(job(1)))
+    order = encode_message(desk.order(job(1)))
 
     monkeypatch.setattr(module, "_registry", desk.benches)
     monkeypatch.setattr(module, "IDENTITY", "another")

@@ -122,7 +122,7 @@ def test_offers_are_cut_to_what_may_be_held() -> None:
 
 
 STATES = st.builds(
-    lambda sizes, jobs, windows, odd: QueueState(
+    lambda sizes, jobs, windows: QueueState(
         at=NOW,
         nodes=tuple(
             ClusterNode(name=f"n{i}", processors=size, allocated=min(held, size), up=up, state="s")
@@ -130,7 +130,6 @@ STATES = st.builds(
         ),
         jobs=tuple(sorted(jobs, key=lambda job: not job.running)),
         windows=tuple(windows),
-        odd=odd,
     ),
     st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9), st.booleans()), min_size=1),
     st.lists(
@@ -159,7 +158,6 @@ STATES = st.builds(
         ),
         max_size=3,
     ),
-    st.just(()),
 )
 
 

@@ -21,7 +21,7 @@ from bursar.dispatch.wire import LeaveOrder, SealKey
 from bursar.model.errors import SiteError
 from bursar.model.task import Call, Outcome, Shell, Status
 from bursar.sealing.certificates import Identity
-from bursar.sealing.envelope import SealedTask, decode_result, encode_contents
+from bursar.sealing.envelope import SealedTask, decode_result, encode_part
 from bursar.sealing.task_sealing import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 from bursar.worker.accounts import LEAST_MEMORY, ResourceLimits, UnixAccount, find_account
@@ -439,7 +439,7 @@ def test_the_sealing_key_is_nothing_that_accounts_can_read(
 
     home = tmp_path / "home"
     prepare_workspace(str(home), nobody.owner)
-    task = encode_contents(SealedTask(steps=(Shell(f"cat {key}; echo opened"),), environment={}))
+    task = encode_part(SealedTask(steps=(Shell(f"cat {key}; echo opened"),), environment={}))
     first, second = sealer(world.worker), sealer(world.other_worker)
 
     async def main() -> dict[int, Outcome]:

@@ -11,7 +11,7 @@ from tests.worker.minimal_dispatcher import Server, job, working
 
 from bursar.model.site import SealLevel
 from bursar.model.task import Outcome, Shell, Status
-from bursar.sealing.envelope import SealedResult, SealedTask, decode_result, encode_contents
+from bursar.sealing.envelope import SealedResult, SealedTask, decode_result, encode_part
 from bursar.sealing.task_sealing import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 from bursar.worker.attempt import MOST_PRINTED
@@ -48,7 +48,7 @@ def test_what_passes_the_server_says_nothing(
 
     def sealed(task: int, line: str) -> bytes:
         contents = SealedTask(steps=(Shell(line),), environment={"WORD": SECRET})
-        return sealer.seal(encode_contents(contents), f"task {task}")
+        return sealer.seal(encode_part(contents), f"task {task}")
 
     lines = [
         "echo $WORD; echo $WORD >&2; exit 3",

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
-from bursar.sites.batch import BatchSite
-from bursar.sites.dask.dask_site import DaskSite
-from bursar.sites.remote.remote_site import RemoteSite
+
+if TYPE_CHECKING:
+    from bursar.sites.batch import BatchSite
+    from bursar.sites.dask.dask_site import DaskSite
+    from bursar.sites.remote.remote_site import RemoteSite
 
 # Calling of work that needs an asyncio loop where one may already run.
 
@@ -129,11 +131,11 @@ def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]
     }
 
 
-def _offer(site: BatchSite | RemoteSite) -> SiteFacts:
+def _offer(site: "BatchSite | RemoteSite") -> SiteFacts:
     return replace(site.facts, slots=site.offers())
 
 
-def _status_of_site(site: BatchSite | RemoteSite | DaskSite) -> tuple[SiteFacts, SiteStatus]:
+def _status_of_site(site: "BatchSite | RemoteSite | DaskSite") -> tuple[SiteFacts, SiteStatus]:
     return site.facts, site.status()
 
 
@@ -152,15 +154,23 @@ async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
     # Sites keep files of their pilots in a folder; a question leaves none behind.
     with tempfile.TemporaryDirectory() as folder:
         try:
+            # Each kind of site where it is wanted: most campaigns run on this machine alone, and
+            # to load all kinds takes a tenth of a second.
             if facts.remote is not None:
+                from bursar.sites.remote.remote_site import RemoteSite
+
                 service = RemoteSite(facts, run="ask", folder=Path(folder))
                 async with service.in_touch():
                     await service.refresh()
                     return what(service)
             if facts.dask is not None:
+                from bursar.sites.dask.dask_site import DaskSite
+
                 cluster = DaskSite(facts, "ask", Path(folder))
                 async with cluster.opened():
                     return what(cluster)
+            from bursar.sites.batch import BatchSite
+
             site = BatchSite(facts, run="ask", folder=Path(folder))
             await site.refresh()
             return what(site)

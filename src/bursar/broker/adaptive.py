@@ -227,15 +227,10 @@ class AdaptiveScheduleAdviser:
 
     def _margins(self, situation: SchedulingSnapshot) -> tuple[float, float, float]:
         """
-        Seconds and currency units to keep free, by the spread that was observed.
+        Return seconds, money for all jobs, and money for those that run, to be kept free.
 
         The end of a processor's last job is as uncertain as a job is; that of all work, shared
         by the processors, as the sum of all jobs. Jobs of a class differ by what is known.
-
-        Returns
-        -------
-        tuple
-            Seconds; currency units for all jobs; and for those of them that run already.
         """
         estimates, jobs = situation.estimates, situation.sizes.jobs
         # So many standard deviations from the mean, as a share of the mean.

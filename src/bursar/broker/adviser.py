@@ -24,8 +24,6 @@ class SiteSnapshot:
 
     Parameters
     ----------
-    processors
-        Number of processors that may be used.
     prices
         What a job costs that is bought when it begins: begin (seconds from now), end and
         currency units per processor-second; the first holds now, the last for ever.
@@ -68,14 +66,10 @@ class SchedulingSnapshot:
 
     Parameters
     ----------
-    sites
-        Sites that can be used.
     sizes
         Sizes of the jobs that have not been sent.
     jobs
         Number of all jobs of the campaign, sent or ended or not.
-    estimates
-        Estimates of how long jobs take.
     time_left, money_left
         Seconds to the deadline; currency units of the budget after the costs that running jobs may
         reach.
@@ -159,8 +153,6 @@ class ScheduleAdvice:
         End of all jobs, seconds from now, and their cost; None where the adviser does not say.
     probes
         Number of a site's jobs that are sent only to learn from them, by site name.
-    bookings
-        Jobs to be booked now for later.
     """
 
     given: list[list[int]]
@@ -181,8 +173,6 @@ class BookingRequest:
 
     Parameters
     ----------
-    size_class
-        Size class of the job.
     begin
         Start of the job, seconds from now.
     """
@@ -208,11 +198,6 @@ class NimrodAdviser:
     long they took until they were completed, and what they cost by the time they ran.
 
     Each site gets one job first (the paper's initial spike).
-
-    Parameters
-    ----------
-    strategy
-        See :mod:`bursar.broker.strategies`.
     """
 
     by_size = False
@@ -296,8 +281,6 @@ class PriceInterval:
     ----------
     begin
         Start of the price, seconds from now; zero or negative: the price holds now.
-    pool
-        Processors at this price, for the optimisation.
     lead
         Seconds ahead of its start that a job must be booked for the price; 0: it is bought
         when it begins.

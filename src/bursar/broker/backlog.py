@@ -288,12 +288,8 @@ def _within_reach(
     """
     Return as many first jobs, the cheapest first, as leave the goal within reach.
 
-    Parameters
-    ----------
-    seconds
-        Run time at speed 1 for which the goal is to stay within reach.
-    age
-        Seconds at speed 1 that jobs take at the least; a shorter run time asks for nothing.
+    It is to stay within reach for jobs of so many ``seconds`` at speed 1. They are known to take
+    longer than their ``age``: a shorter run time asks for nothing.
     """
     order = _cheapest_first(_rates(situation))
 

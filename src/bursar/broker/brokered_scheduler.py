@@ -14,9 +14,9 @@ import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent, release_children
+from bursar.broker.held_pilots import MOST_FAILURES, SiteQueue
 from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
 from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
-from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
 from bursar.cluster.element import ComputingElement
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal, Retry, Workflow
@@ -105,12 +105,6 @@ class BrokeredScheduler:
 
     Parameters
     ----------
-    workflow
-        Workflow of the campaign.
-    sites
-        Sites that can be used.
-    broker
-        Resource broker that chooses the sites.
     elements
         Queues of the sites, by name, which report to the information index.
     choice

@@ -24,18 +24,12 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     lease
         Name of the lease under which the processor is held and paid from its begin.
-    task
-        Number of the job.
-    agreement
-        Agreement with the owner.
     """
 
     lease: str
     task: int
     agreement: Agreement
 
-
-# Decisions as the journal keeps them, and the reasons for the share of each site.
 
 # Decisions as the journal keeps them, so that every placement can be explained.
 
@@ -55,8 +49,6 @@ class SiteDecision(msgspec.Struct, frozen=True, array_like=True):
         Number of processors with running jobs, and of all processors.
     given
         Number of the remaining jobs that the site was to get.
-    reason
-        Reason for this number.
     """
 
     site: str
@@ -104,11 +96,6 @@ class DecisionReasons:
     A campaign of many jobs gets advice more often than its reasons change. They are kept when a
     site is used that was not, or at another price, and otherwise once for each hundredth of
     the jobs.
-
-    Parameters
-    ----------
-    jobs
-        Number of jobs of the campaign.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -123,8 +110,6 @@ class DecisionReasons:
 
         Parameters
         ----------
-        situation
-            Snapshot on which the advice rests.
         left
             Number of jobs that have not been sent.
         """

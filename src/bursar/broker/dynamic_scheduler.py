@@ -28,8 +28,6 @@ class ResumeState:
 
     Parameters
     ----------
-    ended
-        Tasks that have ended.
     succeeded
         Tasks that have succeeded; part of ``ended``.
     attempts
@@ -112,9 +110,7 @@ class DynamicScheduler(Protocol):
         """Time of the next :meth:`poll`, seconds on the run's clock; infinite for never."""
 
     def routed(self, pilot: Allocation) -> Allocation:
-        """
-        Choose the pilot's site; called on sending, since each pilot sent changes the queues.
-        """
+        """Choose the pilot's site; called on sending, since each pilot sent changes the queues."""
 
     def take_events(self) -> list[SchedulerEvent]:
         """Return and clear the events for the journal since the last call."""
@@ -136,8 +132,6 @@ class JustInTimeScheduler:
 
     Parameters
     ----------
-    workflow
-        Workflow of the campaign.
     choose
         Called when a task is sent; returns its site and the seconds to request.
     """
@@ -208,9 +202,7 @@ class JustInTimeScheduler:
         return ""
 
     def routed(self, pilot: Allocation) -> Allocation:
-        """
-        Choose the pilot's site; called on sending, since each pilot sent changes the queues.
-        """
+        """Choose the pilot's site; called on sending, since each pilot sent changes the queues."""
         (task,) = pilot.tasks
         site, seconds = self._choose(task)
         return replace(

@@ -15,7 +15,6 @@ from bursar.broker.adviser import (
     SiteSnapshot,
 )
 from bursar.broker.backlog import Backlog
-from bursar.broker.bought_processors import BoughtProcessor, BoughtProcessors
 from bursar.broker.decision_reasons import (
     BOOKING,
     BOOKING_OVER,
@@ -26,6 +25,7 @@ from bursar.broker.decision_reasons import (
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.estimates import GUESS, GridExplorer, RuntimeEstimates, even_share, sizes_of
 from bursar.broker.feasibility import GoalFeasibility, assess_feasibility
+from bursar.broker.held_pilots import AHEAD, MOST_AHEAD, BoughtProcessor, BoughtProcessors
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import Ahead, CampaignTrader
 from bursar.market.agreement import Agreement
@@ -38,14 +38,8 @@ from bursar.model.task import Outcome, Status, Task
 FIRST = 2.0
 """Even shares of the goal, at least, for which a first job's processor is held."""
 
-AHEAD = 0.2
-"""Seconds of work sent ahead to each processor, so that no processor waits for a next job."""
-
 AGAIN = 1.0
 """Seconds until a site whose processors other campaigns hold is asked again."""
-
-MOST_AHEAD = 64
-"""Greatest number of jobs that a processor is given ahead."""
 
 
 class EconomyScheduler:
@@ -59,10 +53,6 @@ class EconomyScheduler:
     ----------
     tasks
         Independent tasks, each of one processor.
-    sites
-        Sites that can be used.
-    goal
-        Deadline, budget and trade-off of the campaign.
     strategy
         Name of the strategy: ``"adaptive"``, our own, or one of the papers'.
     trading
@@ -95,8 +85,8 @@ class EconomyScheduler:
         self._failures: dict[int, int] = {}
         self._adviser = _adviser(strategy, goal)
         self._sizes, known = sizes_of(task.runtime for task in tasks)
-        self._estimates = RuntimeEstimates({s.name: s.speed for s in sites}, known)
-        self._explorer = GridExplorer(sites, self._estimates)
+        self.estimates = RuntimeEstimates({s.name: s.speed for s in sites}, known)
+        self._explorer = GridExplorer(sites, self.estimates)
         self._backlog = Backlog(self._sizes, by_size=self._adviser.by_size)
         self._bought = BoughtProcessors([site.name for site in sites])
         self._probed: set[str] = set()
@@ -140,7 +130,7 @@ class EconomyScheduler:
         for outcome, site in past.attempts:
             if self._explorer.site(site) is not None:
                 self._learn(outcome, site, outcome.end - outcome.start)
-                if self._estimates.count(site):  # a job that was stopped has told nothing
+                if self.estimates.count(site):  # a job that was stopped has told nothing
                     self._probed.add(site)
         for text in past.bookings:
             self._keep_booking(msgspec.json.decode(text, type=Booking), past)
@@ -158,11 +148,6 @@ class EconomyScheduler:
         begin = agreement.start - past.epoch
         self._add_booked(booking.lease, agreement, task, begin)
 
-    @property
-    def estimates(self) -> RuntimeEstimates:
-        """Estimates of how long jobs take."""
-        return self._estimates
-
     def seconds_of(self, task: int, site: str) -> float:
         """
         Estimate a job's seconds at a site from the stated runtime and earlier jobs there.
@@ -172,7 +157,7 @@ class EconomyScheduler:
         ValueError
             When nothing is known of how long jobs take.
         """
-        return self._estimates.runs(site) * self._sizes[task]
+        return self.estimates.runs(site) * self._sizes[task]
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Allocation]:
         """Return pilots for jobs that are sent after attempts that ended together."""
@@ -369,7 +354,7 @@ class EconomyScheduler:
             ],
             sizes=self._backlog.sizes,
             jobs=len(self._tasks),
-            estimates=self._estimates,
+            estimates=self.estimates,
             time_left=math.inf if goal.deadline is None else goal.deadline - now,
             money_left=self._money_left(now),
             budget=math.inf if goal.budget is None else goal.budget,
@@ -382,7 +367,7 @@ class EconomyScheduler:
 
         A queue that is shared with others promises nobody a begin.
         """
-        if self._strategy != "adaptive" or site.is_shared or not self._estimates.is_known:
+        if self._strategy != "adaptive" or site.is_shared or not self.estimates.is_known:
             return ()
         return self._trading.bookable(site, now, self._expected(site.name, mean))
 
@@ -394,10 +379,10 @@ class EconomyScheduler:
     def _expected(self, site: str, size: float) -> float:
         """Return the seconds that a job should run; a guess where nothing is known."""
         facts = self._explorer.site(site)
-        if not self._estimates.is_known:
+        if not self.estimates.is_known:
             return GUESS if facts is None else self._first_guess(facts)
         shared = facts is not None and facts.is_shared
-        return (self._estimates.runs(site) if shared else self._estimates.takes(site)) * size
+        return (self.estimates.runs(site) if shared else self.estimates.takes(site)) * size
 
     def _first_guess(self, site: SiteFacts) -> float:
         now, deadline = self._clock(), self._goal.deadline
@@ -413,9 +398,9 @@ class EconomyScheduler:
         if outcome.status is Status.SUCCEEDED:
             ran = outcome.end - outcome.start
             size = self._sizes[outcome.task]
-            self._estimates.learn(site, size, ran, max(ran, took))
+            self.estimates.learn(site, size, ran, max(ran, took))
         elif outcome.status is not Status.CANCELLED:
-            self._estimates.failed(site)
+            self.estimates.failed(site)
 
     # Sending.
 
@@ -487,9 +472,9 @@ class EconomyScheduler:
     def _is_in_time(self, task: int, site: SiteFacts, now: float) -> bool:
         """Return whether a job that is sent now should end by the deadline."""
         deadline = self._goal.deadline
-        if deadline is None or not self._estimates.is_known:
+        if deadline is None or not self.estimates.is_known:
             return True
-        seconds = self._estimates.takes(site.name) * self._sizes[task]
+        seconds = self.estimates.takes(site.name) * self._sizes[task]
         return now + seconds <= deadline * (1 + _CLOSE)
 
     def _placed(
@@ -529,7 +514,7 @@ class EconomyScheduler:
     def _unlearned(self, task: int, site: str) -> None:
         """Let another job be the first at a site whose first told nothing of how long jobs take."""
         self._probing.discard(task)
-        if not self._estimates.count(site):
+        if not self.estimates.count(site):
             self._probed.discard(site)
 
     def _pay(self, held: BoughtProcessor, outcome: Outcome) -> None:
@@ -554,9 +539,9 @@ class EconomyScheduler:
 
     def _depth(self, site: SiteFacts) -> int:
         """Return the most jobs given to one processor, the running job included."""
-        if site.is_shared or not self._estimates.is_known:
+        if site.is_shared or not self.estimates.is_known:
             return 1
-        seconds = self._estimates.takes(site.name) * self._backlog.mean
+        seconds = self.estimates.takes(site.name) * self._backlog.mean
         return max(1, min(MOST_AHEAD, math.ceil(AHEAD / seconds - _CLOSE)))
 
     def _seconds_for(self, task: int, site: SiteFacts, money: float) -> float:
@@ -566,11 +551,11 @@ class EconomyScheduler:
             return limit
         seconds = self._expected(site.name, self._sizes[task])
         if site.is_shared:  # a queue does not prolong a job
-            seconds *= 1.0 + self._estimates.quantile * self._estimates.spread
-        elif not self._estimates.is_known:
+            seconds *= 1.0 + self.estimates.quantile * self.estimates.spread
+        elif not self.estimates.is_known:
             seconds *= FIRST
         seconds = max(_SHORTEST, seconds, self._asked.get(task, 0.0))
-        if not self._estimates.is_known:  # what the money pays, and some for others
+        if not self.estimates.is_known:  # what the money pays, and some for others
             rate = site.unit_price or 0.0
             affordable = money / 2 / rate if rate > 0 else math.inf
             seconds = max(_SHORTEST, min(seconds, affordable))

@@ -310,16 +310,7 @@ PATIENCE = 3
 
 
 class GridExplorer:
-    """
-    Finds the sites that can be used, and leaves out those that fail.
-
-    Parameters
-    ----------
-    sites
-        Sites that are known.
-    estimates
-        Observed results of jobs at the sites.
-    """
+    """Finds the sites that can be used, and leaves out those that fail."""
 
     def __init__(self, sites: Sequence[SiteFacts], estimates: RuntimeEstimates) -> None:
         self._sites = {site.name: site for site in sites}

@@ -140,13 +140,6 @@ class Forecast:
     ended. The plan says how much of the processors' time the order of the tasks lets be used.
 
     Each outcome is taken in once, at a constant cost.
-
-    Parameters
-    ----------
-    workflow
-        Workflow of the campaign.
-    plan
-        Plan that the run follows.
     """
 
     def __init__(self, workflow: Workflow, plan: Plan) -> None:

@@ -5,9 +5,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bursar.model.errors import InputError, SiteError
 from bursar.model.matching import SiteStatus, StatusReading
 from bursar.model.money import Refusal
@@ -34,10 +31,6 @@ def validate_status(
 
     Parameters
     ----------
-    status
-        Object of any type.
-    site
-        Name of the site that was asked.
     now
         Seconds on the reader's clock.
     processors
@@ -133,39 +126,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-# The information index keeps what sites publish; every reading carries its age.
-
 # Readings of an index at one time, with the age of each status.
-
-
-class StatusSnapshot:
-    """
-    An immutable set of statuses by site.
-
-    Parameters
-    ----------
-    statuses
-        Statuses by site; not copied, so the caller must not change the mapping.
-    """
-
-    __slots__ = ("_published", "statuses")
-
-    def __init__(self, statuses: Mapping[str, SiteStatus]) -> None:
-        self.statuses = statuses
-        self._published: NDArray[np.float64] | None = None
-
-    @property
-    def published_at(self) -> NDArray[np.float64]:
-        """Publication time of each site's status, in order, seconds; computed once."""
-        if self._published is None:
-            made = np.fromiter(
-                (status.at for status in self.statuses.values()),
-                dtype=np.float64,
-                count=len(self.statuses),
-            )
-            made.flags.writeable = False
-            self._published = made
-        return self._published
 
 
 class StatusReadings(Mapping[str, StatusReading]):
@@ -176,37 +137,28 @@ class StatusReadings(Mapping[str, StatusReading]):
 
     Parameters
     ----------
-    knowledge
-        Snapshot of the index's statuses.
+    statuses
+        Status of each site, which nobody changes; the same object as long as the version is the
+        same.
     now
         Time of reading, seconds.
     """
 
-    __slots__ = ("_knowledge", "now")
+    __slots__ = ("now", "statuses")
 
-    def __init__(self, knowledge: StatusSnapshot, now: float) -> None:
-        self._knowledge = knowledge
+    def __init__(self, statuses: Mapping[str, SiteStatus], now: float) -> None:
+        self.statuses = statuses
         self.now = now
 
-    @property
-    def statuses(self) -> Mapping[str, SiteStatus]:
-        """Status of each site; the same object as long as the version is the same."""
-        return self._knowledge.statuses
-
-    @property
-    def ages(self) -> NDArray[np.float64]:
-        """Ages of all statuses, seconds, in the order of the statuses."""
-        return self.now - self._knowledge.published_at
-
     def __getitem__(self, site: str) -> StatusReading:
-        status = self._knowledge.statuses[site]
+        status = self.statuses[site]
         return StatusReading(status, self.now - status.at)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._knowledge.statuses)
+        return iter(self.statuses)
 
     def __len__(self) -> int:
-        return len(self._knowledge.statuses)
+        return len(self.statuses)
 
 
 EXPIRY = 300.0
@@ -242,8 +194,6 @@ class InformationIndex:
         The present time, seconds.
     expiry
         Seconds after which what a site said counts no more.
-    sources
-        Sites that the index asks, by name.
     below
         Indexes that this index asks.
     every
@@ -292,7 +242,7 @@ class InformationIndex:
         self._first = first
         self._processors = processors
         self._on_fault = on_fault
-        self._faults: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self._coming: deque[tuple[float, list[SiteStatus]]] = deque()
         self._due = first if self._sources or below else math.inf
         self._next = self._soonest()
@@ -328,19 +278,14 @@ class InformationIndex:
         status = self._checked(site, reading, self._clock())
         if isinstance(status, Refusal):
             return status
-        self._entries.put(status)
+        self._entries.merge((status,))
         return None
 
     def failed(self, site: str, reason: str) -> None:
         """Note that a site gave no answer, or no sensible one."""
-        if site not in self._faults and self._on_fault is not None:
+        if site not in self.faults and self._on_fault is not None:
             self._on_fault(site, reason)
-        self._faults[site] = reason
-
-    @property
-    def faults(self) -> Mapping[str, str]:
-        """Faults of the sites that failed to answer when last asked, by name."""
-        return self._faults
+        self.faults[site] = reason
 
     # What is read.
 
@@ -361,7 +306,7 @@ class InformationIndex:
         """Readings of all known sites, by name."""
         now = self._clock()
         self._settle(now)
-        return StatusReadings(self._entries.knowledge, now)
+        return StatusReadings(self._entries.shared(), now)
 
     # Rounds.
 
@@ -393,7 +338,7 @@ class InformationIndex:
         ]
         for index in self._below:
             index._settle(now)
-            received.extend(index._entries.knowledge.statuses.values())
+            received.extend(index._entries.shared().values())
         # Delayed as a message would be: the ages at this level then add up as on a real network.
         self._coming.append((now + self._delay, received))
         self._settle(now)  # nobody may look for a long time
@@ -421,7 +366,7 @@ class InformationIndex:
         if isinstance(status, Refusal):
             self.failed(site, status.reason)
         else:
-            self._faults.pop(site, None)
+            self.faults.pop(site, None)
         return status
 
     def _settle(self, now: float) -> None:
@@ -448,7 +393,7 @@ class StatusEntries:
     """
     The last status of each site.
 
-    A reader keeps the snapshot that it was given: the statuses are copied before they change, once
+    A reader keeps the mapping that it was given: the statuses are copied before they change, once
     for all changes until the next reading.
 
     Parameters
@@ -460,20 +405,14 @@ class StatusEntries:
     def __init__(self, expiry: float) -> None:
         self._expiry = expiry
         self._statuses: dict[str, SiteStatus] = {}
-        self._knowledge: StatusSnapshot | None = None
+        self._is_shared = False  # whether a reader holds the present statuses
         self._oldest = math.inf  # nothing is older; a lower bound, so that it costs nothing
         self.version = 0
 
-    @property
-    def knowledge(self) -> StatusSnapshot:
-        """Snapshot of all statuses; the same object until something changes."""
-        if self._knowledge is None:
-            self._knowledge = StatusSnapshot(self._statuses)
-        return self._knowledge
-
-    def put(self, status: SiteStatus) -> None:
-        """Store a status unless a later one is known."""
-        self.merge((status,))
+    def shared(self) -> Mapping[str, SiteStatus]:
+        """Return all statuses, for a reader to keep; the same object until something changes."""
+        self._is_shared = True
+        return self._statuses
 
     def merge(self, statuses: Iterable[SiteStatus]) -> None:
         """Store several statuses as one change of the version, if any is new."""
@@ -505,8 +444,8 @@ class StatusEntries:
 
     def _changing(self) -> dict[str, SiteStatus]:
         """Return statuses that may be changed, copied if a reader holds the present ones."""
-        if self._knowledge is not None:
+        if self._is_shared:
             self._statuses = dict(self._statuses)
-            self._knowledge = None
+            self._is_shared = False
         self.version += 1
         return self._statuses

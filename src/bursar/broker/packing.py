@@ -119,16 +119,7 @@ class JobSizeClasses:
 
 
 class JobPacking:
-    """
-    Packs jobs into bays.
-
-    Parameters
-    ----------
-    pools
-        Bays that take jobs.
-    sizes
-        Jobs to pack.
-    """
+    """Packs jobs into bays."""
 
     def __init__(self, pools: Sequence[ResourcePool], sizes: JobSizeClasses) -> None:
         self._sizes = sizes

@@ -45,8 +45,6 @@ class SupplyPolicy:
 
     Parameters
     ----------
-    kind
-        See :data:`PolicyKind`.
     strategy
         Strategy of an economy; None otherwise.
     out_of_reach
@@ -79,16 +77,12 @@ class PolicyRequest:
 
     Parameters
     ----------
-    provisioning
-        Way to get processors.
     strategy
         Strategy that brings the jobs of a bag to sites, or sets the trade-off of a workflow.
     out_of_reach
         What a strategy does once the goal is out of reach; None: ``"fit"``.
     method, scheduler
         Methods that choose what a plan buys, and place its tasks; None: not stated.
-    brokering
-        Settings of the broker, which matches each job to a site.
     catalogue
         File of the replica catalogue, for tasks with logical files.
     processors
@@ -117,8 +111,6 @@ class PolicyDecision:
     ----------
     campaign
         Campaign with the goal to serve: a strategy may set a workflow's trade-off.
-    sites
-        Sites that the policy may use.
     """
 
     policy: SupplyPolicy

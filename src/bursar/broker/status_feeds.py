@@ -29,8 +29,6 @@ class StatusPoller:
 
     Parameters
     ----------
-    directory
-        Index that takes in the answers.
     sites
         Function that asks each site, by its name.
     every
@@ -198,8 +196,6 @@ def build_hierarchy(
     ----------
     levels
         Levels from the lowest up. The last has one index, which has no name.
-    sources
-        Sites that are asked, by name.
     clock
         The present time, seconds.
     places

@@ -15,10 +15,9 @@ from typing import Protocol
 import msgspec
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.deal_report import TradeLimits
 from bursar.market.pricing import lead_times, next_change, unit_price
 from bursar.market.purchasing import TRADE, DealRecord, TradeResult, carry_out, negotiate
-from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_manager import TradeLimits, TradeManager
 from bursar.market.trade_messages import MessageExchange
 from bursar.market.trade_server import BargainingRules, OwnerState, TradeServer
 from bursar.model.allocation import Allocation
@@ -68,8 +67,6 @@ class CampaignTrader:
 
     Parameters
     ----------
-    sites
-        Sites that sell.
     epoch
         Time of the campaign's second 0, seconds since the epoch; None: set before use.
     owners

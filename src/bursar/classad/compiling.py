@@ -57,8 +57,6 @@ def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
 
     Parameters
     ----------
-    expression
-        Expression to compile.
     my
         Ad to which the expression belongs.
 
@@ -321,17 +319,10 @@ def _judged(decisive: bool, values: Any) -> Value:
 
 def _compared(sign: str, part: CompiledNode, constant: Value) -> CompiledNode:
     """
-    Compile the comparison of an attribute of the other ad with a constant.
+    Compile the comparison of an attribute of the other ad, on the left, with a constant.
 
     Strings (``==``), and numbers that need no conversion, are compared directly; everything
     else goes to the general operator, which is slower.
-
-    Parameters
-    ----------
-    sign
-        Comparison, with the attribute on its left.
-    part
-        Compiled reference to the attribute.
     """
     compare, slow, read = COMPARISONS[sign], BINARY[sign], part.run
     assert part.reads is not None

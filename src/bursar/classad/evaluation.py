@@ -81,8 +81,6 @@ def references(expression: Expression, my: Ad) -> frozenset[str]:
 
     Parameters
     ----------
-    expression
-        Parsed expression.
     my
         Ad to which the expression belongs; attributes of this ad are followed.
 

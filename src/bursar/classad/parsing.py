@@ -135,8 +135,6 @@ def parse(text: str, *, where: str = "") -> Expression:
 
     Parameters
     ----------
-    text
-        Text written by the user.
     where
         File or field that holds it, for errors.
 
@@ -159,8 +157,6 @@ def parse_ad(text: str, *, where: str = "") -> Ad:
 
     Parameters
     ----------
-    text
-        Text written by the user.
     where
         File or field that holds it, for errors.
 

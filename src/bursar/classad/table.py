@@ -87,8 +87,6 @@ class Table:
 
         Parameters
         ----------
-        expression
-            Expression to evaluate against each ad.
         my
             Ad to which the expression belongs.
 
@@ -108,8 +106,6 @@ class Table:
 
         Parameters
         ----------
-        expression
-            Expression to evaluate against each ad.
         my
             Ad to which the expression belongs.
 
@@ -209,8 +205,6 @@ class Table:
 
         Parameters
         ----------
-        node
-            Part of an expression.
         keys
             Attributes that the part reads, in lower case.
         count

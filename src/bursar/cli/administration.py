@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 # ``bursar serve``: makes this machine, or a cluster, a site that others use and buy from.
 
-_NEW_OBJECTS = 10_000
-"""New objects after which a service looks for unreachable cycles."""
-
 
 def register_serve(app: typer.Typer) -> None:
     """Add ``bursar serve`` to the command line."""
@@ -69,7 +66,6 @@ def serve(
     with their workers, and the service finds them when it is started again.
     """
     import asyncio
-    import gc
     import os
 
     from bursar.formats.units import parse_duration
@@ -117,9 +113,6 @@ def serve(
         if started.admin_token is not None:
             print_note(f"an administrator's token is in {started.admin_token}")
 
-    # Claims and results come by the thousand, and end without cycles: to look for cycles after each
-    # 700 new objects, as Python does, takes 7 % of the service's time.
-    gc.set_threshold(_NEW_OBJECTS)
     asyncio.run(run_service(read, file=config, drain_seconds=seconds, on_start=announce))
 
 

@@ -1,5 +1,6 @@
 """Options of ``bursar run`` and ``simulate``; the campaign and sites that they name."""
 
+import gc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -402,6 +403,8 @@ def load_campaign(
     from bursar.formats.campaign_file import read_campaign
 
     campaign = read_campaign(path)
+    # The tasks stay until this process ends: the search for cycles need never look at them again.
+    gc.freeze()
     if replay_scale is not None:
         campaign = _replayed(campaign, path, replay_scale, size_scale)
     elif size_scale != 1.0:

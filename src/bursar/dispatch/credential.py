@@ -8,14 +8,17 @@ this certificate and no other, so that names and authorities do not matter.
 import datetime
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from bursar.model.errors import InputError
 from bursar.model.provisioning import PATIENCE
+
+if TYPE_CHECKING:
+    import ssl
 
 # Credentials of pilots: the dispatcher's address and the secret that admits their workers.
 
@@ -30,10 +33,6 @@ class PilotTerms:
 
     Parameters
     ----------
-    lease
-        Name of the lease.
-    site
-        Name of the site.
     host
         Name or address under which the pilots find this machine. With a loopback address, only
         connections of this machine are accepted.
@@ -71,12 +70,6 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
         Secret that admits the workers of one lease only.
     certificate
         The dispatcher's certificate, PEM; no other is accepted.
-    run
-        Identity of the run.
-    site
-        Name of the site.
-    lease
-        Name of the lease.
     processors
         Most that the lease's workers may have together.
     idle
@@ -167,8 +160,10 @@ def make_certificate() -> tuple[str, bytes]:
     )
 
 
-def server_context(certificate: str, key: bytes) -> ssl.SSLContext:
+def server_context(certificate: str, key: bytes) -> "ssl.SSLContext":
     """Return the dispatcher's TLS context: TLS 1.3 only, without session resumption."""
+    import ssl  # late: workers of this machine, who come to this module too, do without
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
@@ -182,8 +177,10 @@ def server_context(certificate: str, key: bytes) -> ssl.SSLContext:
     return context
 
 
-def client_context(certificate: str) -> ssl.SSLContext:
+def client_context(certificate: str) -> "ssl.SSLContext":
     """Return a worker's TLS context, which trusts a peer with this certificate only."""
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is pinned, its name says nothing

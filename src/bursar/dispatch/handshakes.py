@@ -38,9 +38,7 @@ def affordable_connections(connections: int) -> int:
 
 
 def subnet_of(address: str) -> str:
-    """
-    Return the subnet that an address counts for: an IPv6 /64 network, or the IPv4 address.
-    """
+    """Return the subnet that an address counts for: an IPv6 /64 network, or the IPv4 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -82,8 +80,6 @@ class Handshakes:
 
     Parameters
     ----------
-    context
-        TLS context of the listener.
     seconds
         Seconds in which a connection's ClientHello must have come and its turn, too; no handshake
         takes longer than this either.

@@ -14,7 +14,6 @@ how far it went (``journal_head``). A complete read checks all of these.
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,6 @@ from bursar.dispatch.journal_chain import (
 from bursar.dispatch.journal_records import (
     AttemptRecord,
     AttemptStart,
-    JournalSealState,
     JournalState,
     RunEvent,
     transfer_from_bytes,
@@ -75,34 +73,27 @@ from bursar.sqlite_file import (
 
 FORMAT = "3"
 
-UNCHAINED = "2"
-"""Format of journals that were made before digests were kept."""
-
 RESERVE = 4 << 20
 """Bytes of the disk that are kept for outcomes of running tasks."""
 
-_ATTEMPTS = """CREATE TABLE {name} (
-    number INTEGER NOT NULL, task INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    final INTEGER NOT NULL, status TEXT NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
-    outcome BLOB NOT NULL, PRIMARY KEY (task, attempt)) WITHOUT ROWID"""
-_STARTS = "CREATE TABLE starts (number INTEGER PRIMARY KEY, batch BLOB NOT NULL)"
-_COMMITS = """CREATE TABLE commits (
-    number INTEGER PRIMARY KEY, attempts INTEGER NOT NULL, transfers INTEGER NOT NULL,
-    events INTEGER NOT NULL, starts INTEGER NOT NULL, parts BLOB NOT NULL, digest BLOB NOT NULL,
-    seal BLOB NOT NULL)"""
 _LAYOUT = SqliteSchema(
     what="journal",
     key="format",
     format=FORMAT,
-    older=frozenset({UNCHAINED}),
     statements=(
-        _ATTEMPTS.format(name="attempts"),
+        """CREATE TABLE attempts (
+            number INTEGER NOT NULL, task INTEGER NOT NULL, attempt INTEGER NOT NULL,
+            final INTEGER NOT NULL, status TEXT NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
+            outcome BLOB NOT NULL, PRIMARY KEY (task, attempt)) WITHOUT ROWID""",
         "CREATE TABLE transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL)",
         """CREATE TABLE events (
             number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL,
             text TEXT NOT NULL)""",
-        _STARTS,
-        _COMMITS,
+        "CREATE TABLE starts (number INTEGER PRIMARY KEY, batch BLOB NOT NULL)",
+        """CREATE TABLE commits (
+            number INTEGER PRIMARY KEY, attempts INTEGER NOT NULL, transfers INTEGER NOT NULL,
+            events INTEGER NOT NULL, starts INTEGER NOT NULL, parts BLOB NOT NULL,
+            digest BLOB NOT NULL, seal BLOB NOT NULL)""",
     ),
 )
 _INSERT = {
@@ -120,8 +111,6 @@ class RunJournal:
 
     Parameters
     ----------
-    path
-        Path of the database file.
     durable
         Whether committed transactions survive a power cut; waiting for the disk takes time.
     notify
@@ -177,12 +166,14 @@ class RunJournal:
                 is_fresh = is_empty(self._db)
                 if is_fresh:
                     _check_was_empty(path, head)
-                is_fresh = is_fresh or _LAYOUT.check(self._db, path) == UNCHAINED
+                else:
+                    _LAYOUT.check(self._db, path)
                 keep_write_ahead_log(self._db)
                 if is_fresh:
                     with transaction(self._db):  # a reader sees all the tables or none
-                        self._make()
-                        self.identity = identity_of(self._db, path)
+                        _LAYOUT.make(self._db)
+                        self.identity = secrets.token_hex(8)
+                        self._put("identity", self.identity)
                         # Before the tables are there: a chained journal always has a head.
                         self._note_head(genesis_commit(self.identity), durably=durable)
                 self.identity = identity_of(self._db, path)
@@ -357,38 +348,6 @@ class RunJournal:
         # journal, which does no harm, but a journal whose head is missing counts as damaged.
         self._files.note(head_to_bytes(JournalHead(last.number, last.digest)), durably=durably)
 
-    def _make(self) -> None:
-        """Make the tables, or convert the tables of the former format, which had no digests."""
-        db = self._db
-        if is_empty(db):
-            _LAYOUT.make(db)
-            self._put("identity", secrets.token_hex(8))
-            return
-        db.execute(_ATTEMPTS.format(name="numbered"))
-        db.execute(
-            # By the end of the attempts: the order in which they were written was not kept.
-            'INSERT INTO numbered SELECT row_number() OVER (ORDER BY "end", task, attempt), '
-            "task, attempt, final, status, site, lease, outcome FROM attempts"
-        )
-        db.execute("DROP TABLE attempts")
-        db.execute("ALTER TABLE numbered RENAME TO attempts")
-        handed = _unchained_starts(db)
-        db.execute("DROP TABLE IF EXISTS starts")
-        db.execute(_STARTS)
-        if handed:
-            batch = with_check(self._encoder.encode(handed))
-            db.execute("INSERT INTO starts VALUES (1, ?)", (batch,))
-        db.execute(_COMMITS)
-        self._put("format", FORMAT)
-        alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
-        identity = identity_of(db, self._path)
-        if alive is not None:
-            self._put("alive", sign_of_life(identity, float(alive[0]), self._key))
-        added = []
-        for table, columns in TABLES.items():
-            added.append(db.execute(f"SELECT {columns} FROM {table} ORDER BY number").fetchall())
-        insert_commit(db, next_commit(last_commit(db, identity), added, self._key))
-
 
 def read_journal(path: Path) -> JournalState:
     """
@@ -447,8 +406,7 @@ def _load(
     written
         Last transaction that this process wrote; None: this process only reads.
     """
-    if _LAYOUT.check(db, path) == UNCHAINED:
-        return _load_unchained(db)
+    _LAYOUT.check(db, path)
     identity = identity_of(db, path)
     verified = verify(db, path, identity, head, key)
     if written is not None and verified.last.digest != written.digest:
@@ -457,70 +415,32 @@ def _load(
     starts = msgspec.msgpack.Decoder(list[AttemptStart]).decode
     # Verified in the order of writing, and wanted in the order of tasks.
     attempts = sorted(rows["attempts"], key=itemgetter(1, 2))
-    return _state(
-        records=list(_records(map(itemgetter(7, 3, 5, 6), attempts))),
-        transfers=[transfer_from_bytes(*row) for row in rows["transfers"]],
-        events=[RunEvent(*row[1:]) for row in rows["events"]],
-        starts=chain.from_iterable(
-            starts(checked(number, batch, path)) for number, batch in rows["starts"]
-        ),
-        alive=last_sign_of_life(db, path, identity, key),
-        seal="valid" if verified.is_sealed else "foreign",
-    )
-
-
-def _load_unchained(db: LockWaitingConnection) -> JournalState:
-    """
-    Read a journal of the format without the chain of digests.
-
-    Nothing can be verified there, so missing or altered rows go unnoticed.
-    """
-    query = "SELECT outcome, final, site, lease FROM attempts ORDER BY task, attempt"
-    alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
-    return _state(
-        records=list(_records(db.execute(query))),
-        transfers=[
-            transfer_from_bytes(*row)
-            for row in db.execute("SELECT number, transfer FROM transfers ORDER BY number")
-        ],
-        events=[
-            RunEvent(*row)
-            for row in db.execute("SELECT time, kind, text FROM events ORDER BY number")
-        ],
-        starts=_unchained_starts(db),
-        alive=float(alive[0]) if alive else 0.0,
-        seal="unchained",
-    )
-
-
-def _unchained_starts(db: LockWaitingConnection) -> list[AttemptStart]:
-    try:
-        return [AttemptStart(*row) for row in db.execute("SELECT * FROM starts")]
-    except apsw.SQLError:  # of a run that was made before starts were kept
-        return []
-
-
-def _state(
-    records: list[AttemptRecord],
-    transfers: list[Transfer],
-    events: list[RunEvent],
-    starts: Iterable[AttemptStart],
-    alive: float,
-    seal: JournalSealState,
-) -> JournalState:
+    records = list(_records(map(itemgetter(7, 3, 5, 6), attempts)))
+    events = [RunEvent(*row[1:]) for row in rows["events"]]
     last = {record.outcome.task: record.outcome.attempt for record in records}
-    get = last.get
     # The last word on an attempt counts: it may have been given back.
-    left = {(s.task, s.attempt): s for s in starts if s.attempt > get(s.task, 0)}
+    left = {
+        (start.task, start.attempt): start
+        for number, batch in rows["starts"]
+        for start in starts(checked(number, batch, path))
+        if start.attempt > last.get(start.task, 0)
+    }
     open_starts = sorted(left.values(), key=lambda start: (start.time, start.task))
     # A writer that was killed between two heartbeats has lived as long as its last record says.
     seen = max(
-        alive,
+        last_sign_of_life(db, path, identity, key),
         max((record.outcome.end for record in records), default=0.0),
         max((event.time for event in events), default=0.0),
         max((start.time for start in open_starts), default=0.0),
     )
-    return JournalState(records, transfers, events, seen, open_starts, seal)
+    return JournalState(
+        records,
+        [transfer_from_bytes(*row) for row in rows["transfers"]],
+        events,
+        seen,
+        open_starts,
+        "valid" if verified.is_sealed else "foreign",
+    )
 
 
 def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[AttemptRecord]:
@@ -553,9 +473,9 @@ def _reading(path: Path) -> Iterator[tuple[LockWaitingConnection | None, Journal
             _check_was_empty(path, head)
             yield None, None
             return
-        if _LAYOUT.check(db, path) != UNCHAINED:
-            # Cheap enough for every reader: only whether the end of the journal is missing.
-            check_head(path, head, last_commit(db, ""))
+        _LAYOUT.check(db, path)
+        # Cheap enough for every reader: only whether the end of the journal is missing.
+        check_head(path, head, last_commit(db, ""))
         yield db, head
 
 

@@ -338,8 +338,6 @@ class VerifiedJournal:
     ----------
     rows
         Rows of each table, in the order of writing.
-    last
-        The last transaction.
     is_sealed
         Whether its seal is by this user's key.
     """
@@ -400,8 +398,6 @@ def check_head(
     ----------
     head
         The head as read; None: there is none, which is an error.
-    last
-        Last transaction in the journal.
     commits
         All transactions; without them, only their number is compared.
 

@@ -23,11 +23,8 @@ if TYPE_CHECKING:  # commands that only read a journal begin sooner without it
 
 # Records of a run's journal (:mod:`bursar.dispatch.journal`), and attempts that a kill cut off.
 
-JournalSealState = Literal["valid", "foreign", "unchained"]
-"""
-Whether a journal is sealed by this user's key, is not (another user's, another machine's, or
-nobody's), or has no digests at all.
-"""
+JournalSealState = Literal["valid", "foreign"]
+"""Whether a journal is sealed by this user's key, or not: another user's, or nobody's."""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -36,8 +33,6 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
-    outcome
-        Outcome of the attempt.
     final
         Whether the task has ended with this attempt.
     site
@@ -60,12 +55,8 @@ class AttemptStart(NamedTuple):
     ----------
     task, attempt
         Numbers of the task and of the attempt, from 1.
-    site, lease, worker
-        Names of site, lease and worker.
     room
         Processors of the worker; 0: the attempt was given back and has not begun.
-    processors
-        Processors that the task holds.
     time
         Seconds since the epoch.
     """

@@ -90,19 +90,12 @@ def kill_leftovers(
 
     Parameters
     ----------
-    run
-        Identity of the run.
     worker
         Name of the worker; None for all of the run.
     spared
         Names of workers that are left alone, with all that they have started.
     patience
         Seconds to wait for them to be gone.
-
-    Returns
-    -------
-    int
-        Number of kills.
     """
     marks = [f"{RUN}={run}".encode()]
     if worker is not None:

@@ -133,8 +133,9 @@ class TaskFilling(Generic[Of]):
         if admit is not None:
             self.chains.extend(given, now, admit)
         owner.give(pool, given, now)
-        # Where money is refused for now, what comes back would stand still.
-        if self._asks_again == math.inf:
+        # Where money is refused for now, what comes back would stand still. A task waits behind
+        # another: with a single claim, as of a caller that waits for each result, none does.
+        if self._asks_again == math.inf and len(self.scheduler.claims) > 1:
             for worker, count in to_take_back(self.scheduler.pools.get(pool), now):
                 worker.prefetch.asked(count)
                 owner.recall(worker, count)

@@ -18,7 +18,7 @@ from bursar.formats.decoding import TomlTable, decode
 from bursar.formats.file_text import joined, read_text
 from bursar.formats.quantities import Schema, decoded_type
 from bursar.formats.sweep import MOST_POINTS, Axis, Sweep, combine
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Value
 
 NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
@@ -251,10 +251,8 @@ def read_sweep(raw: Mapping[str, Any], place: str, root: Path) -> Sweep:
             axes[name] = read_axis(name, entry, joined(place, name), root)
     if not axes:
         raise InputError("expected at least one parameter", where=place)
-    try:
+    with errors_within(joined(place, "combine") if "combine" in raw else place):
         return combine(axes, how)
-    except InputError as error:
-        raise error.within(joined(place, "combine") if "combine" in raw else place) from None
 
 
 def _listed(raw: Sequence[Any], place: str) -> list[tuple[Value]]:
@@ -397,10 +395,8 @@ def _from_csv(name: str, table: CsvTable, place: str, root: Path) -> Axis:
         raise InputError(
             'expected a file relative to the campaign, without ".."', where=joined(place, "table")
         )
-    try:
+    with errors_within(joined(place, "table")):
         heading, rows = _csv_rows(file, root)
-    except InputError as error:
-        raise error.within(joined(place, "table")) from None
     wanted = [table.column] if table.column is not None else table.columns
     key = "column" if table.column is not None else "columns"
     for column in wanted or ():

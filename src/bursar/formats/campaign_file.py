@@ -20,8 +20,9 @@ from bursar.formats.file_text import check_readable, joined, read_toml
 from bursar.formats.quantities import Schema
 from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
+from bursar.memory import collector_paused
 from bursar.model.campaign import Campaign, Workflow
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 
 # Campaigns written in TOML.
 
@@ -60,10 +61,11 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         raise InputError("expected a name of printable characters", where="campaign.name")
     sweep = read_sweep(file.parameters, "parameters", root) if file.parameters else None
     sets = _task_sets(file, name)
-    tasks = expand(sets, sweep, root)
+    with collector_paused():
+        workflow = Workflow(tuple(expand(sets, sweep, root)))
     return Campaign(
         name=name,
-        workflow=Workflow(tuple(tasks)),
+        workflow=workflow,
         goal=file.goal.goal(),
         root=root,
         retry=file.retry.retry(),
@@ -194,10 +196,8 @@ def read_campaign(path: Path) -> Campaign:
     check_readable(path)
     campaign = reader(path)
     if not campaign.recorded:
-        try:
+        with errors_within(str(path)):
             check_inputs(campaign)
-        except InputError as error:
-            raise error.within(str(path)) from None
     return campaign
 
 

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, ParseError
 from bursar.formats.file_text import plain_name, read_bytes
 from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign, Recording
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Task
 
 MOST_PROCESSORS = 10_000_000
@@ -42,10 +42,8 @@ def read_dax(path: Path) -> Campaign:
     """
     path = Path(path)
     data = read_bytes(path)
-    try:
+    with errors_within(str(path)):
         return _campaign(path, _parse(data), generated=GENERATOR in data[:1000])
-    except InputError as error:
-        raise error.within(str(path)) from None
 
 
 def _parse(data: bytes) -> Element:

@@ -82,7 +82,7 @@ class ExchangeTable(TomlTable, frozen=True):
             raise InputError(
                 f"counts in {own}, and no exchange rate of {own} holds today{known}",
                 where="currency",
-                hint=f'[exchange] rates = [{{ currency = "{own}", rate = .., since = "{today}" }}]',
+                hint=f'rates = [{{ currency = "{own}", rate = ..., since = "{today}" }}]',
             )
         table = max(holding, key=lambda t: t.since)
         rate = table.rate

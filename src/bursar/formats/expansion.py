@@ -17,7 +17,7 @@ from bursar.formats.task_set import (
     Values,
     compile_set,
 )
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Exec, File, OnError, Shell, Step, Task, Value
 
 MOST_LINKS = 10_000_000
@@ -75,10 +75,7 @@ def expand(sets: Sequence[TaskSet], sweep: Sweep | None, root: Path) -> list[Tas
         compiled.check(points.parameters)
         expanded.append(_ExpandedTaskSet(compiled, points.parameters, _drafts(compiled, points)))
     links = _DependencyResolver(expanded, root)
-    tasks: list[Task] = []
-    for part in expanded:
-        tasks += (_task(part, draft, links) for draft in part.drafts)
-    return tasks
+    return [_task(part, draft, links) for part in expanded for draft in part.drafts]
 
 
 def _drafts(compiled: CompiledTaskSet, points: Sweep) -> list[_TaskDraft]:
@@ -139,11 +136,13 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
     table = compiled.source.table
     values: Values = {**draft.values, "index": draft.index, "id": draft.id}
     inputs = links.inputs(part, draft, values)
-    late: Values = {
-        **values,
-        "inputs": tuple(file.name for file in inputs),
-        "outputs": tuple(file.name for file in draft.outputs),
-    }
+    late = values
+    if inputs or draft.outputs or compiled.mentions_files:
+        late = {
+            **values,
+            "inputs": tuple(file.name for file in inputs),
+            "outputs": tuple(file.name for file in draft.outputs),
+        }
     processors = compiled.processors.value(values)
     assert processors is not None
     return Task(
@@ -202,6 +201,8 @@ def _check_length(text: str, place: str) -> None:
 
 
 def _environment(compiled: CompiledTaskSet, values: Values) -> dict[str, str]:
+    if not compiled.environment:
+        return {}
     place = compiled.source.at("environment")
     found = {}
     for key, template in compiled.environment:
@@ -211,6 +212,8 @@ def _environment(compiled: CompiledTaskSet, values: Values) -> dict[str, str]:
 
 
 def _data(compiled: CompiledTaskSet, values: Values) -> tuple[str, ...]:
+    if not compiled.data:
+        return ()
     place = compiled.source.at("data")
     found = [_logical(t, values, joined(place, i)) for i, t in enumerate(compiled.data)]
     return tuple(dict.fromkeys(found))
@@ -219,6 +222,8 @@ def _data(compiled: CompiledTaskSet, values: Values) -> tuple[str, ...]:
 def _registers(compiled: CompiledTaskSet, draft: _TaskDraft, values: Values) -> dict[str, str]:
     """Return the logical name under which each output is registered, by the output's path."""
     found: dict[str, str] = {}
+    if not compiled.register:
+        return found
     made = [file.name for file in draft.outputs]
     for output, logical in compiled.register:
         place = joined(compiled.source.at("register"), output.text)
@@ -244,13 +249,6 @@ def _logical(template: Template, values: Values, place: str) -> str:
 class _DependencyResolver:
     """
     Finds the tasks and files that each task depends on; remembers answers that many tasks need.
-
-    Parameters
-    ----------
-    sets
-        All task sets of the file, expanded into tasks.
-    root
-        The campaign's root, in which file patterns are looked up.
     """
 
     def __init__(self, sets: Sequence[_ExpandedTaskSet], root: Path) -> None:
@@ -285,6 +283,8 @@ class _DependencyResolver:
 
     def after(self, part: _ExpandedTaskSet, draft: _TaskDraft, values: Values) -> tuple[str, ...]:
         """Return ids of the tasks in ``after``, besides the makers of the inputs."""
+        if not part.compiled.after:
+            return ()
         found: dict[str, None] = {}
         single: tuple[str, ...] = ()
         for i, template in enumerate(part.compiled.after):
@@ -416,10 +416,8 @@ class _DependencyResolver:
                 where=place,
                 hint='take the outputs of a set by { from = "NAME" }',
             )
-        try:
+        with errors_within(place):
             return tuple(by_name[name] for name in matching(pattern, by_name))
-        except InputError as error:
-            raise error.within(place) from None
 
 
 def sweep_of(compiled: CompiledTaskSet, sweep: Sweep | None, root: Path) -> Sweep:

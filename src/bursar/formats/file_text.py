@@ -7,15 +7,18 @@ shows on which line it stands, the error names the line too.
 
 import contextlib
 import gzip
+import io
 import lzma
+import os
 import re
 import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import BursarError, InputError, spelling_hint
 
 # Files that may be compressed: read whole, with a limit against bombs, or line by line.
 
@@ -65,8 +68,10 @@ def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
         When the file cannot be read, is damaged or cut short, or is no text.
     """
     with _speaking_of(path), _open(path) as stream:
+        # The readers of compressed files cut lines in Python; a buffer does it in C.
+        lines = io.BufferedReader(cast(io.RawIOBase, stream), 1 << 16)
         number = 0
-        while line := stream.readline(longest):
+        while line := lines.readline(longest):
             number += 1
             # A line without an end, or a binary file: readline would otherwise hand over the file
             # in pieces.
@@ -100,6 +105,35 @@ def _open(path: Path) -> BinaryIO:
     if path.suffix == ".xz":
         return cast(BinaryIO, lzma.open(path, "rb"))
     return path.open("rb")
+
+
+_OPEN: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, newline: str | None = None) -> Iterator[TextIO]:
+    """
+    Open a new text file, which replaces the old one once it is completely written.
+
+    The endings ``.gz`` and ``.xz`` mean a compressed one. ``newline`` is that of :func:`open`.
+
+    Raises
+    ------
+    BursarError
+        When the file cannot be written; the old one is then unharmed.
+    """
+    # In the same folder, as a rename is atomic within one file system only; with the process
+    # number, as two commands may write at once.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _OPEN.get(path.suffix, open)(fresh, "wt", encoding="utf-8", newline=newline) as file:
+            yield file
+        fresh.replace(path)
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 # The text of TOML files: read, parsed, and searched for the line on which a key stands.
@@ -196,6 +230,8 @@ def _syntax_error(message: str, text: str) -> InputError:
     return InputError(f"{reason} at the end", where=f"{len(lines)}:{len(lines[-1]) + 1}")
 
 
+# Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
+@lru_cache(maxsize=1024)
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
     if isinstance(key, int):

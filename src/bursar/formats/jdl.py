@@ -25,7 +25,7 @@ from bursar.formats.jdl_job import (
     task_of,
 )
 from bursar.model.campaign import Campaign, Workflow
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import errors_within, spelling_hint
 from bursar.model.task import Task
 
 # A JDL file as tasks: one job, a collection of jobs, or a graph of them.
@@ -172,13 +172,10 @@ def read_jdl(path: Path) -> Campaign:
         At file, line and column: what was found and what was expected. Requirements and
         ranks are parsed here.
     """
-
     path = Path(path)
     tasks = tasks_of(path)
-    try:
+    with errors_within(str(path)):
         workflow = Workflow(tasks)
-    except InputError as error:
-        raise error.within(str(path)) from None
     return Campaign(
         name=path.stem,
         workflow=workflow,

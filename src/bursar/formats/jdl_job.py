@@ -224,8 +224,6 @@ class JdlNode:
 
     Parameters
     ----------
-    id
-        Id of the task.
     folder
         Folder of the job's outputs within the run's files; empty: no folder of its own.
     after

@@ -25,8 +25,6 @@ from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.matching import Fact, RankWeights
 from bursar.model.network import BandwidthProfile, NetworkLink, Routing, Topology
 
-# Files of a network: its topology in TOML, and its links as comma-separated values.
-
 # Links of a network as a table of comma-separated values, one in a row.
 
 _ENDS = ("from", "to")
@@ -42,8 +40,6 @@ class LinkRow:
 
     Parameters
     ----------
-    line
-        Line number in the file.
     wire
         Link described by the row, each direction with the stated bandwidth.
     others

@@ -31,8 +31,6 @@ def values_of(parameter: PlanParameter, folder: Path) -> list[Value]:
 
     Parameters
     ----------
-    parameter
-        The statement.
     folder
         Folder to which globs of a ``files`` parameter are relative.
 

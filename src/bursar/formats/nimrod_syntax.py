@@ -94,8 +94,6 @@ class PlanCommand:
 
     Parameters
     ----------
-    kind
-        The grammar's rule.
     arguments
         Tokens of the statement; None where an optional token is missing.
     line
@@ -434,8 +432,6 @@ def evaluate(tree: "Tree[Token]", values: Mapping[str, Value]) -> Number:
 
     Parameters
     ----------
-    tree
-        Syntax tree made by the grammar's ``expression``.
     values
         Value of every parameter named in the expression.
 

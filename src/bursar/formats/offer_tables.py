@@ -280,6 +280,9 @@ Factor = Annotated[float, Meta(description="Factor on the price; 1 changes nothi
 class PriceRuleTable(TomlTable, frozen=True, tag_field="kind"):
     """A rule that changes a site's unit price."""
 
+    made: ClassVar[type[Rule]]
+    """Rule of the pricing model with the same fields, where :meth:`rule` does not convert any."""
+
     def __post_init__(self) -> None:
         try:
             self.rule()
@@ -292,15 +295,8 @@ class PriceRuleTable(TomlTable, frozen=True, tag_field="kind"):
             raise InputError(str(error), where=field) from None
 
     def rule(self) -> Rule:
-        """
-        Return the rule of the pricing model.
-
-        Raises
-        ------
-        ValueError
-            When the values make no such rule.
-        """
-        raise NotImplementedError
+        """Return the rule of the pricing model; a ValueError says why the values make none."""
+        return self.made(**msgspec.structs.asdict(self))
 
 
 class CalendarTable(PriceRuleTable, frozen=True, tag="calendar"):
@@ -327,20 +323,19 @@ class DemandTable(PriceRuleTable, frozen=True, tag="demand"):
     """A factor by how much of the machine is sold."""
 
     noun: ClassVar[str] = "prices by demand"
+    made: ClassVar = Demand
 
     points: Annotated[
-        list[tuple[Share, Factor]],
+        tuple[tuple[Share, Factor], ...],
         Meta(description="Pairs of utilisation and factor, interpolated linearly."),
     ]
-
-    def rule(self) -> Rule:
-        return Demand(points=tuple(self.points))
 
 
 class AdjustingTable(PriceRuleTable, frozen=True, tag="adjusting"):
     """A factor that moves with supply and demand."""
 
     noun: ClassVar[str] = "adjusting prices"
+    made: ClassVar = Adjusting
 
     target: Annotated[Share, Meta(description="Utilisation at which the factor stays.")]
     gain: Annotated[
@@ -353,23 +348,16 @@ class AdjustingTable(PriceRuleTable, frozen=True, tag="adjusting"):
         Meta(description="Time between two changes.", extra_json_schema={"exclusiveMinimum": 0}),
     ]
 
-    def rule(self) -> Rule:
-        return Adjusting(
-            target=self.target, gain=self.gain, least=self.least, most=self.most, every=self.every
-        )
-
 
 class BulkTable(PriceRuleTable, frozen=True, tag="bulk"):
     """A factor by the size of the purchase."""
 
     noun: ClassVar[str] = "bulk prices"
+    made: ClassVar = Bulk
 
     steps: Annotated[
-        list[tuple[Use, Factor]], Meta(description="Pairs of the least use and its factor.")
+        tuple[tuple[Use, Factor], ...], Meta(description="Pairs of the least use and its factor.")
     ]
-
-    def rule(self) -> Rule:
-        return Bulk(steps=tuple(self.steps))
 
 
 class LoyaltyTable(PriceRuleTable, frozen=True, tag="loyalty"):
@@ -392,14 +380,12 @@ class AdvanceTable(PriceRuleTable, frozen=True, tag="advance"):
     """A factor by how long ahead of its start a job is booked."""
 
     noun: ClassVar[str] = "prices for booking ahead"
+    made: ClassVar = Advance
 
     steps: Annotated[
-        list[tuple[Duration, Factor]],
+        tuple[tuple[Duration, Factor], ...],
         Meta(description="Pairs of the least time ahead and its factor."),
     ]
-
-    def rule(self) -> Rule:
-        return Advance(steps=tuple(self.steps))
 
 
 class GroupTable(PriceRuleTable, frozen=True, tag="group"):

@@ -57,14 +57,10 @@ def recorded_campaign(
 
     Parameters
     ----------
-    path
-        The file that was read.
     records
         Recorded tasks in the order of the file.
     sizes
         Bytes of each file by its recorded name.
-    recording
-        Data recorded of the execution.
 
     Raises
     ------

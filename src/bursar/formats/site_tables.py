@@ -30,7 +30,7 @@ from bursar.formats.quantities import (
     Share,
     Size,
 )
-from bursar.model.errors import InputError
+from bursar.model.errors import InputError, errors_within
 from bursar.model.money import Pricing
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy, Release
 from bursar.model.site import (
@@ -194,8 +194,6 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
 
         Parameters
         ----------
-        name
-            Name of the site.
         folder
             Folder that relative paths of the table are relative to.
 
@@ -490,9 +488,7 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
                 yield joined("slot", i), f"slot[{i}]", table
             return
         file = folder / self.slots
-        try:
+        with errors_within("slots"):
             rows = read_slots(file)
-        except InputError as error:
-            raise error.within("slots") from None
         for line, row in rows:
             yield f"slots: {file}:{line}", f"line {line}", row

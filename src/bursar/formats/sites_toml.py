@@ -441,21 +441,9 @@ def site_facts(table: SiteTable, name: str, folder: Path, place: str) -> SiteFac
 
 def _sites(document: dict[str, Any], folder: Path, today: datetime.date) -> tuple[SiteFacts, ...]:
     """
-    Return the sites of a sites file in its order, each with its links and the customer's groups.
+    Return the sites of a file in its order, each with its links and the customer's groups.
 
-    Parameters
-    ----------
-    document
-        The file as read from TOML.
-    folder
-        Folder to which paths in the file are relative.
-    today
-        Day whose exchange rates apply.
-
-    Raises
-    ------
-    InputError
-        When there is no site, a name is used twice, or the sites count in several currencies.
+    The exchange rates of ``today`` apply.
     """
     sites = document.get("site")
     if isinstance(sites, dict):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Value
 
 # Parameter sweeps: axes of values, and how they combine to points.
@@ -75,8 +75,6 @@ class Sweep:
 
     Parameters
     ----------
-    parameters
-        Their names.
     points
         Values of each point, in the order of ``parameters``.
     """
@@ -302,8 +300,6 @@ class Template:
 
     Parameters
     ----------
-    text
-        Text as written in the file.
     pieces
         Literal text and holes, in order.
     """
@@ -351,8 +347,10 @@ class Template:
             When a value cannot be formatted as asked.
         """
         return "".join(
-            piece if isinstance(piece, str) else _written(piece, values[piece.name])
-            for piece in self.pieces
+            [
+                piece if isinstance(piece, str) else _written(piece, values[piece.name])
+                for piece in self.pieces
+            ]
         )
 
 
@@ -412,10 +410,8 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
 
 def template_at(text: str, place: str, *, shell: bool = False) -> Template:
     """Parse a text into a template; errors name the place."""
-    try:
+    with errors_within(place):
         return parse_template(text, shell=shell)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def rendered_at(
@@ -448,6 +444,9 @@ def _lone_brace(text: str, at: int) -> InputError:
 def _written(hole: _Placeholder, value: Value | tuple[str, ...]) -> str:
     if isinstance(value, tuple):
         return " ".join(_quoted(word, hole.quoting) for word in value)
+    # Most values are numbers as they are, and no number holds a character that a shell would heed.
+    if type(value) in (int, float) and not hole.format and not hole.part:
+        return str(value)
     return _quoted(_plain(hole, value), hole.quoting)
 
 

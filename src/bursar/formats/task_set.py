@@ -11,7 +11,7 @@ from bursar.formats.file_text import joined
 from bursar.formats.sweep import Template, as_text, rendered_at, template_at
 from bursar.formats.tables import FileTable, InputTable, TaskTable
 from bursar.formats.units import parse_duration, parse_size
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.matching import CHOICES, Fact, Matching
 from bursar.model.task import Value
 
@@ -88,8 +88,6 @@ def matching_keys(table: TaskTable, at: Any) -> MatchingKeys:
 
     Parameters
     ----------
-    table
-        The set's settings.
     at
         Gives the path of a setting.
 
@@ -239,6 +237,8 @@ class CompiledTaskSet:
     matching: MatchingKeys
     data: tuple[Template, ...]
     register: tuple[tuple[Template, Template], ...]
+    mentions_files: bool
+    """Whether the command or the environment names the task's inputs or outputs."""
 
     def mentioned(self) -> set[str]:
         """Return every name used in braces in the task set."""
@@ -284,10 +284,8 @@ class CompiledTaskSet:
             # environments wait for.
             if place.startswith(late):
                 known += ["inputs", "outputs"]
-            try:
+            with errors_within(place):
                 template.check(known)
-            except InputError as error:
-                raise error.within(place) from None
 
 
 def compile_set(source: TaskSet) -> CompiledTaskSet:
@@ -313,6 +311,8 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         )
         if not argv or not argv[0].text:
             raise InputError("expected a program, then its arguments", where=at("command"))
+    environment = tuple(_environment(table.environment or {}, at("environment")))
+    late = [line, *argv, *(template for _, template in environment)]
     return CompiledTaskSet(
         source=source,
         id=None if table.id is None else template_at(table.id, at("id")),
@@ -327,7 +327,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         after=tuple(
             template_at(name, joined(at("after"), i)) for i, name in enumerate(table.after or ())
         ),
-        environment=tuple(_environment(table.environment or {}, at("environment"))),
+        environment=environment,
         processors=_setting(
             1 if table.processors is None else table.processors, _count, at("processors")
         ),
@@ -343,6 +343,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
             for output, logical in (table.register or {}).items()
             for place in (joined(at("register"), output),)
         ),
+        mentions_files=any(t.names & {"inputs", "outputs"} for t in late if t is not None),
     )
 
 
@@ -352,10 +353,8 @@ def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[
     # A plain value is parsed once here, not again at each point of a sweep.
     if isinstance(raw, str) and ("{" in raw or "}" in raw):
         return TaskSetting(None, template_at(raw, place), parse, place)
-    try:
+    with errors_within(place):
         return TaskSetting(parse(raw), None, parse, place)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def _count(value: object) -> int:

@@ -6,18 +6,17 @@ begin with ``;`` and may state facts of the machine. Version 2.2 of the format
 (Feitelson and others, Parallel Workloads Archive).
 """
 
-import contextlib
-import gzip
-import lzma
 import math
-import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal
 
-from bursar.formats.file_text import read_lines
-from bursar.model.errors import BursarError, InputError
+from bursar.formats.file_text import read_lines, replacing
+from bursar.memory import collector_paused
+from bursar.model.errors import InputError
 from bursar.model.trace import Trace, TraceFinding
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ LONGEST_LINE = 1 << 16
 """Bytes of a line; a longer one shows that the file is no log."""
 
 _USED = (0, 1, 2, 3, 4, 7, 8, 10, 11)
+_used_of = itemgetter(*_USED)
 _NAMES = (
     "job number", "submit time", "wait time", "run time", "allocated processors",
     "average CPU time", "used memory", "requested processors", "requested time",
@@ -49,8 +49,6 @@ _LARGEST = 2.0**53
 _YEAR_10000 = 253_402_300_800.0  # seconds since the epoch
 _OURS = ("MaxProcs", "MaxNodes", "UnixStartTime", "MaxJobs", "MaxRecords")
 """Facts of a log's header that are written from the trace, or may no longer hold."""
-
-_OPEN: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def read_swf(path: Path, *, processors: int | None = None, width: Width = "requested") -> Trace:
@@ -96,7 +94,7 @@ def read_swf(path: Path, *, processors: int | None = None, width: Width = "reque
                 f"expected {FIELDS} numbers, got {len(fields)}", where=f"{path}:{number}"
             )
         try:
-            numbers.extend([float(fields[i]) for i in _USED])
+            numbers.extend(map(float, _used_of(fields)))
         except ValueError:
             raise _not_a_number(path, number, fields) from None
         lines.append(number)
@@ -147,7 +145,7 @@ def write_swf(
         np.ones(len(trace), dtype=np.int64) if status is None else status,
         trace.user,
     )
-    with _written(path) as file:
+    with replacing(path) as file:
         for text in (*header, *_stated(trace)):
             file.write(f"; {' '.join(text.splitlines())}\n")
         for number, submit, waited, ran, width, estimate, ended, user in zip(
@@ -168,21 +166,6 @@ def _stated(trace: Trace) -> Iterator[str]:
     for text in trace.header:
         if text.partition(":")[0].strip() not in _OURS:
             yield text
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[TextIO]:
-    """Open a new file, which replaces the old one when completely written."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with _OPEN.get(path.suffix, open)(fresh, "wt", encoding="utf-8") as file:
-            yield file
-        fresh.replace(path)
-    except OSError as error:
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
 
 
 def _not_a_number(path: Path, line: int, fields: list[str]) -> InputError:
@@ -346,37 +329,31 @@ def write_jobs_csv(
     """
     import numpy as np
 
-    held = [
-        _as_text(intervals) for intervals in allocate(start, finish, trace.processors, processors)
-    ]
+    with collector_paused():
+        given = allocate(start, finish, trace.processors, processors)
+        held = [_as_text(intervals) for intervals in given]
     name = "".join("_" if c in ',"\r\n' else c for c in trace.name)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(",".join(COLUMNS) + "\n")
-            order = np.lexsort((trace.number, finish))
-            for i, number, submitted, width, estimate, began, ended, cut in zip(
-                order.tolist(),
-                trace.number[order].tolist(),
-                trace.submit[order].tolist(),
-                trace.processors[order].tolist(),
-                trace.estimate[order].tolist(),
-                start[order].tolist(),
-                finish[order].tolist(),
-                killed[order].tolist(),
-                strict=True,
-            ):
-                state = "0,COMPLETED_WALLTIME_REACHED" if cut else "1,COMPLETED_SUCCESSFULLY"
-                run, turnaround = ended - began, ended - submitted
-                file.write(
-                    f"{number},{name},{number},{submitted:.15g},{width},{estimate:.15g},{state},"
-                    f"{began:.15g},{run:.15g},{ended:.15g},{began - submitted:.15g},"
-                    f"{turnaround:.15g},{turnaround / run:.15g},{held[i]},-1,\n"
-                )
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    with replacing(path) as file:
+        file.write(",".join(COLUMNS) + "\n")
+        order = np.lexsort((trace.number, finish))
+        for i, number, submitted, width, estimate, began, ended, cut in zip(
+            order.tolist(),
+            trace.number[order].tolist(),
+            trace.submit[order].tolist(),
+            trace.processors[order].tolist(),
+            trace.estimate[order].tolist(),
+            start[order].tolist(),
+            finish[order].tolist(),
+            killed[order].tolist(),
+            strict=True,
+        ):
+            state = "0,COMPLETED_WALLTIME_REACHED" if cut else "1,COMPLETED_SUCCESSFULLY"
+            run, turnaround = ended - began, ended - submitted
+            file.write(
+                f"{number},{name},{number},{submitted:.15g},{width},{estimate:.15g},{state},"
+                f"{began:.15g},{run:.15g},{ended:.15g},{began - submitted:.15g},"
+                f"{turnaround:.15g},{turnaround / run:.15g},{held[i]},-1,\n"
+            )
 
 
 def allocate(
@@ -409,7 +386,7 @@ def allocate(
         if event < len(finish):
             # Merged with their neighbours, so that the lowest numbers come first and in few
             # intervals.
-            free = _joined(free, given[event])
+            _free(free, given[event])
             continue
         job = event - len(finish)
         wanted = int(width[job])
@@ -428,15 +405,18 @@ def allocate(
 
 def _as_text(intervals: list[tuple[int, int]]) -> str:
     """Write processors as Batsim writes sets: ``"0-3 7 9-12"``."""
-    return " ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals)
+    return " ".join([f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals])
 
 
-def _joined(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Unite two sets of intervals; adjoining ones are merged."""
-    merged: list[tuple[int, int]] = []
-    for first, after in sorted([*one, *other]):
-        if merged and merged[-1][1] == first:
-            merged[-1] = (merged[-1][0], after)
-        else:
-            merged.append((first, after))
-    return merged
+def _free(free: list[tuple[int, int]], given: list[tuple[int, int]]) -> None:
+    """Add intervals to those that are free, ascending; adjoining ones are merged."""
+    for first, after in given:
+        at = bisect_left(free, (first,))
+        end = at
+        if end < len(free) and free[end][0] == after:
+            after = free[end][1]
+            end += 1
+        if at and free[at - 1][1] == first:
+            at -= 1
+            first = free[at][0]
+        free[at:end] = [(first, after)]

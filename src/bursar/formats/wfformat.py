@@ -16,7 +16,7 @@ import msgspec
 from bursar.formats.file_text import plain_name, read_bytes
 from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign, RecordedMachine, Recording
-from bursar.model.errors import InputError, spelling_hint
+from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.task import Task
 
 VERSIONS = ("1.5", "1.6")
@@ -105,10 +105,8 @@ def read_wfformat(path: Path) -> Campaign:
     """
     path = Path(path)
     data = read_bytes(path)
-    try:
+    with errors_within(str(path)):
         return _campaign(path, _decode(data))
-    except InputError as error:
-        raise error.within(str(path)) from None
 
 
 def _decode(data: bytes) -> _Instance:

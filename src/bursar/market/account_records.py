@@ -167,8 +167,6 @@ class LedgerAccount:
     ----------
     name
         Unique among users and providers.
-    kind
-        Whether the account is a user's or a provider's.
     group
         Users of one group may transfer to each other; empty for none.
     quota

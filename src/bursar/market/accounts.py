@@ -34,8 +34,6 @@ class Accounts(Ledger):
 
     Parameters
     ----------
-    currency
-        Currency of every amount.
     opened, rows
         Accounts and rows to start from, in the order made; empty for a new book.
     on_post
@@ -153,13 +151,12 @@ class Accounts(Ledger):
         amount: Micros,
         *,
         memo: str = "",
-        currency: str | None = None,
         period: GrantPeriod | None = None,
     ) -> Transfer | Refusal:
         """Add to what a user may spend, for ever or in a period."""
         within = "" if period is None else str(period)
         target = USER_PREFIX + payer
-        return self._post(now, key, "grant", BANK, target, amount, within, memo, currency)
+        return self._post(now, key, "grant", BANK, target, amount, within, memo)
 
     def grants(self, user: str) -> tuple[DatedGrant, ...]:
         """Return a user's grants that have a period, the one that ends first, first."""
@@ -178,19 +175,11 @@ class Accounts(Ledger):
         return rows
 
     def transfer(
-        self,
-        now: float,
-        key: str,
-        giver: str,
-        taker: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, giver: str, taker: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """Move money without an end from a user to another user of the same group."""
         source, target = USER_PREFIX + giver, USER_PREFIX + taker
-        return self._post(now, key, "transfer", source, target, amount, "", memo, currency)
+        return self._post(now, key, "transfer", source, target, amount, "", memo)
 
     # Inside.
 

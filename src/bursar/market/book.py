@@ -23,7 +23,7 @@ from bursar.market.account_records import LedgerAccount, Per, SpendingQuota
 from bursar.market.accounts import Accounts
 from bursar.market.agreement import UsageRecord
 from bursar.market.ledger import first_link, next_link, read_chained
-from bursar.model.errors import InputError
+from bursar.model.errors import InputError, errors_within
 from bursar.model.money import Refusal, Transfer, check_currency
 from bursar.sqlite_file import (
     LockWaitingConnection,
@@ -67,8 +67,6 @@ class BookState:
 
     Parameters
     ----------
-    accounts
-        Accounts of users and providers, with all rows.
     usage
         Metered usage records, by agreement and job.
     head
@@ -90,8 +88,6 @@ class Book(Accounts):
 
     Parameters
     ----------
-    path
-        Path of the SQLite file.
     currency
         Currency of a new book, which an existing one must share. None: the book must exist.
     wait
@@ -327,10 +323,8 @@ def _load(db: LockWaitingConnection, path: Path) -> _Loaded:
     opened = [_account(*columns) for columns in db.execute(query)]
     stored = db.execute("SELECT * FROM rows ORDER BY number")
     chained = ((Transfer(*columns), chain) for *columns, chain in stored)
-    try:
+    with errors_within(str(path)):
         rows, head = read_chained(chained, first_link(FORMAT, currency))
-    except InputError as error:
-        raise error.within(str(path)) from None
     decode = msgspec.msgpack.Decoder(UsageRecord).decode
     blobs = db.execute("SELECT record FROM usage ORDER BY agreement, job")
     return currency, opened, rows, [decode(blob) for (blob,) in blobs], head

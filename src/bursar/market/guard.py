@@ -26,28 +26,14 @@ from bursar.model.task import Outcome
 
 @dataclass(frozen=True, slots=True)
 class BudgetWarning:
-    """
-    Tells the user about the spending.
-
-    Parameters
-    ----------
-    reason
-        One line for people.
-    """
+    """Tells the user about the spending."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetDrain:
-    """
-    Starts no more tasks; running ones go on.
-
-    Parameters
-    ----------
-    reason
-        One line for people.
-    """
+    """Starts no more tasks; running ones go on."""
 
     reason: str
 
@@ -59,8 +45,6 @@ class BudgetHalt:
 
     Parameters
     ----------
-    reason
-        One line for people.
     site
         Where; empty for everywhere.
     """
@@ -145,13 +129,6 @@ class BudgetGuard:
         Function from a task to its wall-time limit, seconds; None for no limit.
     rows
         Ledger rows to start from; empty for a new run.
-
-    Attributes
-    ----------
-    ledger
-        Ledger of the run.
-    charges
-        Ends leases and pays their sites.
     """
 
     def __init__(
@@ -315,11 +292,6 @@ class BudgetGuard:
         The same worst case as :meth:`admit` and :meth:`tick` ask for: every lease without an
         agreed end is kept until the task's end and :data:`LEAD`, or until the wall limits of
         the tasks on it; every agreed one is paid to its end.
-
-        Parameters
-        ----------
-        seconds
-            Runtime of the task.
         """
         entry, limit = self._holds.open[lease], self._limit_of(task)
         # Two conditions, and the dearer counts: `tick` must not halt the run before the task's end,

@@ -30,8 +30,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Currency units per processor-second; None when unknown.
     fixed_price
         Currency units charged once; None when unknown.
-    currency
-        Currency of both prices.
     start
         When the lease began, or will begin, seconds since the epoch.
     until

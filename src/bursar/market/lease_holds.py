@@ -43,15 +43,8 @@ class LeaseExposure(msgspec.Struct, eq=False):
 
     Parameters
     ----------
-    lease
-        The lease, open or given back and not settled.
     ends
         Moments, by task, at which tasks on the lease end at the latest, seconds since the epoch.
-
-    Attributes
-    ----------
-    account
-        Account of what is set aside for the lease.
     """
 
     lease: Lease
@@ -103,8 +96,6 @@ class LeaseHolds:
 
     Parameters
     ----------
-    ledger
-        The run's ledger.
     budget
         Micro-units; None for no limit: then the owner grants what is needed.
 
@@ -306,14 +297,7 @@ def _moved(answer: Transfer | Refusal) -> None:
 
 
 class LeaseCharges:
-    """
-    Settles the leases of one run.
-
-    Parameters
-    ----------
-    holds
-        Leases of the run, and the money set aside for them.
-    """
+    """Settles the leases of one run."""
 
     def __init__(self, holds: LeaseHolds) -> None:
         self._holds = holds

@@ -60,10 +60,6 @@ class Ledger:
     ----------
     rows
         Rows to start from, in the order they were made; empty for a new ledger.
-    chart
-        Names of the accounts.
-    currency
-        Currency of every amount.
     on_post
         Called with each new row, before the operation returns; None for none.
 
@@ -150,22 +146,15 @@ class Ledger:
         return {name: one.paid for name, one in self._agreements.items() if one.paid}
 
     # Operations. The arguments are the moment, seconds since the epoch; a key, empty for none;
-    # who and how much, in micro-units; the currency where the asker names one.
+    # who and how much, in micro-units.
 
     def grant(
-        self,
-        now: float,
-        key: str,
-        payer: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, payer: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """Add an amount from the outside world to what a payer may spend."""
         chart = self._chart
         target = chart.payer + payer
-        return self._post(now, key, chart.grant, chart.outside, target, amount, "", memo, currency)
+        return self._post(now, key, chart.grant, chart.outside, target, amount, "", memo)
 
     def withdraw(
         self, now: float, key: str, payer: str, amount: Micros, *, memo: str = ""
@@ -178,71 +167,35 @@ class Ledger:
         return self._post(now, key, chart.grant, source, chart.outside, amount, "", memo)
 
     def hold(
-        self,
-        now: float,
-        key: str,
-        payer: str,
-        agreement: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, payer: str, agreement: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """Set an amount aside for an agreement, or more for the same one."""
         found = self._agreements.get(agreement)
         source, target = self._chart.payer + payer, HELD_PREFIX + agreement
-        return self._post(
-            now, key, "hold", source, target, amount, agreement, memo, currency, found
-        )
+        return self._post(now, key, "hold", source, target, amount, agreement, memo, found)
 
     def release(
-        self,
-        now: float,
-        key: str,
-        agreement: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, agreement: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """Give the payer back part of what is set aside for an agreement."""
         found = self._agreements.get(agreement)
         if found is None:
             return _no(f'no agreement "{agreement}"')
         source, target = HELD_PREFIX + agreement, found.payer
-        return self._post(
-            now, key, "release", source, target, amount, agreement, memo, currency, found
-        )
+        return self._post(now, key, "release", source, target, amount, agreement, memo, found)
 
     def settle(
-        self,
-        now: float,
-        key: str,
-        agreement: str,
-        payee: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, agreement: str, payee: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """Pay a site or provider out of what is set aside for an agreement."""
         found = self._agreements.get(agreement)
         if found is None:
             return _no(f'no agreement "{agreement}"')
         source, target = HELD_PREFIX + agreement, self._chart.payee + payee
-        return self._post(
-            now, key, "settle", source, target, amount, agreement, memo, currency, found
-        )
+        return self._post(now, key, "settle", source, target, amount, agreement, memo, found)
 
     def refund(
-        self,
-        now: float,
-        key: str,
-        agreement: str,
-        amount: Micros,
-        *,
-        memo: str = "",
-        currency: str | None = None,
+        self, now: float, key: str, agreement: str, amount: Micros, *, memo: str = ""
     ) -> Transfer | Refusal:
         """
         Pay back to the payer what was not delivered.
@@ -255,7 +208,7 @@ class Ledger:
         if not found.payee:
             return _no(f"nothing was paid for {agreement}")
         return self._post(
-            now, key, "refund", found.payee, found.payer, amount, agreement, memo, currency, found
+            now, key, "refund", found.payee, found.payer, amount, agreement, memo, found
         )
 
     def faults(self) -> list[str]:
@@ -303,7 +256,6 @@ class Ledger:
         amount: Micros,
         agreement: str,
         memo: str,
-        currency: str | None = None,
         found: AgreementBalance | None = None,
     ) -> Transfer | Refusal:
         # Before any other check: a repeated request is answered as at first, even if the money, the
@@ -320,8 +272,6 @@ class Ledger:
             return _no(f"an amount is a whole number of micro-units, got {amount!r}")
         if not 0 < amount <= LARGEST:
             return _no(f"an amount must be positive and below 2^63, got {amount}")
-        if currency is not None and currency != self.currency:
-            return _no(f"the accounts are in {self.currency}, not in {currency}")
         if not key.isprintable() or not memo.isprintable():
             return _no(_BAD_KEY)
         if found is not None:
@@ -512,10 +462,7 @@ def _belongs(row: Transfer, found: AgreementBalance | None) -> bool:
     """
     Return whether a row moves money between the accounts of the agreement that it names.
 
-    Parameters
-    ----------
-    found
-        Sums of the agreement before the row; None when the row is its first.
+    ``found`` has the sums of the agreement before the row; None when the row is its first.
     """
     held = HELD_PREFIX + row.agreement
     if row.kind == "hold":

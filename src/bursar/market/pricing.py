@@ -48,8 +48,6 @@ class PriceQuery:
         Time of the question, seconds since the epoch.
     utilisation
         Share of the machine that is sold, 0 to 1.
-    groups
-        Groups of the customer.
     paid
         Total of the customer's payments to this owner so far, micro-units.
     adjusted

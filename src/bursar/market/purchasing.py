@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.deal_report import OwnerAnswer, TradeLimits, next_best
-from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_manager import OwnerAnswer, TradeLimits, TradeManager, next_best
 from bursar.market.trade_messages import MessageExchange, TradeMessage
 from bursar.model.money import Micros
 from bursar.model.site import BuyingProtocol

@@ -57,16 +57,12 @@ class Statement:
     ----------
     account, kind
         Name of the account, and ``"user"`` or ``"provider"``.
-    currency
-        Of every amount.
     begin, end
         The period, seconds since the epoch; infinite where it has no end.
     opening, closing
         Balances before and after the period, micro-units.
     held
         Part of ``closing`` that was set aside.
-    lines
-        In the order made.
     """
 
     account: str
@@ -83,11 +79,6 @@ class Statement:
     def by_party(self) -> dict[str, Micros]:
         """Sum of the lines with each other party."""
         return _sums((line.party, line.amount) for line in self.lines)
-
-    @property
-    def by_kind(self) -> dict[str, Micros]:
-        """Sum of the lines of each kind."""
-        return _sums((line.row.kind, line.amount) for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +98,6 @@ class InvoiceItem:
         Delivered, as metered in the period; None when nothing was metered.
     jobs
         Number of metered jobs.
-    memos
-        Memos of the payments and refunds.
     """
 
     agreement: str
@@ -134,10 +123,6 @@ class Invoice:
 
     Parameters
     ----------
-    provider, user
-        Between whom.
-    currency
-        Of every amount.
     begin, end
         The period, seconds since the epoch.
     items

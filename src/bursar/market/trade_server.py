@@ -135,12 +135,6 @@ class TradeServer:
     ----------
     name
         Name of the owner, the address of messages.
-    processors
-        Number of processors for sale.
-    pricing
-        Rules of the owner's prices.
-    currency
-        Currency of every price.
     fixed_price
         Currency units charged once for each deal by quote or tender.
     protocols
@@ -150,8 +144,6 @@ class TradeServer:
     holds
         Whether a quote or bid sets its processors aside until it expires; else its
         price holds, and who accepts first gets the processors.
-    bargaining
-        Rules by which the owner concedes.
     groups
         Groups of each customer, which only the owner decides.
     customers

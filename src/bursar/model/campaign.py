@@ -114,6 +114,8 @@ def _parents_of(
     makers: dict[str, int],
     registrars: dict[str, int],
 ) -> tuple[int, ...]:
+    if not (task.after or task.inputs or task.data):
+        return ()
     found: set[int] = set()
     for name in task.after:
         if name not in index:
@@ -140,6 +142,8 @@ def _topological_order(
 ) -> tuple[int, ...]:
     import heapq
 
+    if not any(parents):
+        return tuple(range(len(tasks)))
     missing = [len(p) for p in parents]
     children: list[list[int]] = [[] for _ in tasks]
     for child, ps in enumerate(parents):
@@ -186,8 +190,6 @@ def _cycle(tasks: Sequence[Task], parents: Sequence[tuple[int, ...]]) -> str:
     loop = [*walk[seen[i] :], i]
     return " -> ".join(tasks[k].id for k in reversed(loop))
 
-
-# A campaign: a workflow, a goal, how failures are met, and facts of a recorded execution.
 
 # Goals of campaigns: deadline, budget and the trade-off between them.
 
@@ -245,8 +247,6 @@ class RecordedMachine:
 
     Parameters
     ----------
-    name
-        Host name of the machine.
     processors
         Cores; None when unknown. Positive.
     megahertz
@@ -343,14 +343,8 @@ class Campaign:
     ----------
     name
         For reports and run folders.
-    workflow
-        The tasks.
-    goal
-        Deadline, budget, preference.
     root
         Folder that relative input files are found in.
-    retry
-        Policy for failures.
     recorded
         True when the tasks come from a recorded execution and have no program
         of their own; running them needs a replay.

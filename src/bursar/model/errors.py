@@ -13,7 +13,8 @@ The tree of exceptions that Bursar raises.
 A caller asks two things of an error: is it my input, and is trying again worth it?
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class BursarError(Exception):
@@ -64,6 +65,15 @@ class InputError(BursarError, ValueError):
         """The same error, seen from the file or field that holds it."""
         where = f"{outer}: {self.where}" if self.where else outer
         return InputError(self.message, where=where, hint=self.hint)
+
+
+@contextmanager
+def errors_within(outer: str) -> Iterator[None]:
+    """Have input errors of a block name the file or field that holds their place."""
+    try:
+        yield
+    except InputError as error:
+        raise error.within(outer) from None
 
 
 class Infeasible(BursarError):

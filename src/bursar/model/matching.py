@@ -82,8 +82,6 @@ class StatusReading:
 
     Parameters
     ----------
-    status
-        Status published by the site.
     age
         Seconds since then.
     """
@@ -91,8 +89,6 @@ class StatusReading:
     status: SiteStatus
     age: float
 
-
-# How jobs come to sites: requirements, rank, its weights, and the settings of the broker.
 
 # A job's requirements and rank for the resource broker, and the weights of the rank's terms.
 

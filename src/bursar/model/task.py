@@ -235,8 +235,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         Index into the workflow's tasks.
     attempt
         1 for the first.
-    status
-        How it ended.
     exit_code
         Of the last step that ran; negative for a signal; None when none ran.
     start, end

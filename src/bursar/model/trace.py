@@ -39,8 +39,6 @@ class Trace:
 
     Parameters
     ----------
-    name
-        Name of the log.
     number
         Number of each job in the log.
     submit

@@ -205,6 +205,9 @@ def _least_work(problem: PlanningProblem, used: BoolArray) -> FloatArray:
 
 
 def _heads_and_tails(problem: PlanningProblem, used: BoolArray) -> tuple[FloatArray, FloatArray]:
+    # Without a look at each task, for which the kernels of large problems would be loaded.
+    if not problem.has_dependencies:
+        return np.zeros(problem.n_tasks), np.zeros(problem.n_tasks)
     return ranks.heads_and_tails(
         _shortest(problem, used), problem.order, problem.parent_start, problem.parent_index
     )
@@ -216,6 +219,8 @@ def _critical_path(problem: PlanningProblem, used: BoolArray) -> float:
 
 
 def _energetic(problem: PlanningProblem, used: BoolArray, capacities: FloatArray) -> FloatArray:
+    if not problem.has_dependencies:
+        return np.asarray(np.cumsum(_least_work(problem, used))[-1] / capacities)
     heads, tails = _heads_and_tails(problem, used)
     levels = np.array(sorted(set(heads.tolist())))  # np.unique loads numpy.ma
     if len(levels) > MAX_LEVELS:

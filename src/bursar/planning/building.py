@@ -13,9 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bursar.memory import collector_paused
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.planning.front import PlanOption
+from bursar.planning.kernels.availability import IntArray
 from bursar.planning.policy import ScheduleRecipe
 from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedule import Schedule
@@ -83,7 +85,11 @@ def consecutive_runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def build_option(
-    problem: PlanningProblem, recipe: ScheduleRecipe, *, whole: bool = False
+    problem: PlanningProblem,
+    recipe: ScheduleRecipe,
+    *,
+    whole: bool = False,
+    priority: IntArray | None = None,
 ) -> PlanOption:
     """
     Build the plan option of a recipe; the option's bounds are left open.
@@ -92,8 +98,11 @@ def build_option(
     ----------
     whole
         Whether indivisible slots that nothing runs in are bought as well.
+    priority
+        Tasks in the order of a recipe that has none of its own, shape ``(n_tasks,)``; None: it is
+        computed.
     """
-    schedule = replay(problem, recipe)
+    schedule = replay(problem, recipe, priority)
     if not schedule.complete:
         raise ValueError("the schedule leaves out tasks")
     purchases = tuple(p for _, p in _purchases(problem, schedule, recipe, whole))
@@ -116,9 +125,11 @@ def build_plan(
     """Return the option as a plan, with the place of every task."""
     schedule = replay(problem, option.recipe)
     bought = _purchases(problem, schedule, option.recipe, whole)
+    with collector_paused():
+        placements = tuple(_placements(problem, schedule, bought))
     return Plan(
         purchases=option.purchases,
-        placements=tuple(_placements(problem, schedule, bought)),
+        placements=placements,
         makespan=option.makespan,
         cost=option.cost,
         currency=option.currency,
@@ -132,8 +143,11 @@ def _purchases(
 ) -> list[tuple[int, Purchase]]:
     """Return the purchases, each with the index of the slot bought."""
     begins = np.full(problem.n_slots, np.inf)
-    task, slot_of, _ = schedule.holdings
-    np.minimum.at(begins, slot_of, schedule.start[task])
+    slots = problem.offers.arrays
+    # Of other slots the times that are paid do not follow from the tasks' starts.
+    if (schedule.used & slots.divisible & ~slots.leased).any():
+        task, slot_of, _ = schedule.holdings
+        np.minimum.at(begins, slot_of, schedule.start[task])
     bought = []
     for i, slot in enumerate(problem.offers.slots):
         if schedule.used[i]:

@@ -1,5 +1,6 @@
 """Many purchases scheduled and paid, on all processors of this machine."""
 
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -106,26 +107,38 @@ class PurchaseEvaluator:
         self.count += n
         used = np.zeros(caps.shape, dtype=np.bool_)
         scores = PurchaseScores(np.empty(n), np.empty(n), used, np.zeros(caps.shape))
+        groups = self._by_priority(caps) if priorities is None else [(np.arange(n), priorities)]
         parts = [
-            slice(n * k // self.threads, n * (k + 1) // self.threads) for k in range(self.threads)
+            (rows[part], priority if len(priority) == 1 else priority[part])
+            for rows, priority in groups
+            for part in self._parts(len(rows))
         ]
-        # Fewer purchases than threads leave empty parts.
-        parts = [part for part in parts if part.stop > part.start]
-        if priorities is None:
-            priorities = np.array([self.priority(row, self.policy) for row in caps])
 
-        def work(part: slice) -> None:
-            run(
-                self.problem,
-                caps[part],
-                self.policy,
-                priorities if len(priorities) == 1 else priorities[part],
-                self.whole,
-                (scores.makespan[part], scores.cost[part], scores.used[part], scores.area[part]),
-            )
+        def work(share: tuple[IntArray, IntArray]) -> None:
+            rows, priority = share
+            shape = (len(rows), caps.shape[1])
+            makespan, cost = np.empty(len(rows)), np.empty(len(rows))
+            used, area = np.zeros(shape, dtype=np.bool_), np.zeros(shape)
+            outputs = (makespan, cost, used, area)
+            run(self.problem, caps[rows], self.policy, priority, self.whole, outputs)
+            scores.makespan[rows], scores.cost[rows] = makespan, cost
+            scores.used[rows], scores.area[rows] = used, area
 
         if len(parts) == 1:
             work(parts[0])
         else:
             list(self._pool.map(work, parts))
         return scores
+
+    def _by_priority(self, caps: IntArray) -> list[tuple[IntArray, IntArray]]:
+        """Rows of the purchases whose tasks are taken in one order, and the order, for each."""
+        groups: dict[int, tuple[list[int], IntArray]] = {}
+        for i, row in enumerate(caps):
+            priority = self.priority(row, self.policy)
+            groups.setdefault(id(priority), ([], priority))[0].append(i)
+        return [(np.array(rows), priority[None, :]) for rows, priority in groups.values()]
+
+    def _parts(self, count: int) -> list[slice]:
+        """Split so many purchases among the threads; no part is empty."""
+        bounds = [count * k // self.threads for k in range(self.threads + 1)]
+        return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]

@@ -149,6 +149,11 @@ class PlanningProblem:
         return len(self.sites)
 
     @property
+    def has_dependencies(self) -> bool:
+        """Whether any task has a parent."""
+        return len(self.parent_index) > 0
+
+    @property
     def offered(self) -> IntArray:
         """Processors of each site, shape ``(n_sites,)``."""
         return np.array([s.processors for s in self.sites], dtype=np.int64)

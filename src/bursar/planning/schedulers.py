@@ -21,7 +21,9 @@ Ties are decided, so that a plan repeats: tasks of equal rank in the workflow's 
 of places with equal finish the site named first, there a slot in use before another, then the slot
 that starts first; ``greedy`` takes the first place as such. From ``MANY_SERIAL`` tasks on, all of
 one processor, ``heft`` and ``list`` keep gaps for each processor, which is several times faster and
-breaks ties within a site in another way (:mod:`bursar.planning.kernels.serial`).
+breaks ties within a site in another way (:mod:`bursar.planning.kernels.serial`). Where such tasks
+do not depend on each other either, a heap of processors for each slot gives the schedule that
+profiles give (:mod:`bursar.planning.kernels.bags`).
 
 Read from its end, a schedule is one of the reversed workflow on slots that begin where they ended.
 Scheduling that, tasks that finish last first, closes gaps that the forward schedule left; read
@@ -34,12 +36,13 @@ References
    task scheduling for heterogeneous computing. IEEE TPDS 13(3): 260-274.
 """
 
+import heapq
 import itertools
 from dataclasses import replace
 
 import numpy as np
 
-from bursar.planning.kernels import lists, ranks, serial
+from bursar.planning.kernels import bags, lists, ranks, serial
 from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.placing import ScheduleDraft, seconds_paid
 from bursar.planning.kernels.ranks import after_others
@@ -57,6 +60,8 @@ RULES: dict[Scheduler, int] = {
 }
 MANY_SERIAL = 2000
 """Number of tasks from which on, if all are of one processor, gaps are kept by processor."""
+MANY_SLOTS = 256
+"""Number of slots beyond which many independent tasks of one processor have gaps by processor."""
 SHORTEST = 1e-6
 """Seconds. A slot has a length, so this is leased where all tasks take no time."""
 
@@ -89,6 +94,8 @@ def schedule(
         False,
         (np.empty(1), np.empty(1), used, np.empty((1, problem.n_slots))),
     )
+    if isinstance(made, Schedule):
+        return made
     return (
         from_draft(problem, made) if isinstance(made, ScheduleDraft) else _from_rota(problem, made)
     )
@@ -105,7 +112,7 @@ def run(
     priorities: IntArray,
     whole: bool,
     outputs: Outputs,
-) -> ScheduleDraft | serial.SerialSchedule:
+) -> ScheduleDraft | serial.SerialSchedule | Schedule:
     """
     Schedules many purchases, and answers the last schedule; the interpreter is free meanwhile.
 
@@ -123,6 +130,10 @@ def run(
             tasks, slots, caps, longest, order, first, whole, SHORTEST, *outputs
         )
     rule = RULES[policy.scheduler]
+    if rule == lists.FINISH and is_bag_on_one_lease(problem) and (caps > 0).all():
+        return _evaluate_bag(problem, caps, priorities, outputs)
+    if rule == lists.FINISH and is_bag(problem):
+        return bags.evaluate_bag(tasks, slots, caps, priorities, whole, SHORTEST, *outputs)
     if rule == lists.FINISH and many_serial(problem):
         return serial.evaluate_serial(tasks, slots, caps, priorities, whole, *outputs)
     weight, worth = policy.weight, policy.worth
@@ -131,18 +142,101 @@ def run(
     )
 
 
+def is_bag(problem: PlanningProblem) -> bool:
+    """Whether slots are kept as heaps of processors: see :mod:`bursar.planning.kernels.bags`."""
+    bag = not problem.has_dependencies and problem.widths.max() == 1
+    # Each task looks at every slot; gaps by processor are found among many slots by a search.
+    return bool(bag and (problem.n_slots <= MANY_SLOTS or not many_serial(problem)))
+
+
 def many_serial(problem: PlanningProblem) -> bool:
     """Whether gaps are kept by processor: see the module."""
     serial_tasks = problem.n_tasks >= MANY_SERIAL and problem.widths.max() == 1
     return bool(serial_tasks and not problem.offers.arrays.leased.any())
 
 
-def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
-    """Return the schedule that a recipe makes."""
+def is_bag_on_one_lease(problem: PlanningProblem) -> bool:
+    """
+    Whether independent tasks of one processor share one endless lease, as most sweeps do.
+
+    Such tasks take the processor that is free first, which a heap knows. The kernels give the
+    same schedule, but to load their machine code takes half a second, and to run them as plain
+    Python thirty times as long as the heap.
+    """
+    slots = problem.offers.arrays
+    return bool(
+        problem.n_slots == 1
+        and slots.leased[0]
+        and slots.start[0] <= 0
+        and np.isinf(slots.end[0])
+        and not problem.has_dependencies
+        and (problem.widths == 1).all()
+        and (problem.runtimes > 0).all()
+        and np.isfinite(problem.runtimes).all()
+    )
+
+
+def _evaluate_bag(
+    problem: PlanningProblem, caps: IntArray, priorities: IntArray, outputs: Outputs
+) -> Schedule:
+    """Do as :func:`run` does, for :func:`is_bag_on_one_lease`; caps are positive."""
+    slots, n = problem.offers.arrays, problem.n_tasks
+    makespan, cost, used, area = outputs
+    start, finish = np.empty(n), np.empty(n)
+    for i, processors in enumerate(caps[:, 0].tolist()):
+        order, width = priorities[i % len(priorities)], min(processors, n)
+        durations = problem.runtimes[order, 0]
+        start[order] = begins = _first_free(durations.tolist(), float(slots.begin[0]), width)
+        finish[order] = begins + durations
+        makespan[i] = finish.max()
+        paid = width * max(makespan[i] - slots.start[0], SHORTEST)
+        cost[i] = slots.fixed_price[0] + slots.unit_price[0] * paid
+        used[i] = True
+        # One after the other, as the kernels add: pairwise sums differ in the last digit.
+        area[i] = np.cumsum((finish - start)[order])[-1]
+    return Schedule(
+        site=np.zeros(n, dtype=np.int64),
+        start=start,
+        finish=finish,
+        held_first=np.arange(n),
+        held_count=np.ones(n, dtype=np.int64),
+        held_slot=np.zeros(n, dtype=np.int64),
+        held_width=np.ones(n, dtype=np.int64),
+        used=np.array([True]),
+        until=np.array([finish.max()]),
+        peak=np.array([width]),
+        paid=np.array([paid]),
+    )
+
+
+def _first_free(durations: list[float], begin: float, processors: int) -> FloatArray:
+    """Return the start of each task, when each in turn takes the processor that is free first."""
+    free = [begin] * processors
+    starts = []
+    for duration in durations:
+        moment = free[0]
+        starts.append(moment)
+        heapq.heapreplace(free, moment + duration)
+    return np.array(starts)
+
+
+def replay(
+    problem: PlanningProblem, recipe: ScheduleRecipe, priority: IntArray | None = None
+) -> Schedule:
+    """
+    Return the schedule that a recipe makes.
+
+    Parameters
+    ----------
+    priority
+        Tasks in the order of the recipe's scheduler, where the caller has it; it counts only for a
+        recipe without an order of its own.
+    """
     if recipe.schedule is not None:
         return recipe.schedule
     caps = np.array(recipe.caps, dtype=np.int64)
-    priority = None if recipe.priority is None else np.array(recipe.priority, dtype=np.int64)
+    if recipe.priority is not None:
+        priority = np.array(recipe.priority, dtype=np.int64)
     return schedule(problem, caps, recipe.policy, priority=priority)
 
 
@@ -225,8 +319,11 @@ def upward_ranks(problem: PlanningProblem, bought: IntArray) -> FloatArray:
     bought
         Processors of each site, shape ``(n_sites,)``.
     """
+    runtimes = mean_runtimes(problem, bought)
+    if not problem.has_dependencies:
+        return runtimes
     return ranks.upward_ranks(
-        mean_runtimes(problem, bought),
+        runtimes,
         mean_transfers(problem, bought),
         problem.order,
         problem.parent_start,

@@ -138,7 +138,7 @@ def trade_off(
             proofs = polish_front(search, search.limits.exact)
             notes.extend([proofs.note] if proofs.note else [])
             bounds = replace(bounds, exact=proofs.makespan)
-        options = [build_option(problem, found.recipe, whole=whole) for found in search.archive]
+        options = [_option_of(search, found.recipe) for found in search.archive]
     if not options:
         raise _no_plan(problem, processors, notes)
     if (
@@ -247,6 +247,15 @@ def _search(
             f"stopped by the time limit after {search.evaluator.count} of "
             f"{max(search.total, search.evaluator.count)} schedules"
         )
+
+
+def _option_of(search: PlanSearch, recipe: ScheduleRecipe) -> PlanOption:
+    """Return the option of a recipe that the search has found."""
+    evaluator = search.evaluator
+    priority = None
+    if recipe.priority is None and recipe.schedule is None:
+        priority = evaluator.priority(np.array(recipe.caps), recipe.policy)
+    return build_option(search.problem, recipe, whole=evaluator.whole, priority=priority)
 
 
 def _check_name(what: str, name: str, known: Sequence[str]) -> None:

@@ -5,8 +5,10 @@ DRP's second measure is the CPU time that was accumulated since the first reques
 apart by what it was good for, and held against what the scheduler says it charged.
 """
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -26,12 +28,8 @@ class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     pilot
         Name of the pilot and of its lease.
-    job
-        Id of the scheduler's job.
     processors, seconds
         Number of processors that it held, and for how long.
-    how
-        Ending of the pilot's job.
     """
 
     pilot: str
@@ -39,6 +37,12 @@ class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
     processors: int
     seconds: float
     how: str
+
+
+def append_usage(path: Path, rows: Iterable[PilotUsage]) -> None:
+    """Append lines to a usage file; one that cannot be written costs a comparison, no more."""
+    with contextlib.suppress(OSError), path.open("ab") as file:
+        file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
 # Compare the processor time of each request (used, idle, starting) with the scheduler's record.
@@ -58,8 +62,6 @@ def agree(ours: float, theirs: float, processors: int) -> bool:
     ----------
     ours, theirs
         Processor-seconds.
-    processors
-        Number of processors of the job.
     """
     return abs(ours - theirs) <= ROUNDING * processors + SHARE * max(ours, theirs) + 1e-6
 
@@ -87,10 +89,6 @@ class AllocationUsage:
 
     Parameters
     ----------
-    name, site
-        Name and site of the lease.
-    processors
-        Number of processors held.
     acquired
         Processor-seconds from begin to end.
     starting

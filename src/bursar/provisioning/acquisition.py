@@ -120,8 +120,6 @@ class AcquisitionRound:
     ----------
     memory
         Memory of the pool; labels, claims and the next time to wake are written to it.
-    view
-        Snapshot that the decision rests on.
     stay
         Allocations that are not being released.
     """
@@ -324,8 +322,6 @@ class AcquisitionRound:
             site.name, self._unit, request_shaping.longest_walltime(site)
         )
         return min([*starts, math.inf if bound is None else bound])
-
-    # How.
 
     def _ask(self, site: PoolSite, amount: int, rivals: Sequence[PoolSite]) -> None:
         unit = self._unit_at(site) or 1

@@ -66,8 +66,6 @@ class PilotPool:
         """History of queue waits, with what was observed since."""
         return self._memory.waits
 
-    # What it decides.
-
     def decide(self, view: PoolSnapshot) -> list[PoolDecision]:
         """
         Return the requests and releases that are due now; none while nothing changes.
@@ -108,8 +106,6 @@ class PilotPool:
     def given_up(self) -> Mapping[str, str]:
         """Sites that are no longer asked, with the reason in the scheduler's words."""
         return {name: s.given_up for name, s in self._memory.health_by_site.items() if s.given_up}
-
-    # What it is told.
 
     def asked(self, name: str, ask: AllocationRequest, now: float) -> None:
         """Record a request that was sent under a name."""
@@ -164,8 +160,6 @@ class PilotPool:
                     health.in_vain(now)
         if not health.given_up and health.until > now:
             self._memory.wake_at(health.until)
-
-    # How.
 
     def _learn(self, view: PoolSnapshot) -> None:
         """

@@ -170,8 +170,6 @@ class PendingRequest:
         Time at which processors were received, on the pool's clock; None: not yet.
     worked
         Whether any of the processors had a task.
-    given_back
-        Whether the release was decided.
     silent_since
         When its last worker went away, on the pool's clock, if it was given back for that.
     """
@@ -201,12 +199,8 @@ class PoolMemory:
 
     Parameters
     ----------
-    waits
-        History of the user's queue waits.
     wake
         When a decision may be due though nothing has happened, on the pool's clock.
-    is_hungry
-        Whether tasks waited at the last decision.
     spare
         Since when at least so many processors are too many; None: there are none.
     tried

@@ -101,10 +101,6 @@ class PoolSnapshot:
     ----------
     now
         Seconds on the pool's clock.
-    demand
-        Tasks that wait.
-    allocations
-        Allocations requested or held.
     until_deadline
         Seconds left to the campaign's deadline; None: no deadline.
     affordable
@@ -130,8 +126,6 @@ class AllocationRelease:
 
     Parameters
     ----------
-    reason
-        Reason for people and the journal.
     at_once
         Whether running tasks are stopped, to run again elsewhere; False: they end first.
     """

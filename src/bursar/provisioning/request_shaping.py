@@ -177,8 +177,6 @@ class RequestShape:
         Number of processors, and duration in seconds.
     least_seconds, least_processors
         See :class:`bursar.provisioning.pool_snapshot.AllocationRequest`.
-    fits
-        Whether the request should start at once.
     group
         Number of the submission that the request is an element of, from 1 on; 0: the request is a
         submission of its own. Elements of one submission are alike.
@@ -449,9 +447,7 @@ def _waiting(
     most: int,
     choose: WalltimeChooser,
 ) -> list[RequestShape]:
-    """
-    Shape requests that have to wait: as processors become free, else evenly, small first.
-    """
+    """Shape requests that have to wait: as processors become free, else evenly, small first."""
     made: list[RequestShape] = []
     for window in _coming(site.backfill_windows, least):
         size = min(processors, window.processors) // unit * unit

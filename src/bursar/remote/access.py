@@ -333,8 +333,6 @@ class KnownService:
 
     Parameters
     ----------
-    access
-        Address and credentials of the service.
     seal
         Level at which tasks are sealed; None: not sealed.
     """

@@ -78,8 +78,6 @@ class AsyncServiceClient:
         Seconds within which the service answers, or the next bytes of a stream come.
     patience
         Seconds for which a failed request is tried again; 0: no further try.
-    entropy
-        Random bytes, fit for secrets.
     stream
         Whether many results come as one stream; otherwise page by page.
     notice
@@ -438,8 +436,6 @@ class AsyncSession:
 
     Parameters
     ----------
-    handle
-        Handle of the instance.
     seals
         Seals the tasks and opens their results; None: the service can read both.
     """
@@ -501,8 +497,6 @@ async def purchase(
 
     Parameters
     ----------
-    seconds
-        Duration in seconds.
     most
         Greatest total price in micro-units; None: no limit.
 

@@ -42,8 +42,6 @@ class ApiCall(Generic[T]):
         Parts of the HTTP request; the path without the API's prefix, quoted.
     content
         Body, as bytes or as a function that makes its pieces; pieces have ``size`` bytes in all.
-    decode
-        Decodes a successful answer.
     wait
         Seconds for which the service may hold the answer back.
     repeatable

@@ -145,8 +145,6 @@ class ServiceConnection:
 
     Parameters
     ----------
-    access
-        Address and credentials of the service.
     entropy
         Returns random bytes, which spread the retries in time.
     transport

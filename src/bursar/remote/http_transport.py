@@ -185,8 +185,6 @@ class ClientResponse:
 
     Parameters
     ----------
-    status
-        HTTP status.
     headers
         Headers by name; the case of names does not count.
     content
@@ -273,10 +271,6 @@ class RemoteProblem(BursarError):
 
     Parameters
     ----------
-    site
-        Name of the service.
-    problem
-        Problem document of the service.
     shown
         Credentials that were used, for messages; empty: not relevant.
 

@@ -10,7 +10,7 @@ from bursar.model.task import Status
 from bursar.remote.connection import Entropy
 from bursar.remote.messages import Result, TaskSpec, TaskState, as_text
 from bursar.remote.submission import steps_of
-from bursar.sealing.envelope import SealedTask, SealError, decode_result, encode_contents
+from bursar.sealing.envelope import SealedTask, SealError, decode_result, encode_part
 from bursar.sealing.task_sealing import TaskSealer
 
 _MARK = 32
@@ -35,8 +35,6 @@ class InstanceSealer:
 
     Parameters
     ----------
-    sealer
-        Sealer with the user's keys.
     entropy
         Returns random bytes, for the marks.
     """
@@ -70,7 +68,7 @@ class InstanceSealer:
             # could exchange their results.
             label = self._entropy(_MARK // 2).hex() + task.label
             contents = SealedTask(steps=steps, environment=dict(task.environment))
-            envelope = self._sealer.seal(encode_contents(contents), self._about(label))
+            envelope = self._sealer.seal(encode_part(contents), self._about(label))
             yield structs.replace(
                 task,
                 command=(),

@@ -18,9 +18,8 @@ from typing import TypeVar
 import msgspec
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.deal_report import OwnerAnswer, TradeLimits
 from bursar.market.purchasing import TradeResult, negotiate
-from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_manager import OwnerAnswer, TradeLimits, TradeManager
 from bursar.market.trade_messages import (
     Accept,
     Bid,

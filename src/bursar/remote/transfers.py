@@ -223,8 +223,6 @@ def _size_of(path: Path) -> int:
         raise InputError(f"cannot read it: {error.strerror}", where=str(path)) from None
 
 
-# Streams of results (NDJSON) and of changes (server-sent events), over broken connections.
-
 # Decoders of line streams: results as NDJSON, changes as server-sent events.
 
 LONGEST = 64 << 20
@@ -322,8 +320,6 @@ async def follow_results(
 
     Parameters
     ----------
-    until
-        When the results end; see :data:`Until`.
     stream
         Whether they come as one long answer where there are many; otherwise page by page.
     """

@@ -148,8 +148,6 @@ class CatalogueEntry:
 
     Parameters
     ----------
-    replica
-        The copy.
     bad
         Why the copy is not to be used; None: no fault is known.
     """
@@ -166,8 +164,6 @@ class Catalogue:
 
     Parameters
     ----------
-    path
-        Path of the SQLite file.
     make
         Whether to make the file when it is missing.
 

@@ -20,8 +20,6 @@ from bursar.model.errors import InputError, SiteError, spelling_hint
 from bursar.model.matching import Replica
 from bursar.model.task import File
 
-# Names of logical files, size and checksum of their content, and locations of their copies.
-
 # Names of logical files, and size and checksum of their content.
 
 OWN_FOLDER = ".bursar"

@@ -33,8 +33,6 @@ from bursar.replicas.parts import CopyOrigin, CopySink
 from bursar.replicas.schemes import open_source
 from bursar.replicas.schemes.source import ReplicaSource
 
-# Copies one file from one source in the calling thread, and verifies copies by their checksums.
-
 # A limit on the bytes per second of a link, shared by all transfers.
 
 _SMALLEST, _LARGEST = 16 * 1024, 1024 * 1024
@@ -50,8 +48,6 @@ class TransferRateLimiter:
     ----------
     bandwidth
         Bytes per second. Positive and finite.
-    clock
-        Tells seconds.
     """
 
     def __init__(self, bandwidth: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -217,13 +213,6 @@ def _opened(
 
     A sink whose bytes may be of another version of the file is emptied first, and the source is
     then read from its beginning.
-
-    Parameters
-    ----------
-    content
-        Expected size and checksum, as far as they are known.
-    patience
-        Seconds to wait for an answer.
     """
     before = sink.origin
     same = before.url == redact_url(url)
@@ -323,8 +312,6 @@ class CandidateReplica:
 
     Parameters
     ----------
-    replica
-        The copy.
     rate
         Rate limit of the link; None: no limit.
     gate

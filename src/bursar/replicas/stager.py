@@ -105,8 +105,6 @@ class Stager:
 
     Parameters
     ----------
-    catalogue
-        Catalogue that locates copies and registers new ones.
     link
         Returns the link between two sites, which decides the order in which copies are tried and
         the bandwidth that all transfers over it share.
@@ -139,8 +137,6 @@ class Stager:
 
         Parameters
         ----------
-        names
-            Logical names.
         job
             Job for which the files are pinned until :meth:`release`.
         on_file
@@ -245,11 +241,8 @@ class Stager:
         """
         Bring a file unless it is there, pin the copy for a job, and return its path or URL.
 
-        Parameters
-        ----------
-        place
-            Where the file is in the site's storage, pinned already; None: not there. A usable
-            copy at the site but outside of its storage is returned without a pin.
+        ``place`` is where the site's storage has it, pinned already; None: not there. A usable
+        copy at the site but outside of its storage is returned without a pin.
         """
         store = self._stores[site]
         for _ in range(_TRIES):
@@ -269,13 +262,9 @@ class Stager:
 
     async def _shared(self, name: str, site: str, job: str, on_file: OnFile | None) -> str | None:
         """
-        Wait for the transfer of a file, which is begun if there is none, and pin the file.
+        Wait for the transfer of a file, begun if there is none, pin the file and return its path.
 
-        Returns
-        -------
-        str or None
-            Path of the file; None: deleted or damaged by others as soon as it came, or in a store
-            without pins.
+        None: others deleted or damaged it as soon as it came, or its store has no pins.
         """
         key = name, site
         store = self._stores[site]
@@ -374,14 +363,7 @@ class Stager:
     async def _begin(
         self, store: SiteStorage, name: str, content: LogicalFileContent, *, holder: str | None
     ) -> PendingFile | None:
-        """
-        Begin to write a file when no other process does.
-
-        Parameters
-        ----------
-        holder
-            Who pins the cached file; None: the file is kept.
-        """
+        """Begin to write a file when no other process does; without a holder the file is kept."""
         begin = partial(store.begin, keep=holder is None, job=holder)
         while True:
             work = self._tasks.start(

@@ -34,10 +34,6 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    processors
-        Number of processors held.
-    seconds
-        Duration of the lease.
     tasks, remainder
         Amounts charged to the lease's tasks and left over: micro-units.
     total
@@ -152,8 +148,6 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    currency
-        Currency of every amount.
     total
         Micro-units paid, as the ledger says.
     granted, held

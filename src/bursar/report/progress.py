@@ -168,8 +168,6 @@ class CopyProgress(ProgressBars):
 
         Parameters
         ----------
-        name
-            Name of the file.
         done, total
             Bytes that have been copied, and bytes of the file; None: not known yet.
         """
@@ -187,14 +185,7 @@ class CopyProgress(ProgressBars):
 
 
 class PlanProgress(ProgressBars):
-    """
-    Shows how far a search is and the ends of the front so far.
-
-    Parameters
-    ----------
-    currency
-        Currency of the costs.
-    """
+    """Shows how far a search is and the ends of the front so far."""
 
     def __init__(self, currency: str) -> None:
         super().__init__()
@@ -258,8 +249,6 @@ class SiteProgress:
     ----------
     processors, busy
         Number of leased processors, and of those that run tasks.
-    running
-        Number of running tasks.
     asked
         Processors requested but not yet available.
     spent
@@ -289,8 +278,6 @@ class ProgressSnapshot:
         Currency units.
     budget
         Currency units; None for none.
-    currency
-        Currency of spent, held and budget.
     predicted_finish
         Makespan as planned, seconds; None when unknown.
     current_finish

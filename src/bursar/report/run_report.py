@@ -3,7 +3,6 @@
 import csv
 import html
 import math
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +14,15 @@ from typing import Any, TextIO
 import msgspec
 
 from bursar.dispatch.journal_records import AttemptRecord, RunEvent
+from bursar.formats.file_text import replacing
 from bursar.market.lease import Lease
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status, Task
 from bursar.planning.building import consecutive_runs, number_processors
 from bursar.planning.front import ParetoFront
 from bursar.report.bill import Bill
-
-# Content of a run's report, and the page that shows the report without network or other files.
 
 # Content of a run's report, gathered from the run.
 
@@ -102,20 +99,6 @@ class ReportContent:
         The run's key figures; the state of a plan that nobody has run is ``planned``.
     proposal
         The trade-off curve, as ``bursar plan --json`` prints it.
-    plan
-        The chosen plan.
-    tasks
-        Of the campaign.
-    records
-        Every attempt.
-    transfers
-        Every movement of money.
-    leases
-        All there were.
-    events
-        What else was journalled.
-    bill
-        What it cost so far.
     tried
         Makespan, seconds, and cost, currency units, of plans behind the curve.
     """
@@ -421,13 +404,8 @@ def write_report(path: Path, data: ReportContent) -> None:
         When it cannot be written.
     """
     page = render(data)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(page, encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    with replacing(path) as file:
+        file.write(page)
 
 
 def render(data: ReportContent) -> str:
@@ -486,8 +464,6 @@ def write_results(
     ----------
     jsonl, table
         Paths of the JSON Lines and the CSV file.
-    tasks
-        Tasks of the campaign.
     records
         Every attempt, by task and attempt.
     skipped
@@ -506,11 +482,9 @@ def write_results(
         # Only the last attempt of each task is written, with the number of attempts.
         last[number] = (record, last[number][1] + 1 if number in last else 1)
 
-    def rows() -> Iterator[dict[str, Any]]:
-        return _rows(tasks, last, skipped, log_files)
-
-    _write(jsonl, lambda file: _write_lines(file, rows()))
-    _write(table, lambda file: _write_table(file, tasks, rows()))
+    # Both in one pass: to make the rows takes as long as to write them.
+    with replacing(table, newline="") as cells, replacing(jsonl, newline="") as lines:
+        _write_rows(lines, cells, tasks, _rows(tasks, last, skipped, log_files))
 
 
 def _rows(
@@ -557,34 +531,18 @@ def _rows(
         yield row
 
 
-def _write_lines(file: TextIO, rows: Iterator[dict[str, Any]]) -> None:
+def _write_rows(
+    lines: TextIO, cells: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, Any]]
+) -> None:
+    """Write rows as JSON Lines and as CSV."""
     encode = msgspec.json.Encoder().encode
-    for row in rows:
-        file.write(encode(row).decode())
-        file.write("\n")
-
-
-def _write_table(file: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for task in tasks for name in task.parameters))
     # A parameter may be called as a column is.
     titles = [f"parameter_{name}" if name in COLUMNS else name for name in names]
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*COLUMNS, *titles])
+    table = csv.writer(cells, lineterminator="\n")
+    table.writerow([*COLUMNS, *titles])
     for row in rows:
+        lines.write(encode(row).decode())
+        lines.write("\n")
         parameters = row.get("parameters", {})
-        writer.writerow(
-            [*(row.get(column) for column in COLUMNS), *(parameters.get(name) for name in names)]
-        )
-
-
-def _write(path: Path, write: Callable[[TextIO], None]) -> None:
-    # In the same folder, as a rename is atomic within one file system only; with the process
-    # number, as two commands may write at once.
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(fresh, "w", encoding="utf-8", newline="") as file:
-            write(file)
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+        table.writerow([*map(row.get, COLUMNS), *map(parameters.get, names)])

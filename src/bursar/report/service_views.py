@@ -361,16 +361,9 @@ def own_panel(
 
 class _FittedTables:
     """
-    Lines above tables that share the rest of the screen.
+    Lines above tables that share the rest of a screen of ``height`` lines; None: no limit.
 
-    Parameters
-    ----------
-    height
-        Height of the screen, lines; None: no limit.
-    head
-        Lines above the tables.
-    tables
-        Number of rows of each table, and the function that makes a table of at most n rows.
+    Each table is its number of rows, and the function that makes a table of at most n rows.
     """
 
     def __init__(

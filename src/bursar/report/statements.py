@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from bursar.market.account_records import BANK, LedgerAccount
 from bursar.market.accounts import Accounts
 from bursar.market.grants import DAY, BurnDown, DatedGrant, GrantPeriod, SpendingRate
@@ -58,17 +60,8 @@ def accounts_to_dict(accounts: Accounts, now: float) -> dict[str, Any]:
 
 def row_to_dict(row: Transfer) -> dict[str, Any]:
     """Return a row as JSON."""
-    return {
-        "number": row.number,
-        "time": row.time,
-        "key": row.key,
-        "kind": row.kind,
-        "source": row.source,
-        "target": row.target,
-        "amount_micros": row.amount,
-        "agreement": row.agreement,
-        "memo": row.memo,
-    }
+    names = {"amount": "amount_micros"}
+    return {names.get(name, name): v for name, v in msgspec.structs.asdict(row).items()}
 
 
 def statement_to_dict(statement: Statement) -> dict[str, Any]:

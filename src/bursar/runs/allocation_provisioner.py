@@ -88,14 +88,6 @@ class AllocationProvisioner:
 
     Parameters
     ----------
-    sites
-        Sites of the run by name.
-    guard
-        Guard of the run's budget.
-    dispatcher
-        Dispatcher to which workers connect.
-    terms
-        Terms common to all leases.
     note
         Journals leases.
     notify
@@ -106,10 +98,6 @@ class AllocationProvisioner:
         Called with an allocation that ended before its tasks did.
     route
         Finds the site of an allocation that was requested without one.
-    watch
-        Observer of the begin and end of each allocation.
-    settlements
-        Settles leases whose providers count what they held.
     trading
         Agrees on prices with owners that negotiate, allocation by allocation; None: whoever asks
         for an allocation has agreed on the price already.

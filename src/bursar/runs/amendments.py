@@ -59,8 +59,6 @@ class AmendmentReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Parameters
     ----------
-    id
-        Identity of the amendment.
     deadline, budget
         Limits that the run has now.
     refused

@@ -35,12 +35,6 @@ class RunBroker:
 
     Parameters
     ----------
-    campaign
-        Campaign to run.
-    sites
-        Sites by name.
-    settings
-        Settings for matching.
     clock
         Returns the loop's time, seconds.
     copies
@@ -169,11 +163,6 @@ class _LinkTransfers:
 
     Where a storage is full or broken, matching a job again would choose its site again. When
     no other site is left each is tried again.
-
-    Parameters
-    ----------
-    files
-        Transfer times by the links alone.
     """
 
     def __init__(self, files: LinkedFileTimes) -> None:

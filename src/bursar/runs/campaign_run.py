@@ -39,10 +39,9 @@ from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
-from bursar.runs.replan_monitor import ReplanMonitor, can_rebuy
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
-from bursar.runs.run_signals import RunSignals, end_by_signals
+from bursar.runs.run_watchers import ReplanMonitor, RunSignals, can_rebuy, end_by_signals
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
 from bursar.sites.local import LocalSite
@@ -81,10 +80,6 @@ def execute_campaign(
 
     Parameters
     ----------
-    folder
-        Folder of the run.
-    campaign, plan
-        Campaign and plan as kept in the folder.
     environment
         Environment of the run; None: the sites that the run was planned over.
     replan
@@ -386,8 +381,7 @@ def _real(
             made = _matched(folder, campaign, sites, settings)
         case SupplyPolicy(kind="pool"):
             from bursar.provisioning.pool import PilotPool
-            from bursar.runs.history import read_waits
-            from bursar.runs.pool_controller import PoolController
+            from bursar.runs.pool_controller import PoolController, read_waits
 
             pool = PilotPool(read_waits(folder.path.parent))
             made = RunEnvironment(
@@ -508,7 +502,7 @@ def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:
 
     @asynccontextmanager
     async def learning() -> AsyncIterator[None]:
-        from bursar.runs.history import write_waits
+        from bursar.runs.pool_controller import write_waits
 
         try:
             yield

@@ -25,10 +25,6 @@ class StagedDataMover:
 
     Parameters
     ----------
-    tasks
-        Tasks whose files are moved.
-    sites
-        Sites, with or without storages.
     catalogue
         File of the replica catalogue.
     run

@@ -65,14 +65,7 @@ class RunViewUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunViews:
-    """
-    Shows a run that this process carries out to viewers in other processes.
-
-    Parameters
-    ----------
-    folder
-        Folder of the run.
-    """
+    """Shows a run that this process carries out to viewers in other processes."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -194,10 +187,7 @@ def _updates(folder: RunFolder, patience: float | None = None) -> Iterator[RunVi
     """
     Yield what a run's process shows, until the connection ends; nothing if there is none.
 
-    Parameters
-    ----------
-    patience
-        Seconds without an update after which the connection is closed; None: no limit.
+    The connection also ends after so many seconds without an update; None: no limit.
     """
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(patience)

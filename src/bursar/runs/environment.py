@@ -63,8 +63,6 @@ class RunEnvironment:
 
     Parameters
     ----------
-    sites
-        Sites by name.
     supply
         What brings processors of these sites to the tasks; serves one incarnation.
     trading

@@ -26,9 +26,8 @@ from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
 from bursar.runs.allocation_provisioner import AllocationProvisioner
-from bursar.runs.attempt_folders import AttemptFolders
 from bursar.runs.environment import RunEnvironment, RunWork
-from bursar.runs.folder import RunFolder
+from bursar.runs.folder import AttemptFolders, RunFolder
 from bursar.runs.incarnations import (
     BEGIN,
     END,
@@ -62,12 +61,6 @@ class RunExecution:
     ----------
     folder
         The run's folder. Work that an earlier incarnation journalled counts as done.
-    work
-        Tasks, goal and rules of the run.
-    environment
-        Sites, what brings their processors, and time.
-    currency
-        Currency of every amount.
     retry_failed
         Whether tasks that failed for good in an earlier incarnation are tried again.
     on_outcome
@@ -116,7 +109,7 @@ class RunExecution:
         self._currency = currency
         self._tasks = list(work.tasks)
         self._bindings = TaskBindings(self._tasks, environment.sites)
-        self._goal = work.goal
+        self.goal = work.goal
         self._retry_failed = retry_failed
         self._on_outcome = on_outcome
         self._on_start = on_start
@@ -148,9 +141,9 @@ class RunExecution:
         try:
             journal = await asyncio.to_thread(self._journal.load)
             self.guard = BudgetGuard(
-                budget_amount(self._goal.budget),
+                budget_amount(self.goal.budget),
                 limit_of=lambda task: self._tasks[task].wall_limit,
-                on_budget=dict(self._goal.on_budget),
+                on_budget=dict(self.goal.on_budget),
                 currency=self._currency,
                 rows=journal.transfers,
             )
@@ -275,11 +268,6 @@ class RunExecution:
             self.cause, self.reason = "fault", f"stopping failed: {error}"
             self.notify(self.reason)
 
-    @property
-    def goal(self) -> Goal:
-        """The present goal."""
-        return self._goal
-
     def amend(self, goal: Goal, keep: Callable[[], None]) -> Refusal | None:
         """
         Change the goal while the run goes on.
@@ -300,7 +288,7 @@ class RunExecution:
         # After the guard has agreed, and before money moves: after a kill the run resumes with
         # limits that its ledger fits.
         keep()
-        self._goal = goal
+        self.goal = goal
         self.dispatcher.store.post(self.guard.transfers())
         if self.cause is None:
             self._supply.amend(goal)
@@ -510,7 +498,7 @@ class RunExecution:
             journal=past,
             state=state,
             background=self._background,
-            goal=lambda: self._goal,
+            goal=lambda: self.goal,
             is_stopping=lambda: self.cause is not None,
             stop=partial(self.stop, grace=0.0),
             fail=self.fail,

@@ -45,8 +45,6 @@ class ExecutorEngine:
     ----------
     path
         Folder for the journal and the run's files; a missing folder is made.
-    sites
-        Sites to lease from.
     processors
         Processors of each site; None: all of them.
     budget

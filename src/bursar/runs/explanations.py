@@ -32,8 +32,6 @@ class AllocationReport:
 
     Parameters
     ----------
-    name, site
-        Names of the request's lease and of the site.
     asked
         Time of the request, seconds since the run's begin; None where it was not journalled.
     began, ended
@@ -212,8 +210,6 @@ class PlacementReason:
     ----------
     attempt
         Number of the attempt, from 1.
-    site, lease
-        Names of the chosen site and lease.
     at
         Seconds since the run's begin.
     why

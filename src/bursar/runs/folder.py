@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,12 +21,13 @@ import msgspec
 
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.dispatch.folders import write_atomically
+from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree, write_atomically
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.matching import Brokering
 from bursar.model.money import Payer
 from bursar.model.site import SiteFacts
+from bursar.model.task import Outcome, Status, Task
 
 # The compiled campaign of a run: every task spelt out, independent of the campaign file.
 
@@ -113,12 +114,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
     state
         ``running`` beside a lock that is not held means that the runner was killed; ``unsettled``,
         that every task succeeded and a site has not said yet what its processors came to.
-    tasks
-        Number of tasks of the campaign.
     sites
         Facts of the sites it was planned over.
-    argv
-        The command line that made it.
     strategy
         Strategy that brings its jobs to sites; None: a plan.
     out_of_reach
@@ -379,3 +376,50 @@ def _fresh_name(campaign: str) -> str:
     stem = "-".join(_SAFE.findall(campaign)) or "run"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return f"{stem[:40]}-{stamp}-{secrets.token_hex(2)}"
+
+
+# The working directories of attempts: which of them stay when the run has ended.
+
+
+class AttemptFolders:
+    """
+    Knows which working directories are of use after the end.
+
+    Parameters
+    ----------
+    path
+        Folder that holds the working directories.
+    tasks
+        Tasks of the run; the list may grow.
+    """
+
+    def __init__(self, path: Path, tasks: Sequence[Task]) -> None:
+        self._path = path
+        self._tasks = tasks
+        self._failed: set[str] = set()
+        self._succeeded: set[int] = set()
+
+    def learn(self, outcome: Outcome) -> None:
+        """Note how an attempt has ended."""
+        if outcome.status is Status.SUCCEEDED:
+            self._succeeded.add(outcome.task)
+        elif outcome.status in (Status.FAILED, Status.TIMED_OUT):
+            name = folder_name(outcome.task, self._tasks[outcome.task].id)
+            self._failed.add(attempt_folder(name, outcome.attempt))
+
+    def clear(self) -> None:
+        """
+        Remove what attempts that were cut off have left of tasks that have succeeded since.
+
+        The working directory of an attempt that failed stays for inspection, and so does every
+        one of a task without success.
+        """
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
+            for entry in entries:
+                task = entry.name.partition("-")[0]
+                # Not made by this run, or its task has had no success.
+                if task.isdecimal() and int(task) not in self._succeeded:
+                    continue
+                # By name and not by age: an earlier incarnation may have made it.
+                if entry.name not in self._failed:
+                    remove_tree(entry.path)

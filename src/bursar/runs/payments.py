@@ -32,7 +32,7 @@ from bursar.market.accounts import Accounts
 from bursar.market.agreement import UsageRecord
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
-from bursar.model.errors import BudgetStop, BursarError, InputError
+from bursar.model.errors import BudgetStop, BursarError, InputError, errors_within
 from bursar.model.money import (
     Micros,
     Payer,
@@ -50,6 +50,9 @@ WAIT = 10.0
 
 EVERY = 5.0
 """Seconds between checks for new payments to book."""
+
+_OPTION = "--account"
+"""Option of commands that chooses the book and the account, for errors."""
 
 _BRIEFLY = 2.0
 """Seconds to wait for the book where a running campaign waits too."""
@@ -83,7 +86,7 @@ def allowance_of(payer: Payer) -> AccountAllowance:
     InputError
         When there is no such book or user.
     """
-    with _about(payer):
+    with errors_within(_OPTION):
         accounts = read_book(Path(payer.book)).accounts
         accounts.known(payer.account, "user")
     return AccountAllowance(accounts.available(payer.account, time.time()), accounts.currency)
@@ -98,10 +101,6 @@ class RunPayments:
 
     Parameters
     ----------
-    folder
-        Folder of the run.
-    payer
-        Account that pays, and the book.
     needed
         Currency units without which it is no use to begin; 0 for none.
 
@@ -136,7 +135,7 @@ class RunPayments:
             # Before money is set aside: two processes that resume one run would hold its budget
             # twice.
             stack.enter_context(lock_account(self._folder))
-            with _about(self._payer):
+            with errors_within(_OPTION):
                 self._set_aside()
             self._claim = stack.pop_all()
         return self
@@ -474,12 +473,3 @@ def _done(answer: _T | Refusal) -> _T:
     if isinstance(answer, Refusal):
         raise InputError(answer.reason) if answer.final else BudgetStop(answer.reason)
     return answer
-
-
-@contextlib.contextmanager
-def _about(payer: Payer) -> Iterator[None]:
-    """Have errors about the book name the option that chose the book."""
-    try:
-        yield
-    except InputError as error:
-        raise error.within("--account") from None

@@ -1,20 +1,25 @@
 """The controller that carries out a pool's decisions at the sites and reports the results."""
 
 import asyncio
+import contextlib
 import math
+import os
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from bursar.dispatch.journal_records import RunEvent
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.campaign import Goal
-from bursar.model.errors import BudgetStop, BursarError, SiteError
+from bursar.model.errors import BudgetStop, BursarError, InputError, SiteError
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolSnapshot
+from bursar.provisioning.wait_prediction import WaitPredictor
 from bursar.runs.supply import Supply
 from bursar.sites.protocol import Site
 from bursar.supervisor import TaskSupervisor
@@ -44,16 +49,10 @@ class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    name
-        Name of the allocation and of its lease.
-    site
-        Name of the site.
     step
         ``"asked"``, ``"began"``, ``"given back"`` or how it was lost.
     processors, seconds
         Asked for, or had.
-    reason
-        For people.
     bundle, race
         See :class:`bursar.provisioning.pool_snapshot.AllocationRequest`.
     """
@@ -83,11 +82,6 @@ class PoolController(Supply):
     Carries a pool's decisions out at the sites, round after round, until the run stops.
 
     Any worker runs any task. Workers that are gone are the pool's to replace.
-
-    Parameters
-    ----------
-    pool
-        The pool whose decisions are carried out.
     """
 
     replaces_workers = True
@@ -268,3 +262,37 @@ def _observed(allocation: Allocation, load: AllocationLoad | None) -> Allocation
         load = replace(load, idle_since=None)
     # Workers are counted here: processors whose workers never came are silent, too.
     return replace(allocation, workload=replace(load, joined=load.joined or 0))
+
+
+# Queue wait history of earlier runs, kept for later ones.
+
+HISTORY = "waits.json"
+"""File in the folder of the runs."""
+
+
+def read_waits(folder: Path) -> WaitPredictor:
+    """
+    Read the waits that earlier runs of a folder have seen.
+
+    Where the file is missing or damaged, the history begins anew.
+    """
+    try:
+        return WaitPredictor.of_kept(msgspec.json.decode((folder / HISTORY).read_bytes()))
+    except (OSError, msgspec.MsgspecError, InputError, AttributeError, TypeError):
+        return WaitPredictor()
+
+
+def write_waits(folder: Path, waits: WaitPredictor) -> None:
+    """
+    Write the waits; of runs that end at one time, the last one's are kept.
+
+    The history is a help only: where the file cannot be written, the old one stays.
+    """
+    part = folder / f".{HISTORY}.{secrets.token_hex(4)}"
+    try:
+        part.write_bytes(msgspec.json.encode(waits.kept()))
+        # In one step: another run may read it now.
+        os.replace(part, folder / HISTORY)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()

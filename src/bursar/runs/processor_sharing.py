@@ -18,12 +18,6 @@ class ProcessorSharing:
 
     Parameters
     ----------
-    sites
-        Sites of the run by name.
-    dispatcher
-        Dispatcher whose workers get the tasks.
-    provision
-        Holder of the run's allocations.
     guard
         Guard of the run's budget, which pays for no more than the run's part.
     """

@@ -54,8 +54,6 @@ class RunRecord:
 
     Parameters
     ----------
-    folder
-        The run's.
     info
         Content of ``run.json``, with the true state.
     journal
@@ -205,13 +203,9 @@ def read_run(folder: RunFolder) -> RunRecord:
 
 def integrity_warning(record: RunRecord) -> str:
     """Return in one line why changes in a run's journal could go unnoticed; empty: they cannot."""
-    match record.journal.seal:
-        case "unchained":
-            why = "was made before digests were kept: changes in it cannot be found"
-        case "foreign":
-            why = "has no seal of this user's: whoever recomputed its digests would not be found"
-        case _:
-            return ""
+    if record.journal.seal == "valid":
+        return ""
+    why = "has no seal of this user's: whoever recomputed its digests would not be found"
     return f"{record.folder.journal_file}: {why}"
 
 

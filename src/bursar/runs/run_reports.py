@@ -27,8 +27,6 @@ class AttemptLogs:
     ----------
     task
         Id of the task.
-    record
-        Record of the attempt.
     stdout_file, stderr_file
         Files of streams that were too long for the journal; else None.
     """

@@ -37,8 +37,6 @@ class LeaseTerms:
     ----------
     run
         Identity of the run, by which worker processes are recognised.
-    currency
-        Currency of all prices.
     rigid
         Whether some task may hold several processors.
     inherited
@@ -57,10 +55,6 @@ class LeaseSettlements:
 
     Parameters
     ----------
-    sites
-        Sites by name.
-    guard
-        Guard of the budget.
     now
         The present time, seconds since the epoch.
     note

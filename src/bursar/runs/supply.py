@@ -42,8 +42,6 @@ class TaskBindings:
     ----------
     tasks
         Tasks of the run; the list may grow.
-    sites
-        Sites by name.
     """
 
     def __init__(self, tasks: Sequence[Task], sites: Mapping[str, Site]) -> None:
@@ -103,28 +101,14 @@ class RunContext:
 
     Parameters
     ----------
-    bindings
-        Tasks and sites, and which task is bound to which lease.
-    dispatcher
-        Dispatcher whose workers get the tasks.
-    provision
-        Holder of the run's allocations.
-    guard
-        Guard of the run's budget.
-    journal
-        What earlier incarnations have journalled.
     state
         State of the run at the begin of this incarnation, with its clock and what it has spent.
-    background
-        Owner of asyncio tasks.
     goal
         Returns the present goal.
     is_stopping
         Returns whether the run ends before its tasks are done.
     stop
         Stops the run at once, for a cause and a reason.
-    fail
-        Stops the run because of an error.
     notify
         Journals a message and passes it on to people.
     """
@@ -251,14 +235,7 @@ class Supply(AllocationObserver):
 
 
 class ScheduledSupply(Supply):
-    """
-    Carries out what a strategy, the broker or best effort decides task by task.
-
-    Parameters
-    ----------
-    scheduler
-        Requests processors as tasks end.
-    """
+    """Carries out what a strategy, the broker or best effort decides task by task."""
 
     sends_tasks = True
 
@@ -408,15 +385,11 @@ class RunSnapshot:
 
     Parameters
     ----------
-    ended
-        Tasks at their end.
     cut
         Work that tasks had done when they were stopped, seconds at speed 1, the most of
         all their attempts: they need more.
     elapsed, spent
         Seconds, currency units.
-    goal
-        The present goal.
     stretch
         Seconds that tasks take for each that was estimated.
     """
@@ -439,8 +412,6 @@ class PlannedSupply(Supply):
 
     Parameters
     ----------
-    plan
-        Plan with purchases, and the place and order of tasks.
     replan
         Makes another plan when processors went back before their tasks were done; None: the
         run then stops.
@@ -514,8 +485,6 @@ class PlannedSupply(Supply):
 
         Parameters
         ----------
-        reason
-            Line for people.
         stretch
             See :class:`RunSnapshot`.
         """

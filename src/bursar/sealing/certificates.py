@@ -75,8 +75,6 @@ class CertificateSubject:
     ----------
     kind
         Role for which the certificate may be used.
-    name
-        Name of the user, worker or server.
     """
 
     kind: Kind
@@ -95,8 +93,6 @@ class VerifiedCertificate:
 
     Parameters
     ----------
-    name
-        Name of the party.
     begin, end
         Validity, seconds since the epoch.
     """

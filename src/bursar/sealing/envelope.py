@@ -6,7 +6,8 @@ and the digest identifies an envelope.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from bursar.model.errors import BursarError
 from bursar.model.task import Status, Step
 
 # The encoding of envelopes: a version byte, then MessagePack.
+
+T = TypeVar("T")
 
 VERSION = 1
 
@@ -105,8 +108,6 @@ Envelope = ConversationTask | ConversationResult | MessageTask | MessageResult
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
-_header_decoder = msgspec.msgpack.Decoder(ConversationHeader)
-_grant_decoder = msgspec.msgpack.Decoder(ConversationGrant)
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -148,39 +149,24 @@ def decode(data: bytes) -> Envelope:
     return envelope
 
 
-def encode_part(part: ConversationHeader | ConversationGrant | tuple[object, ...]) -> bytes:
-    """Encode a part of an envelope, or the data that a cipher or signature is bound to."""
-    return _encoder.encode(part)
+def _reader_of(kind: type[T], problem: str) -> Callable[[bytes], T]:
+    """Return a decoder that raises SealError with a text for bytes that are none of a kind."""
+    decode_kind = msgspec.msgpack.Decoder(kind).decode
+
+    def read(data: bytes) -> T:
+        try:
+            return decode_kind(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise SealError(problem) from None
+
+    return read
 
 
-def decode_header(data: bytes) -> ConversationHeader:
-    """
-    Decode a conversation's header.
+encode_part = _encoder.encode
+"""Encodes a part or the content of an envelope, or what a cipher or signature is bound to."""
 
-    Raises
-    ------
-    SealError
-        When it is none.
-    """
-    try:
-        return _header_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise SealError("it is no envelope") from None
-
-
-def decode_grant(data: bytes) -> ConversationGrant:
-    """
-    Decode a conversation's grant.
-
-    Raises
-    ------
-    SealError
-        When it is none.
-    """
-    try:
-        return _grant_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise SealError("it is no envelope") from None
+decode_header = _reader_of(ConversationHeader, "it is no envelope")
+decode_grant = _reader_of(ConversationGrant, "it is no envelope")
 
 
 def sha256_digest(data: bytes) -> bytes:
@@ -225,41 +211,5 @@ class SealedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     value: bytes = b""
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_TASK = msgspec.msgpack.Decoder(SealedTask)
-_RESULT = msgspec.msgpack.Decoder(SealedResult)
-
-
-def encode_contents(contents: SealedTask | SealedResult) -> bytes:
-    """Encode contents for an envelope (MessagePack)."""
-    return _ENCODER.encode(contents)
-
-
-def decode_task(data: bytes) -> SealedTask:
-    """
-    Decode the contents of a task's envelope.
-
-    Raises
-    ------
-    SealError
-        When it is no task.
-    """
-    try:
-        return _TASK.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise SealError("the envelope holds no task") from None
-
-
-def decode_result(data: bytes) -> SealedResult:
-    """
-    Decode the contents of a result's envelope.
-
-    Raises
-    ------
-    SealError
-        When it is no result.
-    """
-    try:
-        return _RESULT.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise SealError("the envelope holds no result") from None
+decode_task = _reader_of(SealedTask, "the envelope holds no task")
+decode_result = _reader_of(SealedResult, "the envelope holds no result")

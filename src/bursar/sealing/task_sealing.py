@@ -53,8 +53,6 @@ class TaskSealer:
     ----------
     recipient
         The workers' certificate, as the service shows it or, better, as it came by another way.
-    identity
-        The user's certificate and key.
     trust
         The authorities that vouch for the workers.
     former

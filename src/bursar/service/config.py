@@ -188,8 +188,6 @@ class CertificateFiles:
 
     Parameters
     ----------
-    certificate, key
-        Of the service.
     authorities
         Whose users and workers are trusted; None: nobody comes with a certificate.
     revoked
@@ -379,22 +377,16 @@ class ServiceConfig:
         Where workers on other machines reach it; None: there are none.
     names
         Further names and addresses by which clients call it.
-    security
-        See :data:`Security`.
-    certificates
-        None without security.
     sealed
         None: tasks cannot be sealed.
+    certificates
+        None without security.
     owner
         The user whom everybody on this machine is, without security.
-    users
-        By name.
     only_listed_users
         Whether a certificate is no way in for users whom ``users`` does not name.
     scrapers
         Users who may read the metrics without being administrators.
-    selling, tasks, limits, http, log
-        See there.
     """
 
     name: str

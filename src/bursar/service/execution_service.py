@@ -21,11 +21,10 @@ from bursar.service.config import ServiceConfig
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.http.app import ServiceApi
-from bursar.service.http.dependencies import ApiDependencies, RequestAuthenticator
-from bursar.service.identity import authentication
-from bursar.service.identity.authentication import JournalTokenStore
+from bursar.service.http.dependencies import ApiDependencies
+from bursar.service.identity.authentication import Authenticator, JournalTokenStore
 from bursar.service.identity.tls import TrustFiles
-from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
+from bursar.service.interfaces import Clock, Entropy, ServiceError
 from bursar.service.logs import LOGGER
 from bursar.service.provisioner.lease_policies import (
     ClusterLeasePolicy,
@@ -40,6 +39,7 @@ from bursar.service.workers.connection import SealKeyFile
 from bursar.sites.protocol import OpenableSite, Site
 from bursar.store import ASK_AGAIN, Disk, DiskBroken, DiskFull, RecordStore
 from bursar.supervisor import TaskSupervisor
+from bursar.worker.accounts import find_account
 from bursar.worker.launch import MOST_SPAWNERS
 
 log = logging.getLogger(f"{LOGGER}.service")
@@ -67,16 +67,8 @@ class ExecutionService:
 
     Parameters
     ----------
-    config
-        Configuration of the service.
     identity
         Names and secrets that stay the same over restarts.
-    disk
-        Disk of the journal.
-    clock
-        Seconds since the epoch, never going back.
-    entropy
-        Source of random bytes.
     sites
         Returns the site that starts workers of a local account; empty: the service's own.
     address
@@ -85,7 +77,7 @@ class ExecutionService:
         Bytes of the store's write-ahead log after which it is merged into the database; four times
         as much is reserved for when the disk is full.
     homes
-        Folders of instances; None: below the service's folder, owned by its account.
+        Folders of instances; None: below the service's folder.
     trust
         Checks clients' certificates; None: clients show no certificates.
     seal
@@ -125,7 +117,7 @@ class ExecutionService:
         self._fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_open = self._is_draining = self._is_drained = False
         self._changed = asyncio.Event()
-        self.journal: ServiceJournal = RecordStore(
+        self.journal: RecordStore = RecordStore(
             disk,
             log_size=log_size,
             reserve=_ROOM * log_size,
@@ -147,7 +139,7 @@ class ExecutionService:
             self.billing.admission,
             clock=clock,
             entropy=entropy,
-            homes=homes or InstanceHomes(config.folder / HOMES),
+            homes=homes or InstanceHomes(config.folder / HOMES, self._owner_of),
             limits=config.limits,
             own_limits=config.own_limits(),
             processors=config.site.processors,
@@ -203,7 +195,6 @@ class ExecutionService:
                 entropy=entropy,
                 limits=config.http,
                 own_limits=config.own_http(),
-                observer=self.manager,
                 names=frozenset(config.names),
                 scrapers=config.scrapers,
             )
@@ -220,8 +211,8 @@ class ExecutionService:
             idle=facts.acquiring.idle,
         )
 
-    def _authenticator(self, trust: TrustFiles | None) -> RequestAuthenticator:
-        return authentication.Authenticator(
+    def _authenticator(self, trust: TrustFiles | None) -> Authenticator:
+        return Authenticator(
             self._config.security,
             self.tokens,
             clients=trust,
@@ -229,7 +220,10 @@ class ExecutionService:
             owner=self._config.owner,
         )
 
-    # Its life.
+    def _owner_of(self, user: str) -> tuple[int, int] | None:
+        """Return the user and group as which a user's tasks run; None: those of the service."""
+        account = self._config.local_user(user)
+        return find_account(account).owner if account else None
 
     async def open(self) -> list[str]:
         """
@@ -302,9 +296,7 @@ class ExecutionService:
         log.info("drained: %s", what, extra={"fields": {"running": left}})
 
     def reprice(self, site: SiteFacts) -> None:
-        """
-        Apply the prices of a configuration that was read again; agreements keep their prices.
-        """
+        """Apply the prices of a configuration that was read again; agreements keep their prices."""
         self.billing.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
 
     def relimit(self, config: ServiceConfig) -> None:
@@ -346,8 +338,6 @@ class ExecutionService:
         accounts = "1 local account" if failing == 1 else f"{failing} local accounts"
         degraded = f"workers of {accounts} cannot be had" if failing else ""
         return api.Health(status="ok", degraded=degraded)
-
-    # What goes on in it.
 
     def _on_failure(self, error: BaseException) -> None:
         """Fail the whole service after the failure of a background task."""

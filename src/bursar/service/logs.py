@@ -68,8 +68,6 @@ class RateLimitedLog:
 
     Parameters
     ----------
-    logger
-        Writes the lines.
     most
         Lines written in each span of time.
     seconds

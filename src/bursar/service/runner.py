@@ -19,14 +19,13 @@ from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import host_names_of, read_certificates
 from bursar.service.config import ServiceConfig
 from bursar.service.config_toml import read_service
-from bursar.service.execution_service import HOMES, ExecutionService, log_message
+from bursar.service.execution_service import ExecutionService, log_message
 from bursar.service.http.http_connection import HttpListener, serve_http
 from bursar.service.identity.authentication import provide_first_token
 from bursar.service.identity.tls import ServerTls, TrustFiles
 from bursar.service.interfaces import Clock, ServiceError
 from bursar.service.logs import LOGGER
 from bursar.service.startup import (
-    AccountInstanceHomes,
     ServiceIdentity,
     SteadyClock,
     load_identity,
@@ -115,8 +114,6 @@ class StartedService:
 
     Parameters
     ----------
-    url
-        Address for clients.
     admin_token
         File with an administrator's token; None: administrators have certificates or other tokens.
     repaired
@@ -173,8 +170,6 @@ class ServiceRunner:
 
     Parameters
     ----------
-    config
-        Configuration of the service.
     file
         Configuration file, read again on SIGHUP; None: there is none.
     """
@@ -258,7 +253,6 @@ class ServiceRunner:
             clock=self._clock,
             entropy=os.urandom,
             sites=make_site_provider(config, identity, log_message),
-            homes=AccountInstanceHomes(config.folder / HOMES, config.local_user),
             address=address,
             trust=self._trust,
             seal=config.sealed.certificate.read_text() if config.sealed is not None else "",

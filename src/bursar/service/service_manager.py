@@ -2,19 +2,20 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from bursar.remote import messages as api
+from bursar.service.billing import ServiceBilling
 from bursar.service.config import ServiceConfig
-from bursar.service.interfaces import Clock, ExecutionEngine, ServiceJournal
+from bursar.service.engine.engine import ServiceEngine
+from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER
 from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.store import RecordStore
 from bursar.version import VERSION
 
 # Metrics of the service in the text format of Prometheus.
@@ -23,46 +24,26 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 """Bounds in seconds of the histogram of requests; the last are for requests that wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSnapshot:
-    """
-    Figures of the service at one moment; counts are since the start.
-
-    Parameters
-    ----------
-    submitted, started, finished, delivered
-        Counts; see :class:`bursar.service.engine.counters.TaskCounters`.
-    waiting, running
-        Number of tasks now.
-    instances, workers, processors, processors_busy
-        Numbers now.
-    accounts_failing
-        Number of local accounts whose workers cannot be started.
-    journal_bytes
-        Size of the journal on disk.
-    ready
-        Whether the service accepts work.
-    draining
-        Whether the service is draining.
-    certificate_seconds
-        Seconds until the certificate ends; None: there is none.
-    """
-
-    submitted: int = 0
-    started: int = 0
-    finished: int = 0
-    delivered: int = 0
-    waiting: int = 0
-    running: int = 0
-    instances: int = 0
-    workers: int = 0
-    processors: int = 0
-    processors_busy: int = 0
-    accounts_failing: int = 0
-    journal_bytes: int = 0
-    ready: bool = True
-    draining: bool = False
-    certificate_seconds: float | None = None
+FIGURES = {
+    "tasks_submitted_total": "Tasks that were taken.",
+    "tasks_started_total": "Attempts that were given to a worker.",
+    "tasks_finished_total": "Tasks whose end was recorded.",
+    "tasks_delivered_total": "Results that were sent to clients.",
+    "tasks_waiting": "Tasks that wait.",
+    "tasks_running": "Tasks that workers have.",
+    "instances": "Instances that there are.",
+    "workers": "Workers that are connected.",
+    "processors": "Processors of these.",
+    "processors_busy": "Processors with tasks.",
+    "accounts_failing": "Local accounts whose workers cannot be had.",
+    "journal_bytes": "Size of the journal on disk.",
+    "ready": "Whether the service takes work.",
+    "draining": "Whether it is on its way out.",
+    "certificate_remaining_seconds": (
+        "For which the service's certificate is good still; NaN without one."
+    ),
+}
+"""What each figure is; those whose names end in ``_total`` count since the start."""
 
 
 class ServiceMetrics:
@@ -72,10 +53,10 @@ class ServiceMetrics:
     Parameters
     ----------
     figures
-        Returns the current figures; called at each scrape.
+        Returns the current :data:`FIGURES`; called at each scrape.
     """
 
-    def __init__(self, figures: Callable[[], MetricsSnapshot]) -> None:
+    def __init__(self, figures: Callable[[], Mapping[str, float]]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._requests = Counter(
             "bursar_http_requests",
@@ -95,8 +76,6 @@ class ServiceMetrics:
         )
         self._registry.register(_SnapshotCollector(figures))
 
-    # See bursar.service.http.dependencies.RequestObserver.
-
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
         """Count a request that was answered."""
         self._requests.labels(method, route or "none", str(status)).inc()
@@ -109,26 +88,6 @@ class ServiceMetrics:
     def text(self) -> bytes:
         """Return all metrics in the text format."""
         return generate_latest(_WithoutCreationTimes(self._registry))
-
-
-_COUNTERS: Sequence[tuple[str, str]] = (
-    ("submitted", "Tasks that were taken."),
-    ("started", "Attempts that were given to a worker."),
-    ("finished", "Tasks whose end was recorded."),
-    ("delivered", "Results that were sent to clients."),
-)
-_GAUGES: Sequence[tuple[str, str, str]] = (
-    ("waiting", "tasks_waiting", "Tasks that wait."),
-    ("running", "tasks_running", "Tasks that workers have."),
-    ("instances", "instances", "Instances that there are."),
-    ("workers", "workers", "Workers that are connected."),
-    ("processors", "processors", "Processors of these."),
-    ("processors_busy", "processors_busy", "Processors with tasks."),
-    ("accounts_failing", "accounts_failing", "Local accounts whose workers cannot be had."),
-    ("journal_bytes", "journal_bytes", "Size of the journal on disk."),
-    ("ready", "ready", "Whether the service takes work."),
-    ("draining", "draining", "Whether it is on its way out."),
-)
 
 
 class _WithoutCreationTimes:
@@ -151,22 +110,15 @@ class _WithoutCreationTimes:
 class _SnapshotCollector:
     """Takes the figures from the service at each scrape."""
 
-    def __init__(self, figures: Callable[[], MetricsSnapshot]) -> None:
+    def __init__(self, figures: Callable[[], Mapping[str, float]]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         """Yield all figures as metrics."""
         now = self._figures()
-        for field, text in _COUNTERS:
-            yield CounterMetricFamily(f"bursar_tasks_{field}", text, value=getattr(now, field))
-        for field, name, text in _GAUGES:
-            yield GaugeMetricFamily(f"bursar_{name}", text, value=float(getattr(now, field)))
-        seconds = now.certificate_seconds
-        yield GaugeMetricFamily(
-            "bursar_certificate_remaining_seconds",
-            "For which the service's certificate is good still; NaN without one.",
-            value=math.nan if seconds is None else seconds,
-        )
+        for name, text in FIGURES.items():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(f"bursar_{name}", text, value=float(now[name]))
 
 
 # Reports of the service: health, figures, and what is offered to a user.
@@ -174,36 +126,16 @@ class _SnapshotCollector:
 log = logging.getLogger(f"{LOGGER}.http")
 
 
-class SlotCatalogue(Protocol):
-    """Offers slots and prices."""
-
-    def slots(self, user: str, now: float) -> tuple[api.SlotInfo, ...]:
-        """Return the slots that a user can buy now."""
-
-    def posted(self, user: str, now: float) -> float | None:
-        """Return a user's price now, per processor-second; None: nothing is sold."""
-
-    @property
-    def usage_key(self) -> str:
-        """Ed25519 key by which usage records are verified, hexadecimal."""
-
-
 class ServiceManager:
     """
-    Reports health, figures and offers; see :class:`.http.dependencies.ServiceControl`.
+    Reports health, figures and offers.
 
     Parameters
     ----------
-    config
-        Configuration of the service.
     engine, billing, provisioner, journal
         Parts of the service from which the figures are taken.
-    clock
-        Seconds since the epoch.
     state
         Returns the state of the service, ``"ok"``, ``"draining"`` or ``"failing"``, and why.
-    drain
-        Starts draining.
     seal
         PEM of the certificate to which tasks may be sealed; empty: no task may be sealed.
     certificate_ends
@@ -214,10 +146,10 @@ class ServiceManager:
         self,
         config: ServiceConfig,
         *,
-        engine: ExecutionEngine,
-        billing: SlotCatalogue,
+        engine: ServiceEngine,
+        billing: ServiceBilling,
         provisioner: WorkerProvisioner,
-        journal: ServiceJournal,
+        journal: RecordStore,
         clock: Clock,
         state: Callable[[], api.Health],
         drain: Callable[[], None],
@@ -287,10 +219,17 @@ class ServiceManager:
         """Return the metrics in the text format of Prometheus."""
         return self._metrics.text()
 
-    # See bursar.service.http.dependencies.RequestObserver.
-
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
-        """Count a request that was answered, and log the request if configured."""
+        """
+        Count a request that was answered, and log the request if configured.
+
+        Parameters
+        ----------
+        route
+            Name of the route in the table; empty: no route matched.
+        who
+            Pseudonym of the user until the service ends; empty: not authenticated.
+        """
         self._metrics.served(method=method, route=route, status=status, seconds=seconds, who=who)
         if self._config.log.requests:
             fields = {
@@ -308,24 +247,24 @@ class ServiceManager:
         exc_info = (type(error), error, error.__traceback__)
         log.error("incident %s", incident, exc_info=exc_info, extra={"fields": {"route": route}})
 
-    def _figures(self) -> MetricsSnapshot:
+    def _figures(self) -> dict[str, float]:
         seen, state = self._engine.overview(), self._state()
         ends = self._certificate_ends()
         there = [worker for worker in seen.workers if worker.connected]
-        return MetricsSnapshot(
-            submitted=seen.submitted,
-            started=seen.started,
-            finished=seen.finished,
-            delivered=seen.delivered,
-            waiting=sum(instance.counts.waiting for instance in seen.instances),
-            running=sum(instance.counts.running for instance in seen.instances),
-            instances=len(seen.instances),
-            workers=len(there),
-            processors=sum(worker.processors for worker in there),
-            processors_busy=sum(worker.busy for worker in there),
-            accounts_failing=len(self._provisioner.failing),
-            journal_bytes=self._journal.size,
-            ready=state.status == "ok",
-            draining=state.status == "draining",
-            certificate_seconds=None if ends is None else ends - self._clock(),
-        )
+        return {
+            "tasks_submitted_total": seen.submitted,
+            "tasks_started_total": seen.started,
+            "tasks_finished_total": seen.finished,
+            "tasks_delivered_total": seen.delivered,
+            "tasks_waiting": sum(instance.counts.waiting for instance in seen.instances),
+            "tasks_running": sum(instance.counts.running for instance in seen.instances),
+            "instances": len(seen.instances),
+            "workers": len(there),
+            "processors": sum(worker.processors for worker in there),
+            "processors_busy": sum(worker.busy for worker in there),
+            "accounts_failing": len(self._provisioner.failing),
+            "journal_bytes": self._journal.size,
+            "ready": state.status == "ok",
+            "draining": state.status == "draining",
+            "certificate_remaining_seconds": math.nan if ends is None else ends - self._clock(),
+        }

@@ -14,7 +14,6 @@ import msgspec
 from bursar.dispatch.linux_processes import workers_of
 from bursar.model.errors import InputError
 from bursar.service.config import ServiceConfig
-from bursar.service.engine.instance_homes import InstanceHomes
 from bursar.service.interfaces import Entropy
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Site
@@ -27,9 +26,6 @@ from bursar.worker.detached_workers import (
     open_control_groups,
 )
 from bursar.worker.launch import LocalWorkers
-from bursar.worker.workspace import prepare_workspace
-
-# What a service keeps over restarts: its names and secrets, and a clock that never goes back.
 
 # The service's identity: names and secrets that are made once and kept over restarts.
 
@@ -273,32 +269,3 @@ def _terms(
         python=config.tasks.python or sys.executable,
         errors=str(config.folder / COMPLAINTS),
     )
-
-
-class AccountInstanceHomes(InstanceHomes):
-    """
-    Homes whose folders belong to the account under which a user's tasks run.
-
-    Parameters
-    ----------
-    folder
-        Path below which the homes lie.
-    account
-        Returns the local account of a user; empty: the service's own.
-    """
-
-    def __init__(self, folder: Path, account: Callable[[str], str]) -> None:
-        super().__init__(folder)
-        self._account = account
-
-    def make(self, name: str, user: str) -> None:
-        """
-        Make a home for a user, unless the home exists.
-
-        Raises
-        ------
-        OSError
-        """
-        account = self._account(user)
-        self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-        prepare_workspace(str(self.path(name)), find_account(account).owner if account else None)

@@ -23,10 +23,6 @@ class SimulatedDataStaging:
 
     Parameters
     ----------
-    tasks
-        Tasks whose files are moved.
-    sites
-        Sites between which files are moved.
     copies
         Sites of each logical file's copies at the begin.
     """

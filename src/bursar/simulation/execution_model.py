@@ -73,8 +73,6 @@ class ExecutionModel:
     ----------
     workflow
         Workflow whose tasks run; every runtime must be known.
-    sites
-        Sites with their speeds and links.
     work
         Seconds at speed 1 that tasks really take, where that is known; else what was estimated.
     overheads

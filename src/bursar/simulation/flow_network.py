@@ -27,13 +27,6 @@ class FlowNetwork:
     Flows share each wire by max-min fairness: no flow could get more but at the cost of one
     that gets no more than it.
 
-    Parameters
-    ----------
-    topology
-        The nodes and wires.
-    loop
-        Loop that provides the time and runs the callbacks.
-
     References
     ----------
     .. [1] Bertsekas, Gallager (1992). Data Networks, 2nd edition, section 6.5.2.

@@ -70,8 +70,6 @@ class LoadedCluster:
     ----------
     trace
         Jobs of the cluster's own users; jobs wider than the machine are left out.
-    processors
-        Processors of the machine.
     at
         Moment to begin at, seconds on the trace's clock.
     policy, early
@@ -174,8 +172,6 @@ class LoadedCluster:
 
         Parameters
         ----------
-        processors
-            Processors of the job.
         seconds
             Seconds for which the job asks; None: the mean of the jobs present.
 

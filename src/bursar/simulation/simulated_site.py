@@ -251,10 +251,6 @@ class SimulatedSite:
 
     Parameters
     ----------
-    facts
-        Description of the site.
-    world
-        Tells how long tasks take.
     cluster
         Machine at the begin of the simulation, with other users' jobs; None: the
         processors are there as its slots say, and it has no queue.
@@ -263,7 +259,7 @@ class SimulatedSite:
     def __init__(
         self, facts: SiteFacts, world: ExecutionModel, cluster: LoadedCluster | None = None
     ) -> None:
-        self._facts = facts
+        self.facts = facts
         self._world = world
         self._cluster = cluster
         self._began = 0.0 if cluster is None else cluster.now
@@ -290,11 +286,6 @@ class SimulatedSite:
         return MeteredTime(seconds=min(span[1] - span[0], agreed))
 
     @property
-    def facts(self) -> SiteFacts:
-        """Description of the site."""
-        return self._facts
-
-    @property
     def cluster(self) -> LoadedCluster | None:
         """Cluster of the site, moved to now; None for a site without a cluster."""
         if self._cluster is not None:
@@ -309,9 +300,9 @@ class SimulatedSite:
     def offers(self) -> tuple[Slot, ...]:
         """Return the slots on offer now; for a cluster, what the schedule leaves free."""
         cluster = self.cluster
-        if cluster is None or self._facts.slots is None:
-            return tuple(_remaining_slots(self._facts.offers, asyncio.get_running_loop().time()))
-        return advertised_slots(self._facts, cluster)
+        if cluster is None or self.facts.slots is None:
+            return tuple(_remaining_slots(self.facts.offers, asyncio.get_running_loop().time()))
+        return advertised_slots(self.facts, cluster)
 
     def expected_wait(self, processors: int, seconds: float) -> float:
         """
@@ -325,7 +316,7 @@ class SimulatedSite:
         try:
             return self._queue().traversal_time(processors, seconds)
         except InputError as error:
-            raise SiteError(f"{self._facts.name}: {error.message}") from None
+            raise SiteError(f"{self.facts.name}: {error.message}") from None
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """
@@ -338,11 +329,11 @@ class SimulatedSite:
         cluster = self.cluster
         if cluster is None:
             offered = sum(
-                s.processors for s in _remaining_slots(self._facts.offers, now) if s.start <= 0
+                s.processors for s in _remaining_slots(self.facts.offers, now) if s.start <= 0
             )
             free = max(0, offered - self._bought)
             return SiteStatus(
-                site=self._facts.name,
+                site=self.facts.name,
                 at=now,
                 free_processors=free,
                 running=self._pilots,
@@ -355,7 +346,7 @@ class SimulatedSite:
         free = max(0, machine.free - max(0, self._bought - kept))
         is_known = free or machine.free == 0
         return SiteStatus(
-            site=self._facts.name,
+            site=self.facts.name,
             at=now,
             free_processors=free,
             running=len(machine.running) + self._pilots,
@@ -371,7 +362,7 @@ class SimulatedSite:
         queued jobs of others. Without one these are what no pilot holds, and there is no queue.
         """
         cluster = self.cluster
-        facts = self._facts
+        facts = self.facts
         seen = PoolSite(
             name=facts.name,
             rules=facts.acquiring,
@@ -407,7 +398,7 @@ class SimulatedSite:
         self._kept = []
         answer = cluster.reserve(pilot_windows(pilots))
         if isinstance(answer, Refusal):
-            raise SiteError(f"{self._facts.name}: the offer does not hold: {answer.reason}")
+            raise SiteError(f"{self.facts.name}: the offer does not hold: {answer.reason}")
         self._kept = answer
         return 0.0
 
@@ -482,7 +473,7 @@ class SimulatedSite:
             moment = cluster.next_event - self._began
             # Nothing will happen by itself, so the simulation would stand still without a word.
             if math.isinf(moment):
-                raise SiteError(f"{self._facts.name}: a job waits for ever")
+                raise SiteError(f"{self.facts.name}: a job waits for ever")
             self._timer = asyncio.get_running_loop().call_at(moment, self._check_queue)
 
     def _cancel(self, job: int) -> None:
@@ -500,7 +491,7 @@ class SimulatedSite:
         cluster = self.cluster
         if cluster is None:
             raise SiteError(
-                f"{self._facts.name} is known by its slots only: there is no queue for best effort"
+                f"{self.facts.name} is known by its slots only: there is no queue for best effort"
             )
         return cluster
 

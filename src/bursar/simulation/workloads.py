@@ -38,8 +38,6 @@ def poisson_background(
 
     Parameters
     ----------
-    processors
-        Processors of the machine.
     until
         Seconds: the last submission comes before.
     mean_runtime, mean_gap

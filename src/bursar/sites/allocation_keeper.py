@@ -40,10 +40,6 @@ class AllocationKeeper:
 
     Parameters
     ----------
-    life
-        Life cycle of the allocation.
-    holder
-        Whoever holds the allocation.
     held
         Processors of before a restart; None: the site is to be asked.
 

@@ -227,8 +227,6 @@ class BatchSite:
         """Query the queue's present state; raise SiteError when the scheduler does not answer."""
         await self._queue.refresh()
 
-    # What the site says of itself.
-
     def offers(self) -> tuple[Slot, ...]:
         """Slots that our model of the queue leaves free; starts are seconds from now."""
         return self._queue.offers()
@@ -440,8 +438,6 @@ class BatchSite:
             self._watch.add(job, lambda report, entry=entry: self._on_report(entry, report))  # type: ignore[misc]
             entry.submitted.set_result(None)
         self._wanted.set()
-
-    # What becomes of them.
 
     def _on_report(self, entry: BatchPilot, report: JobReport) -> None:
         """Handle a change in what is known of a pilot's job."""

@@ -102,8 +102,6 @@ class BatchPilot:
 
     Parameters
     ----------
-    pilot
-        The pilot as requested by the run.
     begin
         Called when the pilot has its processors, with those that differ from what was asked.
     notify
@@ -118,8 +116,6 @@ class BatchPilot:
         Time limit of the pilot's job, seconds.
     processors
         Processors of its job where these are not as many as were asked for; None: as many.
-    has_begun
-        Whether the pilot has received its processors.
     has_run
         Whether the scheduler has said that the job runs.
     submitted
@@ -198,13 +194,6 @@ class BatchPilot:
 class HeldPilot:
     """
     Handle of a pilot at a batch site.
-
-    Parameters
-    ----------
-    entry
-        State of the pilot.
-    release
-        Coroutine function that ends the pilot.
     """
 
     def __init__(self, entry: BatchPilot, release: Callable[[], Awaitable[None]]) -> None:

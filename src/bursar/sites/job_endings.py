@@ -21,10 +21,6 @@ class JobEndings:
 
     Parameters
     ----------
-    manager
-        Adapter to the scheduler.
-    record
-        Journal of what was asked of the scheduler.
     start
         Starts a coroutine as a task that nobody awaits.
     notify

@@ -1,10 +1,11 @@
-"""Input files of jobs that run without access to the run's files: which, and how they travel."""
+"""Jobs that run without access to the run's files: their inputs, and ends without a result."""
 
 import os
+import time
 from collections.abc import Iterator
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.task import Copy
+from bursar.model.task import Copy, Outcome, Status
 from bursar.worker.staging import RootNamespace, StagingError
 
 
@@ -37,3 +38,11 @@ def plain_files(root: RootNamespace, name: str) -> Iterator[tuple[str, str]]:
             inner = os.path.join(folder, file)
             if os.path.isfile(inner):
                 yield os.path.join(name, os.path.relpath(inner, path)), inner
+
+
+def unstarted_outcome(job: WireJob, status: Status, reason: str) -> Outcome:
+    """Return the outcome of a job that has not begun, or of which nothing is known."""
+    now = time.time()
+    return Outcome(
+        task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason
+    )

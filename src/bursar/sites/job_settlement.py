@@ -16,19 +16,17 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
-from bursar.provisioning.accounting import PilotUsage
+from bursar.provisioning.accounting import PilotUsage, append_usage
 from bursar.provisioning.lrm.resource_manager import JobReport, JobUsage, ResourceManager
 from bursar.sites.job_watch import LATEST
 from bursar.sites.pilot_job_journal import (
     HoldingInterval,
     JobFinder,
     PilotJobJournal,
+    PilotJobLine,
     RecoveredJobs,
-    SubmittedRequest,
 )
 from bursar.sites.protocol import MeteredTime
 from bursar.supervisor import TaskSupervisor
@@ -71,8 +69,6 @@ class JobSettlement:
 
     Parameters
     ----------
-    manager
-        Adapter to the scheduler of the jobs.
     record
         Journal of submissions, of this process and of earlier ones of the run.
     usage
@@ -253,7 +249,7 @@ class JobSettlement:
             job = jobs[owed.lease.id]
             self._settle(owed, job, reports[job], usage.get(job), left.stints.get(job, []))
 
-    def _may_arrive(self, handed: SubmittedRequest) -> bool:
+    def _may_arrive(self, handed: PilotJobLine) -> bool:
         """Whether a request of a killed process may still become a job."""
         # Bounds the wait where the submitting host cannot be looked into.
         if handed.at and self._clock() - handed.at > LATE:
@@ -369,8 +365,7 @@ class JobSettlement:
             seconds=seconds,
             how=usage.how or "unknown",
         )
-        with contextlib.suppress(OSError), self._usage.open("ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        append_usage(self._usage, [row])
         self.notified.add(job)
 
     async def keep_usage(self, pilots: Mapping[str, str]) -> None:
@@ -390,16 +385,17 @@ class JobSettlement:
         except SiteError as error:
             self._notify(f"no record of what was used: {error}")
             return
-        with contextlib.suppress(OSError), self._usage.open("ab") as file:
-            for job, used in said.items():
-                row = PilotUsage(
-                    pilot=pilots[job],
-                    job=job,
-                    processors=used.processors,
-                    seconds=used.seconds,
-                    how=used.how or "unknown",
-                )
-                file.write(msgspec.json.encode(row) + b"\n")
+        rows = [
+            PilotUsage(
+                pilot=pilots[job],
+                job=job,
+                processors=used.processors,
+                seconds=used.seconds,
+                how=used.how or "unknown",
+            )
+            for job, used in said.items()
+        ]
+        append_usage(self._usage, rows)
 
     def _find(self, owed: _UnsettledLease, metering: MeteredTime) -> None:
         if not owed.found.done():

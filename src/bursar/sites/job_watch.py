@@ -36,8 +36,6 @@ class JobWatch:
 
     Parameters
     ----------
-    manager
-        Adapter to the scheduler.
     notify
         Called with a line for people when the scheduler cannot be asked, and when it can again.
     """

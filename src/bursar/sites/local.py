@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from bursar.dispatch.linux_processes import kill_leftovers, traces_of, workers_of
 from bursar.model.allocation import Allocation, AllocationLoss
@@ -22,6 +22,9 @@ from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.detached_workers import DetachedStarter
 from bursar.worker.launch import Endpoint, LocalWorkers
 from bursar.worker.worker_memory import memory_limit
+
+if TYPE_CHECKING:  # a run that shares nothing starts sooner without its database
+    from bursar.sites.owners import OwnersBook
 
 MEMORY = Path("/proc/meminfo")
 """File in which Linux states the memory that is available."""
@@ -46,55 +49,8 @@ def this_machine() -> SiteFacts:
     )
 
 
-class WorkerFactory(Protocol):
-    """Makes the workers of a lease; see :class:`bursar.worker.launch.LocalWorkers`."""
-
-    def __call__(
-        self,
-        site: str,
-        lease: str,
-        processors: int,
-        *,
-        rigid: bool,
-        on_event: Callable[[str], None],
-    ) -> LocalWorkers:
-        """Return workers that have not been started."""
-
-
 PLAN = "plan"
 """Name under which a plan's processors are held."""
-
-
-class ProcessorClaims(Protocol):
-    """Record of the processors that all runs use; see :class:`bursar.sites.owners.OwnersBook`."""
-
-    async def take(
-        self, site: SiteFacts, name: str, processors: int, notify: Callable[[str], None]
-    ) -> None:
-        """Hold processors of a site under a name; wait until enough are free."""
-
-    def give(self, site: SiteFacts, name: str) -> None:
-        """Give back the processors held under a name."""
-
-    def mark(self, run: str) -> None:
-        """Set the mark by which the processes of this run's workers are found."""
-
-    def go_on(self, run: str, leases: Collection[str]) -> None:
-        """Set the mark, and go on with leases of a killed process of this run."""
-
-    def others(self, site: SiteFacts) -> int:
-        """Return how many processors of a site other runs hold."""
-
-    def share(
-        self, site: SiteFacts, demand: ShareDemand, leases: Mapping[str, RunningLease] | None = None
-    ) -> int:
-        """Return how many processors of a site this run may use now."""
-
-    def lent(self, site: SiteFacts) -> Mapping[str, float]:
-        """Return the processor-seconds of each lease that other runs pay for."""
-
-    def end_lease(self, site: SiteFacts, lease: str, seconds: float) -> SharedLeaseCharge | None:
-        """Return what a lease on shared processors came to; None: no other run had any."""
 
 
 class LocalSite:
@@ -103,8 +59,6 @@ class LocalSite:
 
     Parameters
     ----------
-    facts
-        Facts of the site.
     clock
         The present time, seconds: that of asyncio's loops.
     workers
@@ -124,9 +78,9 @@ class LocalSite:
         self,
         facts: SiteFacts,
         clock: Callable[[], float] = time.monotonic,
-        workers: WorkerFactory | None = None,
+        workers: Callable[..., LocalWorkers] | None = None,
         run: str = "",
-        places: ProcessorClaims | None = None,
+        places: "OwnersBook | None" = None,
         by_task: bool = True,
         starter: DetachedStarter | None = None,
     ) -> None:
@@ -321,10 +275,6 @@ class HeldWorkers:
 
     Parameters
     ----------
-    workers
-        Worker processes of the pilot.
-    processors
-        Number of processors that the pilot holds.
     among
         All pilots of the site, from which a release removes this one.
     give

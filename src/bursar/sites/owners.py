@@ -317,8 +317,6 @@ class OwnersBook:
             self._db.close()
             self._db = None
 
-    # Inside.
-
     def _begin_leases(
         self, db: LockWaitingConnection, site: str, leases: Mapping[str, RunningLease]
     ) -> None:

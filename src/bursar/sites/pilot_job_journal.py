@@ -16,13 +16,13 @@ PilotJobEvent = Literal["asked", "refused", "job", "began", "requeued", "window"
 into the queue; processors are about to be kept by a reservation; and are not any more."""
 
 
-class _PilotJobLine(msgspec.Struct, frozen=True, omit_defaults=True):
+class PilotJobLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     One line of the file; ``name`` is that of the request or of the reservation.
 
     ``pilots`` are those that a request is for, in the order of its jobs, ``host`` is the machine
-    on which its command runs; ``at`` is when that happened, ``until`` when the job's wall-clock
-    limit is over, seconds since the epoch.
+    on which its command runs, empty over SSH; ``at`` is when that happened, 0 if unknown,
+    ``until`` when the job's wall-clock limit is over, seconds since the epoch.
     """
 
     kind: PilotJobEvent
@@ -41,26 +41,6 @@ class JobFinder(Protocol):
 
     async def named(self, name: str) -> list[str]:
         """Return ids of this user's listed jobs with a name, where possible ended ones, too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmittedRequest:
-    """
-    A request that was submitted, and whose result was not recorded.
-
-    Parameters
-    ----------
-    pilots
-        Names of the request's pilots, in the order of the jobs.
-    at
-        Time of the submission, seconds since the epoch.
-    host
-        Machine that ran the submission command; empty: over SSH.
-    """
-
-    pilots: tuple[str, ...] = ()
-    at: float = 0.0
-    host: str = ""
 
 
 @dataclass(slots=True)
@@ -96,12 +76,10 @@ class RecoveredJobs:
         Requests whose result was not recorded, by name.
     stints
         When jobs were seen to run, by job id.
-    windows
-        Names of reservations.
     """
 
     jobs: dict[str, str] = field(default_factory=dict)
-    requests: dict[str, SubmittedRequest] = field(default_factory=dict)
+    requests: dict[str, PilotJobLine] = field(default_factory=dict)
     stints: dict[str, list[HoldingInterval]] = field(default_factory=dict)
     windows: list[str] = field(default_factory=list)
 
@@ -131,31 +109,31 @@ class PilotJobJournal:
 
     def asks(self, name: str, pilots: Sequence[str] = (), at: float = 0.0, host: str = "") -> None:
         """Record that a request for pilots is about to be submitted."""
-        self._append([_PilotJobLine("asked", name, pilots=tuple(pilots), host=host, at=at)])
+        self._append([PilotJobLine("asked", name, pilots=tuple(pilots), host=host, at=at)])
 
     def refused(self, name: str) -> None:
         """Record that the scheduler refused a request."""
-        self._append([_PilotJobLine("refused", name)])
+        self._append([PilotJobLine("refused", name)])
 
     def has(self, name: str, jobs: Mapping[str, str]) -> None:
         """Record the jobs of a request, with the pilot of each job."""
-        self._append([_PilotJobLine("job", name, job, pilot) for job, pilot in jobs.items()])
+        self._append([PilotJobLine("job", name, job, pilot) for job, pilot in jobs.items()])
 
     def began(self, job: str, at: float, until: float | None) -> None:
         """Record the time at which a job got processors, seconds since the epoch."""
-        self._append([_PilotJobLine("began", "", job, at=at, until=until)])
+        self._append([PilotJobLine("began", "", job, at=at, until=until)])
 
     def requeued(self, job: str, at: float) -> None:
         """Record that a job that ran waits again."""
-        self._append([_PilotJobLine("requeued", "", job, at=at)])
+        self._append([PilotJobLine("requeued", "", job, at=at)])
 
     def keeps(self, window: str) -> None:
         """Record that a reservation is about to be made."""
-        self._append([_PilotJobLine("window", window)])
+        self._append([PilotJobLine("window", window)])
 
     def keeps_no_more(self, window: str) -> None:
         """Record that a reservation is gone."""
-        self._append([_PilotJobLine("gone", window)])
+        self._append([PilotJobLine("gone", window)])
 
     def clear(self) -> None:
         """Empty the file, since nothing is left at the scheduler."""
@@ -174,16 +152,13 @@ class PilotJobJournal:
             When the file cannot be written; the old one stays.
         """
         left = self.read()
-        lines = [
-            _PilotJobLine("asked", name, pilots=handed.pilots, host=handed.host, at=handed.at)
-            for name, handed in left.requests.items()
-        ]
+        lines = list(left.requests.values())
         lines += [
-            _PilotJobLine("job", "", job, pilot)
+            PilotJobLine("job", "", job, pilot)
             for job, pilot in left.jobs.items()
             if not is_gone(job)
         ]
-        lines += [_PilotJobLine("window", window) for window in left.windows]
+        lines += [PilotJobLine("window", window) for window in left.windows]
         # In the place of the old file as a whole: a kill leaves either all lines or the tidied
         # ones.
         write_atomically(self._path, encode_lines(lines))
@@ -193,12 +168,10 @@ class PilotJobJournal:
         """Read the journal, skipping a line cut off by a crash."""
         found = RecoveredJobs()
         windows: dict[str, None] = {}
-        for line in read_lines(self._path, _PilotJobLine):
+        for line in read_lines(self._path, PilotJobLine):
             match line.kind:
                 case "asked":
-                    found.requests[line.name] = SubmittedRequest(
-                        pilots=line.pilots, at=line.at, host=line.host
-                    )
+                    found.requests[line.name] = line
                 case "refused":
                     found.requests.pop(line.name, None)
                 case "job":
@@ -220,6 +193,6 @@ class PilotJobJournal:
         found.windows = list(windows)
         return found
 
-    def _append(self, lines: Sequence[_PilotJobLine]) -> None:
+    def _append(self, lines: Sequence[PilotJobLine]) -> None:
         append_lines(self._path, lines)
         self.lines += len(lines)

@@ -188,8 +188,6 @@ class ShareHolder:
     ----------
     holder, site
         Keys of the run and of the site in the table.
-    most
-        Processors of the site.
     machine
         Processors of this machine.
 

@@ -191,8 +191,6 @@ class LastingSite(Protocol):
 
         Parameters
         ----------
-        run
-            Identity of the run.
         living
             Processes by the worker's name.
         leases
@@ -283,8 +281,6 @@ class Site(Protocol):
         rigid
             Whether some task holds more than one processor, which must then be
             in the hands of one worker.
-        begin
-            Called once, see :class:`PilotBeginListener`.
         on_event
             Called with a line for people when workers die or are replaced.
 

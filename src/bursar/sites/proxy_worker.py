@@ -50,10 +50,6 @@ class ProxyWorker:
 
     Parameters
     ----------
-    endpoint
-        Where workers join the engine.
-    executor
-        Job executor that runs the jobs.
     name
         Name of the worker, unique in the run.
     site, lease, processors

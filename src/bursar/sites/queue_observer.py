@@ -164,8 +164,6 @@ class QueueObserver:
     ----------
     facts
         Facts of the site; they name its batch scheduler.
-    manager
-        Adapter to the scheduler.
     held
         Processors that pilots of ours hold now.
     clock

@@ -46,8 +46,6 @@ class RunningLease:
 
     Parameters
     ----------
-    processors
-        Processors of the lease.
     price
         Currency units per processor-second.
     age

@@ -21,10 +21,6 @@ class WindowReservations:
 
     Parameters
     ----------
-    manager
-        Adapter to the scheduler.
-    record
-        Journal of what was asked of the scheduler.
     job_name
         Returns the name of a pilot's job and reservation.
     longest

@@ -11,7 +11,7 @@ import msgspec
 
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Outcome
-from bursar.sealing.envelope import SealedResult, SealError, decode_task, encode_contents
+from bursar.sealing.envelope import SealedResult, SealError, decode_task, encode_part
 from bursar.sealing.task_sealing import TaskOpener, TaskOpenerFile, make_opener
 
 OutcomeSealer = Callable[[bytes], bytes]
@@ -81,5 +81,5 @@ def seal_outcome(outcome: Outcome, seal: OutcomeSealer) -> Outcome:
         stderr_size=0,
         reason="",
         value=b"",
-        sealed=seal(encode_contents(content)),
+        sealed=seal(encode_part(content)),
     )

@@ -14,16 +14,10 @@ from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-_RESET = (
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-)
-"""Signals that Python, the worker or the shell behind them may ignore, as for a command in the
-background, and that programs expect to be as usual."""
+_ALL = tuple(int(number) for number in signal.valid_signals())
+"""All signals, reset to what programs expect: Python, the worker or the shell behind them, as for
+a command in the background, may ignore some. To reset all takes the child one system call for each;
+of a signal that is not named the C library first asks the child what became of the signal."""
 
 
 class ProcessUsage(NamedTuple):
@@ -107,7 +101,7 @@ class Spawner:
             # The worker blocks the signals that it reads from a descriptor, and a child would
             # inherit that.
             setsigmask=(),
-            setsigdef=_RESET,
+            setsigdef=_ALL,
         )
 
     def close(self) -> None:

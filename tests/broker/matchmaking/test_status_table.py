@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.broker.matchmaking.broker_rig import site, status
 
-from bursar.broker.information_index import StatusReadings, StatusSnapshot
+from bursar.broker.information_index import StatusReadings
 from bursar.broker.matchmaking.status_table import SiteRegistry, SiteStatusTable
 from bursar.classad import UNDEFINED, parse
 from bursar.classad.evaluation import EVERYTHING
@@ -95,7 +95,7 @@ def test_an_index_takes_the_place_of_what_was_known(own: bool) -> None:
     def readings(*said: SiteStatus) -> StatusReadings | dict[str, StatusReading]:
         by_name = {each.site: each for each in said}
         if own:
-            return StatusReadings(StatusSnapshot(by_name), 0.0)
+            return StatusReadings(by_name, 0.0)
         return {name: StatusReading(each, 1.0) for name, each in by_name.items()}
 
     found = board()

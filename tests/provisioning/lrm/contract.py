@@ -198,7 +198,7 @@ async def a_waiting_job_is_withdrawn(ground: Ground) -> None:
     assert reports[ids[1]].how == "cancelled"
     assert reports[ids[1]].began is None
     usage = await ground.manager.usage(ids)
-    assert ids[1] not in usage or usage[ids[1]].cpu_seconds == 0
+    assert ids[1] not in usage or usage[ids[1]].processors * usage[ids[1]].seconds == 0
 
 
 async def cancelling_again_changes_nothing(ground: Ground) -> None:

@@ -416,7 +416,6 @@ def test_a_queue_is_read_from_one_listing() -> None:
     assert held == ["32", "30.1", "30.3", "30.5", "30.7", "30.9"]
     assert all(job.own for job in state.jobs)
     assert [window.processors for window in state.windows] == [2]
-    assert state.odd == ()
 
 
 BLOCK = QSTAT[QSTAT.index("    <job_list") : QSTAT.index("</job_list>") + len("</job_list>\n")]

@@ -141,7 +141,7 @@ def test_the_queue() -> None:
     assert state.up
     assert [job.id for job in state.jobs] == ["806290", "806297", "806291", "806292"]
     assert [job.own for job in state.jobs if job.id == "806291"] == [False]
-    assert any("login" in line for line in state.odd)  # a host without slots
+    assert "login" not in [node.name for node in state.nodes]  # a host without slots
     closed = text_of("lsf/bqueues.txt").replace("Open:Active", "Open:Inact_Adm")
     answers = {**ANSWERS, "bqueues": CommandResult(0, closed, "")}
     assert not asyncio.run(manager(answers, queue="normal")[0].queue()).up
@@ -215,7 +215,7 @@ def test_usage_is_what_lsf_counted() -> None:
     """Slots by run time; nothing of jobs that only the accounting knows."""
     used = asyncio.run(manager()[0].usage(["806294", "806291", "700001"]))
     assert list(used) == ["806294"]
-    assert used["806294"].cpu_seconds == 4 * 3600
+    assert used["806294"].processors * used["806294"].seconds == 4 * 3600
 
 
 def test_a_quality_of_service_is_refused_before_anything_is_tried() -> None:

@@ -279,7 +279,7 @@ def test_usage_is_what_pbs_counted() -> None:
     """Of those that ran; one that never did took nothing that is known."""
     used = asyncio.run(manager()[0].usage(["1001.calc0", "1003.calc0", "999.calc0"]))
     assert list(used) == ["1001.calc0"]
-    assert used["1001.calc0"].cpu_seconds == 600
+    assert used["1001.calc0"].processors * used["1001.calc0"].seconds == 600
     assert used["1001.calc0"].how == "completed"
 
 

@@ -231,11 +231,12 @@ def test_a_flood_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.value.transient
 
 
-def test_a_few_commands_run_at_a_time(tmp_path: Path) -> None:
+def test_a_few_commands_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for their turn; all are counted."""
+    monkeypatch.setattr(shells, "MOST_AT_ONCE", 2)
 
     async def many() -> int:
-        shell = CommandRunner(most_at_once=2)
+        shell = CommandRunner()
         script = f'cd {tmp_path}; mkdir "$0"; ls | wc -l; sleep 0.05; rmdir "$0"'
         answers = await asyncio.gather(
             *(shell.run(["sh", "-c", script, str(number)]) for number in range(8))

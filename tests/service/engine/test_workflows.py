@@ -12,7 +12,7 @@ from tests.service.engine.engine_rig import World, outcome_of
 from bursar.model.money import Refusal
 from bursar.model.task import Status
 from bursar.remote import messages as api
-from bursar.service.engine import recording, records, skipping
+from bursar.service.engine import dispatching, recording, records
 from bursar.service.interfaces import ServiceError
 
 
@@ -149,7 +149,7 @@ def test_many_children_of_a_failure_are_skipped_in_portions(
     world: World, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     """No record grows with the number of children, in this life and in the next."""
-    monkeypatch.setattr(skipping, "_CHUNK", 8)
+    monkeypatch.setattr(dispatching, "_SKIPPED", 8)
     handle = world.create()
     world.submit(handle, [spec(), *(spec(0) for _ in range(50))])
     world.join("w", 1)
@@ -213,7 +213,7 @@ def test_a_long_chain_is_skipped_in_few_records(
     world: World, monkeypatch: pytest.MonkeyPatch, edges: int
 ) -> None:
     """The number of records does not grow with the length of the chain."""
-    monkeypatch.setattr(skipping, "_EDGES", edges)
+    monkeypatch.setattr(dispatching, "_EDGES", edges)
     handle = world.create()
     world.submit(handle, [spec(), *(spec(task) for task in range(99))])
     world.join("w", 1)

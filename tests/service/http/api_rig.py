@@ -23,10 +23,10 @@ from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.interfaces import SCOPES, Principal, ResultBatch, ServiceError
 
 TOKENS: dict[str, Principal] = {
-    "all": Principal(user="ann", scopes=frozenset(SCOPES) - {"admin"}, means="token"),
-    "other": Principal(user="bob", scopes=frozenset(SCOPES), means="token"),
-    "admin": Principal(user="root", scopes=frozenset(SCOPES), means="token"),
-    **{scope: Principal(user="ann", scopes=frozenset({scope}), means="token") for scope in SCOPES},
+    "all": Principal(user="ann", scopes=frozenset(SCOPES) - {"admin"}),
+    "other": Principal(user="bob", scopes=frozenset(SCOPES)),
+    "admin": Principal(user="root", scopes=frozenset(SCOPES)),
+    **{scope: Principal(user="ann", scopes=frozenset({scope})) for scope in SCOPES},
 }
 """What tokens are good, and whose they are."""
 
@@ -58,7 +58,7 @@ class FakeAuthenticator:
         self, headers: Mapping[str, str], certificate: bytes | None, peer: str
     ) -> Principal:
         if certificate is not None:
-            return Principal(user="card", scopes=frozenset({"read"}), means="certificate")
+            return Principal(user="card", scopes=frozenset({"read"}))
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme != "Bearer" or token not in TOKENS:
             raise ServiceError("unauthenticated", 401, "who are you?")
@@ -289,10 +289,25 @@ class FakeTokens:
             raise ServiceError("not-found", 404, "there is no token of this id")
 
 
-class FakeManager:
+class Listener:
+    """Hears what was served and what failed."""
+
+    def __init__(self) -> None:
+        self.served_requests: list[dict[str, Any]] = []
+        self.failures: list[tuple[str, str, BaseException]] = []
+
+    def served(self, **what: Any) -> None:
+        self.served_requests.append(what)
+
+    def failed(self, incident: str, route: str, error: BaseException) -> None:
+        self.failures.append((incident, route, error))
+
+
+class FakeManager(Listener):
     """The service as a whole."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.draining = False
 
     def site(self, user: str) -> api.SiteInfo:
@@ -324,20 +339,6 @@ class FakeJournal:
         self.synced += 1
 
 
-class Listener:
-    """Hears what was served and what failed."""
-
-    def __init__(self) -> None:
-        self.served_requests: list[dict[str, Any]] = []
-        self.failures: list[tuple[str, str, BaseException]] = []
-
-    def served(self, **what: Any) -> None:
-        self.served_requests.append(what)
-
-    def failed(self, incident: str, route: str, error: BaseException) -> None:
-        self.failures.append((incident, route, error))
-
-
 class World:
     """
     The API over the fakes.
@@ -356,7 +357,7 @@ class World:
         self.billing = FakeTill()
         self.manager = FakeManager()
         self.journal = FakeJournal()
-        self.listener = Listener()
+        self.listener = self.manager
         given: dict[str, Any] = {
             "engine": self.engine,
             "billing": self.billing,
@@ -367,7 +368,6 @@ class World:
             "clock": self.clock,
             "entropy": Entropy(),
             "limits": limits or HttpLimits(),
-            "observer": self.listener,
         }
         self.api = ServiceApi(ApiDependencies(**(given | parts)))
 

@@ -24,10 +24,10 @@ from bursar.remote import messages as api
 from bursar.remote.routes import GZIP, PUT_ARCHIVE, TAR, ZIP
 from bursar.service.config import HttpLimits, MiB
 from bursar.service.files import archives
-from bursar.service.files.archives import ArchiveLimits, unpack
+from bursar.service.files.archives import unpack
 from bursar.service.interfaces import ServiceError
 
-BOUNDS = ArchiveLimits(total=MiB, members=100, ratio=100, spare=0)
+BOUNDS = HttpLimits(unpacked_bytes=MiB, members=100, ratio=100, spare_bytes=1)
 
 
 def tar(*members: tuple[str, bytes], **kinds: bytes) -> bytes:
@@ -76,12 +76,13 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def put(root: Path, data: bytes, kind: str, bounds: ArchiveLimits = BOUNDS) -> list[api.FileInfo]:
+def put(root: Path, data: bytes, kind: str, bounds: HttpLimits = BOUNDS) -> list[api.FileInfo]:
     # A real file: it says other things than one in memory when it is led astray.
     with TemporaryFile() as archive:
         archive.write(data)
         archive.seek(0)
-        return unpack(archive, len(data), kind, str(root), bounds, lambda size: None)
+        most = bounds.unpacked_bytes
+        return unpack(archive, len(data), kind, str(root), bounds, most, lambda size: None)
 
 
 @pytest.mark.parametrize("kind", PUT_ARCHIVE.body_kinds)
@@ -271,7 +272,7 @@ def test_an_archive_that_means_harm_leaves_nothing(
         (
             ZIP,
             zipped(("a", bytes(65 * MiB))),
-            ArchiveLimits(total=1 << 40, members=9, ratio=100, spare=0),
+            HttpLimits(unpacked_bytes=1 << 40, members=9, ratio=100, spare_bytes=1),
         ),
     ],
     ids=[
@@ -287,7 +288,7 @@ def test_an_archive_that_means_harm_leaves_nothing(
     ],
 )
 def test_an_archive_that_comes_to_too_much_leaves_nothing(
-    root: Path, kind: str, data: bytes, bounds: ArchiveLimits
+    root: Path, kind: str, data: bytes, bounds: HttpLimits
 ) -> None:
     """
     Bombs: all files together, their number, and how much larger they are than the archive.

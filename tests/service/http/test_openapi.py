@@ -143,7 +143,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
     await journal.open()
     desk.open()
     await engine.open()
-    listener = Listener()
+    listener = FakeManager()
     limits = HttpLimits(rate=1e6, burst=1e6, unauthenticated_rate=1e6, unauthenticated_burst=1e6)
     app = ServiceApi(
         ApiDependencies(
@@ -151,12 +151,11 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
             billing=desk,
             tokens=tokens,
             authenticator=Authenticator("tls", tokens),
-            manager=FakeManager(),
+            manager=listener,
             journal=journal,
             clock=time.time,
             entropy=os.urandom,
             limits=limits,
-            observer=listener,
         )
     )
     app.end_streams()  # nothing waits

@@ -79,7 +79,7 @@ def test_without_security_this_machine_is_the_owner(tmp_path: Path, peer: str) -
     Who can do all.
     """
     assert Door(tmp_path, "none").asked(peer=peer) == Principal(
-        user="owner", scopes=frozenset(SCOPES), means="loopback"
+        user="owner", scopes=frozenset(SCOPES)
     )
 
 
@@ -102,7 +102,7 @@ def test_a_token_says_who_it_is(tmp_path: Path, security: str) -> None:
     token = door.tokens.create(new("ann", "read")).token
 
     for value in (f"Bearer {token}", f"bearer {token}", f"BEARER  {token} "):
-        assert door.asked(value) == Principal(user="ann", scopes=frozenset({"read"}), means="token")
+        assert door.asked(value) == Principal(user="ann", scopes=frozenset({"read"}))
 
 
 @pytest.mark.parametrize("security", ["none", "tls", "mutual"])
@@ -138,9 +138,7 @@ def test_with_mutual_tls_the_certificate_says_who_it_is(tmp_path: Path) -> None:
     """
     door = Door(tmp_path, "mutual")
 
-    assert door.asked(who=ANN) == Principal(
-        user="ann", scopes=frozenset({"submit", "read"}), means="certificate"
-    )
+    assert door.asked(who=ANN) == Principal(user="ann", scopes=frozenset({"submit", "read"}))
     assert door.asked(who=BOB).scopes == frozenset()
     assert door.refused().status == 401
 

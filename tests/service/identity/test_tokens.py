@@ -13,11 +13,10 @@ from bursar.model.errors import BursarError
 from bursar.remote.admin_messages import NewToken
 from bursar.service.identity.authentication import (
     MOST_TOKENS,
-    Bearer,
     JournalTokenStore,
     provide_first_token,
 )
-from bursar.service.interfaces import SCOPES, ServiceError
+from bursar.service.interfaces import SCOPES, Principal, ServiceError
 from bursar.store import RealDisk, RecordStore
 
 
@@ -45,7 +44,7 @@ def test_a_token_says_whose_it_is(book: JournalTokenStore) -> None:
     """
     made = book.create(new("ann", "submit", "read"))
 
-    assert book.find(made.token) == Bearer("ann", frozenset({"submit", "read"}))
+    assert book.find(made.token) == Principal(user="ann", scopes=frozenset({"submit", "read"}))
     assert [(each.id, each.token) for each in book.tokens()] == [(made.id, "")]
 
 
@@ -234,7 +233,7 @@ def test_the_first_administrator_finds_a_token(
     first = path.read_text().strip()
     assert mode(path) == 0o600
     bearer = book.find(first)
-    assert bearer == Bearer("owner", frozenset(SCOPES))
+    assert bearer == Principal(user="owner", scopes=frozenset(SCOPES))
     assert not run(provide_first_token(book, notebook, path, "owner"))  # type: ignore[arg-type]
     assert path.read_text().strip() == first
 

@@ -49,8 +49,8 @@ from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.tasks import SubmittedTasks
 from bursar.service.http import handlers
 from bursar.service.http.app import RequestAdmission
-from bursar.service.identity.authentication import Bearer, JournalTokenStore
-from bursar.service.interfaces import ResultBatch, WorkerDemand
+from bursar.service.identity.authentication import JournalTokenStore
+from bursar.service.interfaces import Principal, ResultBatch, WorkerDemand
 from bursar.service.workers.connection import ServiceWorkerConnection
 from bursar.service.workers.worker_server import WorkerServer
 from bursar.sites.batch import BatchSite
@@ -357,7 +357,7 @@ def _any_attempt_may_come_back(patch: pytest.MonkeyPatch) -> None:
 def _tokens_never_expire(patch: pytest.MonkeyPatch) -> None:
     real = JournalTokenStore.find
 
-    def find(self: JournalTokenStore, text: str) -> Bearer | None:
+    def find(self: JournalTokenStore, text: str) -> Principal | None:
         clock, self._clock = self._clock, lambda: 0.0
         try:
             return real(self, text)

@@ -10,28 +10,19 @@ from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError
 from bursar.model.task import Outcome, Status
 from bursar.remote.async_client import AsyncSession
-from bursar.remote.http_transport import RemoteProblem
-from bursar.remote.messages import Problem, Result, TaskSpec
+from bursar.remote.messages import Result, TaskSpec
 from bursar.sites.remote.remote_executor import RemoteJobExecutor
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 
 
 class Session:
-    """
-    An instance whose tasks never end.
-
-    Parameters
-    ----------
-    knows_grace
-        Whether its service takes a grace.
-    """
+    """An instance whose tasks never end."""
 
     handle = "h"
 
-    def __init__(self, knows_grace: bool) -> None:
+    def __init__(self) -> None:
         self.submitted = asyncio.Event()
         self.cancelled: asyncio.Queue[tuple[Sequence[int], float | None]] = asyncio.Queue()
-        self._knows_grace = knows_grace
         self._count = 0
 
     async def submit(self, tasks: Sequence[TaskSpec]) -> Sequence[int]:
@@ -40,9 +31,6 @@ class Session:
         return range(first, self._count)
 
     async def cancel(self, numbers: Sequence[int], *, grace: float | None = None) -> int:
-        if grace is not None and not self._knows_grace:
-            problem = Problem(title="", status=400, type="/problems/bad-value")
-            raise RemoteProblem("there", problem)
         self.cancelled.put_nowait((list(numbers), grace))
         return len(numbers)
 
@@ -51,12 +39,9 @@ class Session:
         yield []
 
 
-@pytest.mark.parametrize("knows_grace", [True, False])
-def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> None:
-    """A service that does not know of that cancels it all the same."""
-
+def test_a_task_has_as_long_to_end_as_it_would_have_here() -> None:
     async def work() -> None:
-        session = Session(knows_grace)
+        session = Session()
         told: list[Outcome] = []
         lost: list[str] = []
         executor = RemoteJobExecutor(
@@ -73,7 +58,7 @@ def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> N
         await session.submitted.wait()
         await asyncio.sleep(0)  # it has its number
         executor.cancel([1], 7.5, "not wanted")
-        assert await session.cancelled.get() == ([0], 7.5 if knows_grace else None)
+        assert await session.cancelled.get() == ([0], 7.5)
         await executor.stop()
         assert told == []
         assert lost == []
@@ -91,7 +76,7 @@ def test_a_file_that_goes_meanwhile_fails_its_job_alone(monkeypatch: pytest.Monk
 
     async def work() -> None:
         monkeypatch.setattr(RemoteInstanceFiles, "send", send)
-        session = Session(knows_grace=True)
+        session = Session()
         told: list[Outcome] = []
         executor = RemoteJobExecutor(
             cast(AsyncSession, session),

@@ -56,7 +56,6 @@ def test_streams_that_are_no_text_and_values() -> None:
         ("succeeded", 0, "", Status.SUCCEEDED),
         ("failed", 3, "exited with 3", Status.FAILED),
         ("failed", None, 'output "x" was not made', Status.FAILED),
-        ("failed", None, "its worker on h was lost, as in 3 attempts", Status.LOST),
         ("failed", 1, "something was lost", Status.FAILED),
         ("failed", None, "it left too early", Status.FAILED),
         ("timed-out", None, "", Status.TIMED_OUT),

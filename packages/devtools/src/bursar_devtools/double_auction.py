@@ -36,8 +36,6 @@ class LimitOrder:
 
     Parameters
     ----------
-    party
-        Name of the party.
     processors
         Most processors to trade. Positive.
     amount

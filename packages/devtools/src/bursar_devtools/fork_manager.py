@@ -188,17 +188,6 @@ class ForkManager:
     async def unreserve(self, name: str) -> None:
         """Cancel a reservation; one that does not exist is no error."""
 
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """
-        Refuse to shrink a job.
-
-        Raises
-        ------
-        SiteError
-            Always: a job has one node.
-        """
-        raise SiteError("jobs on this machine have one node, and do not shrink")
-
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """Processors times the time from start to end."""
         found = {}

@@ -113,7 +113,7 @@ class SimulatedResourceManager:
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """Capabilities: all but shrinking jobs."""
+        """Capabilities: all but giving back a bundle in part."""
         return ManagerCapabilities(
             arrays=True,
             node_ranges=self._per_node is not None,
@@ -205,18 +205,6 @@ class SimulatedResourceManager:
             processors = 0 if job.began is None else job.processors
             found[id] = JobUsage(id=id, processors=processors, seconds=held, how=job.how)
         return found
-
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """
-        Refuse to shrink a job.
-
-        Raises
-        ------
-        SiteError
-            Always: its jobs do not shrink.
-        """
-        self._asked()
-        raise SiteError(f"{self._name}: jobs do not shrink")
 
     def lose(self, id: str, how: JobEnding = "node-fail") -> None:
         """Make a job fail, as after the loss of a node."""

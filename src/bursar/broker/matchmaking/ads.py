@@ -125,8 +125,6 @@ def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
 
     Parameters
     ----------
-    job
-        Job as the broker sees it.
     attributes
         Attributes of all jobs of the broker, such as the owner; a job's own take precedence.
 

@@ -67,8 +67,6 @@ class ResourceBroker:
 
     Parameters
     ----------
-    sites
-        Sites to which jobs can go.
     index
         Information index, whose facts may be old.
     files
@@ -79,8 +77,6 @@ class ResourceBroker:
         Weights of the rank for jobs that state none.
     choice
         Name of the rule by which a site is chosen, for jobs that name none.
-    rng
-        Random generator for choices by chance.
     clock
         The present time, seconds; the index and the sites count by it.
     attributes

@@ -29,10 +29,6 @@ class BrokerJob:
     ----------
     number
         Number of the job, unique at a broker.
-    matching
-        Requirements, rank and choice of the job.
-    processors
-        Number of processors that the job holds.
     runtime
         Estimate at speed 1, seconds; None when unknown.
     memory

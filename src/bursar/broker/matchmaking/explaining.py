@@ -32,14 +32,10 @@ class MismatchReason:
 
     Parameters
     ----------
-    sites
-        Mask of the sites excluded for this reason.
     one, many
         Text about one site, and about several.
     lasts
         Whether the mismatch holds however the sites' status may change.
-    clause
-        Clause of the job's requirements that the sites fail.
     """
 
     sites: Mask
@@ -50,16 +46,7 @@ class MismatchReason:
 
 
 def mismatch_reasons(maker: Matchmaker, job: BrokerJob, kind: JobClass) -> Iterator[MismatchReason]:
-    """
-    Yield the reasons against sites, by the sites' facts and by the index.
-
-    Parameters
-    ----------
-    maker
-        Matchmaker that knows the sites.
-    job, kind
-        Job, and its class, whose requirements are tested.
-    """
+    """Yield the reasons against sites, by the sites' facts and by the index."""
     registry, statuses = maker.registry, maker.statuses
     narrow = registry.processors < job.processors
     what = f"fewer than {job.processors} processors"
@@ -159,8 +146,6 @@ class CandidateSite:
     ----------
     probability
         Probability of the site being chosen, 0 to 1.
-    terms
-        Terms of the site's rank.
     age
         Age of the status used for the rank, seconds.
     """
@@ -178,8 +163,6 @@ class RejectedSite:
 
     Parameters
     ----------
-    reasons
-        Reasons against the site, each in one line.
     age
         Seconds since it said what the index knows; None when that is nothing.
     """
@@ -200,8 +183,6 @@ class MatchExplanation:
         Expressions; the rank is the default one where the job has none.
     named
         Site that the job names, which replaces matching.
-    choice
-        Name of the rule by which a site is chosen.
     assumed_runtime
         Seconds at speed 1 that the job is taken to run, because it does not say; None: it does.
     fresh
@@ -266,14 +247,6 @@ def explain_match(
 
     Parameters
     ----------
-    maker
-        Matchmaker of the sites.
-    job, matched
-        The job, and the sites that satisfy it.
-    weighing
-        Scores of these sites.
-    rule
-        Choice rule.
     usual
         Seconds at speed 1 that a job is taken to run which does not say.
     now

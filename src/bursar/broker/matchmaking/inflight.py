@@ -170,8 +170,6 @@ class InFlightJobs:
         ----------
         number
             Number of the job; one that was sent before is taken to have gone from there.
-        processors
-            Processors that the job holds.
         runtime
             Seconds at speed 1; None when unknown.
         now
@@ -262,8 +260,6 @@ class InFlightJobs:
         ----------
         now
             Seconds, on the clock of the published statuses.
-        published
-            Last published status of each site.
         processors, runtime
             Processors that the job holds; its seconds at speed 1, None when unknown: the usual
             runtime is assumed.

@@ -96,14 +96,7 @@ class _SignificantAttributes:
 
 
 class JobClassCache:
-    """
-    Finds the class of a job.
-
-    Parameters
-    ----------
-    attributes
-        Attributes that all jobs have.
-    """
+    """Finds the class of a job."""
 
     def __init__(self, registry: SiteRegistry, attributes: Mapping[str, Fact]) -> None:
         self._registry = registry
@@ -218,14 +211,10 @@ class Matchmaker:
 
     Parameters
     ----------
-    index
-        Information index, whose facts may be old.
     files
         Estimates the times of the jobs' files; None: files take no time.
     direct
         Asks sites in the second phase; None: the index serves for that, too.
-    attributes
-        Attributes that all jobs have.
     clock
         The present time, seconds.
 

@@ -30,8 +30,6 @@ class RankTerms:
         Rank by equation 1; greater is better.
     access, transfer
         Seconds to read and to bring the job's files at the site.
-    alpha, beta
-        Weights of the expression and of access.
     wait
         Seconds until the job would begin if its files were there, our own jobs counted.
     ours
@@ -48,8 +46,6 @@ class RankTerms:
     expression: float | None
     access: float
     transfer: float
-    alpha: float
-    beta: float
     wait: float
     ours: float
     execution: float
@@ -90,8 +86,6 @@ class RankColumns:
             expression=_known(self.expressions[place]),
             access=float(self.access[place]),
             transfer=float(self.transfer[place]),
-            alpha=self.weights.alpha,
-            beta=self.weights.beta,
             wait=float(self.waits[place]),
             ours=float(self.ours[place]),
             execution=float(self.executions[place]),
@@ -106,10 +100,6 @@ class SiteScorer:
 
     Parameters
     ----------
-    maker
-        Matchmaker that knows the sites.
-    in_flight
-        Our own jobs that have not ended.
     as_published
         Whether :data:`STOCHASTIC` takes ranks as published, and leaves our own jobs out.
     """
@@ -144,12 +134,6 @@ class SiteScorer:
 
         Parameters
         ----------
-        job
-            Job to be sent.
-        matched
-            Sites that match the job.
-        rule
-            Choice rule.
         now
             Seconds.
         """
@@ -194,18 +178,10 @@ class SiteScorer:
         self, matched: MatchedSites, expressions: FloatArray, ours: FloatArray, alone: FloatArray
     ) -> FloatArray:
         """
-        Return the rank expressions of sites that count our own jobs.
+        Return the rank expressions of the sites that match, as if these counted our own jobs.
 
-        Parameters
-        ----------
-        matched
-            The sites that match.
-        expressions
-            Values by what these published, one each.
-        ours
-            Processors of our jobs that the published state does not count, of all sites.
-        alone
-            Seconds that a job of one processor would wait behind these, at all sites.
+        ``ours`` are the processors of our jobs that no site counts yet, ``alone`` the seconds that
+        a job of one processor would wait behind them; both at all sites.
         """
         kind = matched.kind
         if kind.rank is not None and OF_QUEUE.isdisjoint(kind.rank_read):

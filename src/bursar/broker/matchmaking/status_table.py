@@ -33,11 +33,6 @@ class SiteRegistry:
     """
     Facts of sites by number.
 
-    Parameters
-    ----------
-    sites
-        Sites with unique names.
-
     Attributes
     ----------
     names
@@ -108,8 +103,6 @@ class SiteRegistry:
             self.asks_by_status |= not read | followed(expression, own) <= known
 
 
-# Keep the last status of the sites in columns, and estimate the wait of a job at each site.
-
 # Estimate a job's wait at each site, from the site's status and what was sent there since.
 
 FloatArray = NDArray[np.float64]
@@ -124,8 +117,6 @@ class UncountedJobs(NamedTuple):
     ----------
     site
         Number of each job's site.
-    processors
-        Processors that each job holds.
     runtime
         Seconds at speed 1; nan where that is not known.
     due
@@ -154,8 +145,6 @@ class PublishedStatus(NamedTuple):
         Estimated traversal time, seconds; nan where unknown.
     free
         Number of processors that no job held.
-    waiting
-        Number of waiting jobs.
     """
 
     at: FloatArray
@@ -204,10 +193,6 @@ def expected_waits(
     ----------
     now
         Seconds.
-    own
-        Jobs to count.
-    statuses
-        Last published status of the sites.
     width, speed
         Number of processors of each site, and their speed.
     usual

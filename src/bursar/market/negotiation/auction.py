@@ -224,8 +224,6 @@ class Bidder(NegotiationSide):
         The parties and their conversation.
     value
         Highest bid, in reverse the lowest; micro-units.
-    currency
-        Currency of the value.
     seller
         Owner on whose behalf the bidder sells, in a reverse auction.
     terms

@@ -22,25 +22,7 @@ M = TypeVar("M", bound=TradeMessage)
 
 
 class NegotiationSide(ABC):
-    """
-    A party's side of one conversation.
-
-    Parameters
-    ----------
-    me
-        Name of this party.
-    deal
-        Name of the conversation.
-    parties
-        Names of the other parties.
-    currency
-        Currency of every price in the conversation.
-
-    Attributes
-    ----------
-    state
-        Word for where the protocol stands.
-    """
+    """A party's side of one conversation."""
 
     def __init__(self, me: str, deal: str, parties: Iterable[str], currency: str) -> None:
         self.me = me
@@ -215,13 +197,6 @@ class OwnerSide(NegotiationSide, ABC):
     """
     The owner's side of a deal with one customer.
 
-    Parameters
-    ----------
-    deal
-        The conversation.
-    customer
-        The other's name.
-
     Attributes
     ----------
     agreement
@@ -255,17 +230,6 @@ class OwnerSide(NegotiationSide, ABC):
 class BuyerSide(NegotiationSide, ABC):
     """
     The buyer's side of a deal with one owner or several.
-
-    Parameters
-    ----------
-    me
-        The buyer's name.
-    deal
-        The conversation.
-    owners
-        Names of the others.
-    template
-        Processors and times that are wanted.
 
     Attributes
     ----------

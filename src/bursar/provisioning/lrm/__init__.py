@@ -4,8 +4,6 @@ from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import ResourceManager
 
-# Choose the adapter to a site's local resource manager.
-
 
 def manager_of(batch: BatchScheduler, shell: CommandRunner | None = None) -> ResourceManager:
     """
@@ -13,8 +11,6 @@ def manager_of(batch: BatchScheduler, shell: CommandRunner | None = None) -> Res
 
     Parameters
     ----------
-    batch
-        The site.
     shell
         Runs the commands; None: as the site says.
 

@@ -310,12 +310,10 @@ class CommandAdapter:
     """
     Runs a scheduler's commands with the rights of a plain user.
 
-    Starts are not estimated, nothing is reserved and no job is shrunk, unless a subclass says how.
+    Starts are not estimated and nothing is reserved, unless a subclass says how.
 
     Parameters
     ----------
-    batch
-        Batch scheduler of the site.
     shell
         Runs the commands; None: a runner for the host that ``batch`` names.
 
@@ -415,10 +413,6 @@ class CommandAdapter:
     async def unreserve(self, name: str) -> None:
         """Do nothing: there are no reservations."""
 
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Raise SiteError: running jobs cannot be shrunk."""
-        raise SiteError(f"no nodes are taken from a running job with {self.title}")
-
     # What a subclass says.
 
     async def _script(self, request: JobRequest) -> str:
@@ -454,17 +448,14 @@ class CommandAdapter:
         self,
         seen: Iterable[ListedJob],
         nodes: Iterable[ClusterNode],
-        odd: Iterable[str],
         *,
         windows: Iterable[QueueReservation] = (),
         longest: float | None = None,
         up: bool = True,
     ) -> QueueState:
-        """Put a queue together; jobs of an unknown state are told as odd, not listed."""
+        """Put a queue together, without jobs of an unknown state."""
         user = await self._who()
-        seen = list(seen)
         lines = [line for job in seen if (line := job.queued(user)) is not None]
-        unknown = [f"{job.id}: {job.reason}" for job in seen if job.state == "unknown"]
         return QueueState(
             at=time.time(),
             nodes=tuple(nodes),
@@ -472,7 +463,6 @@ class CommandAdapter:
             windows=tuple(windows),
             longest=longest,
             up=up,
-            odd=(*odd, *unknown),
         )
 
     async def _who(self) -> str:

@@ -79,8 +79,6 @@ class CommandRunner:
         Login node on which they are run, as ssh knows it; None: this machine.
     scheduler
         Name of the scheduler, for hints.
-    most_at_once
-        Most commands at a time; others wait for their turn.
     timeout
         Seconds after which a command is stopped, unless the call says otherwise.
 
@@ -97,7 +95,6 @@ class CommandRunner:
         without: Sequence[str] = (),
         ssh: str | None = None,
         scheduler: str = "the scheduler",
-        most_at_once: int = MOST_AT_ONCE,
         timeout: float = TIMEOUT,
     ) -> None:
         self._environment = dict(environment or {})
@@ -108,7 +105,7 @@ class CommandRunner:
         self._without = tuple(name for name in without if name not in self._environment)
         self.ssh = ssh
         self._scheduler = scheduler
-        self._turn = asyncio.Semaphore(most_at_once)
+        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
         self._timeout = timeout
         self.commands = 0
 
@@ -132,8 +129,6 @@ class CommandRunner:
         ----------
         command
             Program and arguments, run without a shell.
-        stdin
-            Standard input of the command.
         environment
             Further variables; the same holds for them as for those of the constructor.
         timeout
@@ -431,8 +426,6 @@ class KnownComplaint:
         Pattern of the message; case does not matter.
     hint
         Hint on what the user should change; empty: only waiting helps.
-    transient
-        Whether the same command may succeed later.
     """
 
     words: str

@@ -261,17 +261,7 @@ class Flux(CommandAdapter):
     ``flux jobs --json`` (flux-core 0.50). ``flux batch`` takes one script at a time, so equal
     jobs are handed in one by one.
 
-    Parameters
-    ----------
-    batch
-        Batch scheduler of the site. Its account is a bank; it has no quality of service.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
-
-    Raises
-    ------
-    InputError
-        When the site names a quality of service.
+    A site's account is a bank; there is no quality of service.
     """
 
     title = "Flux"
@@ -321,7 +311,7 @@ class Flux(CommandAdapter):
     async def queue(self) -> QueueState:
         """Read the queue by four commands; an instance may hide details of other users' jobs."""
         only = [f"--queue={self._batch.queue}"] if self._batch.queue is not None else []
-        jobs, odd = await self._jobs(
+        jobs, _ = await self._jobs(
             ["jobs", "-A", "--filter=pending,running", "--count=0", *only, "--json"]
         )
         parts = []
@@ -331,8 +321,7 @@ class Flux(CommandAdapter):
             nodes = nodes_of(*parts)
         except ValueError:
             raise unreadable_output_error("flux resource R", parts[0]) from None
-        problems = [f"flux jobs: {block}" for block in odd]
-        return await self._queue_of(map(read_job, jobs), nodes, problems)
+        return await self._queue_of(map(read_job, jobs), nodes)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
         jobs, odd = await self._jobs(["jobs", "-a", "--json", *ids])

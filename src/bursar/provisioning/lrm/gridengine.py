@@ -29,8 +29,6 @@ from bursar.provisioning.lrm.resource_manager import (
 )
 from bursar.provisioning.lrm.submission import JobIds, check, element, plain_folder, plain_name
 
-# Parallel environments of Grid Engine, and its known errors with hints on what to change.
-
 # Parallel environments: how Grid Engine is asked for several slots.
 
 _PE = re.compile(r"-pe\s+(\S+)\s*$")
@@ -179,19 +177,9 @@ class GridEngine(CommandAdapter):
 
     Run live under Son of Grid Engine 8.1.9; Univa's and Altair's answer alike where documented.
 
-    Parameters
-    ----------
-    batch
-        The site. Its account is a project; it has no quality of service. A directive ``-pe NAME``
-        names the parallel environment of requests for several processors; without one, one that
-        fits is looked for.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
-
-    Raises
-    ------
-    InputError
-        When the site names a quality of service.
+    A site's account is a project; there is no quality of service. A directive ``-pe NAME`` names
+    the parallel environment of requests for several processors; without one, one that fits is
+    looked for.
     """
 
     title = "Grid Engine"
@@ -283,7 +271,7 @@ class GridEngine(CommandAdapter):
         )
         if not gridengine_output.is_listing(text):
             raise unreadable_output_error("qstat", text)
-        instances, odd = gridengine_output.parse_instances(text)
+        instances = gridengine_output.parse_instances(text)
         queue = self._batch.queue
         ours = [instance for instance in instances if queue in (None, instance.queue)]
         if queue is not None and instances and not ours:
@@ -293,7 +281,6 @@ class GridEngine(CommandAdapter):
             *gridengine_output.running_of(instances, queue),
             *gridengine_output.waiting_jobs(text, queue),
         ]
-        odd += [f"job {line.number or '?'}: {line.odd}" for line in lines if line.odd]
         jobs = [
             gridengine_output.listed_job(id, line)
             for line in lines
@@ -303,7 +290,6 @@ class GridEngine(CommandAdapter):
         return await self._queue_of(
             jobs,
             gridengine_output.nodes_of(instances, queue),
-            odd,
             windows=(await self._reservations(user)).values(),
             longest=gridengine_output.longest_of(ours),
             up=any(not instance.state for instance in ours),

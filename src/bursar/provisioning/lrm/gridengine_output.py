@@ -7,6 +7,7 @@ a name here, spoils its own answer and no other.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -48,8 +49,6 @@ class QacctRecord:
 
     Parameters
     ----------
-    number
-        Number of the job.
     task
         Number of the array task; None: the job is no array.
     slots
@@ -64,12 +63,8 @@ class QacctRecord:
         Code of Grid Engine's own failure, 0 for none.
     words
         Meaning of that code, in Grid Engine's words.
-    status
-        Exit status of the job.
     deleted
         User who deleted the job, where the version records this.
-    host
-        Host on which the job ran.
     """
 
     number: str
@@ -247,8 +242,6 @@ class QueueInstance:
         State letters; empty for a queue that accepts jobs.
     resources
         Value and kind of each resource by name, as ``-F`` lists them.
-    jobs
-        Jobs that run there.
     """
 
     queue: str
@@ -270,12 +263,12 @@ def parse_jobs(text: str) -> list[QstatJob]:
     return [_job(block) for block in _JOB.findall(text)]
 
 
-def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
-    """Parse queue instances; return unreadable blocks as messages."""
-    instances, odd = [], []
+def parse_instances(text: str) -> list[QueueInstance]:
+    """Parse queue instances, leaving out unreadable ones."""
+    instances = []
     for block in _QUEUE.findall(text):
         head = block.partition("<job_list")[0]
-        try:
+        with suppress(KeyError, ValueError, ElementTree.ParseError):
             values = _values(f"<x>{head}</x>")
             queue, _, host = values["name"].partition("@")
             instance = QueueInstance(
@@ -287,11 +280,8 @@ def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
                 resources={n: (value, kind) for n, kind, value in _RESOURCE.findall(head)},
                 jobs=tuple(replace(job, nodes=(host,)) for job in parse_jobs(block)),
             )
-        except (KeyError, ValueError, ElementTree.ParseError) as error:
-            odd.append(f"a queue of qstat -f: {error}")
-            continue
-        instances.append(instance)
-    return instances, odd
+            instances.append(instance)
+    return instances
 
 
 def waiting_jobs(text: str, queue: str | None) -> list[QstatJob]:
@@ -337,9 +327,7 @@ def nodes_of(instances: list[QueueInstance], queue: str | None) -> list[ClusterN
 
 
 def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJob]:
-    """
-    Return the running jobs of a queue, or of all; slots are summed over each job's hosts.
-    """
+    """Return the running jobs of a queue, or of all; slots are summed over each job's hosts."""
     whole: dict[tuple[str, tuple[tuple[int, int, int], ...]], QstatJob] = {}
     for instance in instances:
         if queue not in (None, instance.queue):

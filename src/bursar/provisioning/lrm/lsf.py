@@ -115,8 +115,6 @@ def read_job(entry: Entry, now: float) -> ListedJob:
 
     Parameters
     ----------
-    entry
-        Job's record in the listing.
     now
         Seconds since the epoch; by it a time without a year is understood.
     """
@@ -297,17 +295,7 @@ class LSF(CommandAdapter):
     Not run live: held to outputs recorded by others and to the documentation of 10.1, whose
     ``-o ... -json`` it needs.
 
-    Parameters
-    ----------
-    batch
-        Batch scheduler of the site. Its account is a project; it has no quality of service.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
-
-    Raises
-    ------
-    InputError
-        When the site names a quality of service.
+    A site's account is a project; there is no quality of service.
     """
 
     title = "LSF"
@@ -342,8 +330,8 @@ class LSF(CommandAdapter):
         now, queue = time.time(), self._batch.queue
         only = ["-q", queue] if queue is not None else []
         jobs = ["bjobs", "-u", "all", *only, "-o", JOB_FIELDS, "-json"]
-        records, odd = await self._records(jobs)
-        hosts, odd_hosts = await self._records(["bhosts", "-o", HOST_FIELDS, "-json"])
+        records, _ = await self._records(jobs)
+        hosts, _ = await self._records(["bhosts", "-o", HOST_FIELDS, "-json"])
         longest, up = None, True
         if queue is not None:
             answer = await self._run(["bqueues", "-l", queue])
@@ -351,14 +339,11 @@ class LSF(CommandAdapter):
                 raise self._error("bqueues", answer)
             longest, up = parse_queue(answer.stdout)
         seen = [read_job(entry, now) for entry in records]
-        problems = [f"bjobs: {block}" for block in odd] + [f"bhosts: {it}" for it in odd_hosts]
         nodes = []
         for entry in hosts:
-            try:
+            with contextlib.suppress(ValueError, KeyError):  # "-" where there is no limit
                 nodes.append(read_host(entry))
-            except (ValueError, KeyError) as error:  # "-" where there is no limit
-                problems.append(f"{entry.get('HOST_NAME', 'a host')}: {error}")
-        return await self._queue_of(seen, nodes, problems, longest=longest, up=up)
+        return await self._queue_of(seen, nodes, longest=longest, up=up)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
         now = time.time()

@@ -366,13 +366,6 @@ class PBS(CommandAdapter):
     Not run live: held to outputs recorded by others and to the documentation. Which of the two
     it is, is asked once. Of jobs that are gone OpenPBS tells where it keeps a history; Torque
     lists them for a while only (``keep_completed``).
-
-    Parameters
-    ----------
-    batch
-        Batch scheduler of the site.
-    shell
-        Runs the commands; None: a runner for the host that ``batch`` names.
     """
 
     title = "PBS"
@@ -406,30 +399,22 @@ class PBS(CommandAdapter):
         """
         queue = self._batch.queue
         torque = await self._is_torque()
-        jobs, odd_jobs = self._entries("qstat", await self._output_of(self._status(torque)), "Jobs")
+        jobs, _ = self._entries("qstat", await self._output_of(self._status(torque)), "Jobs")
         text = await self._output_of(["pbsnodes", "-a", *self._format(torque)])
-        nodes, odd_nodes = self._entries("pbsnodes", text, "nodes")
+        nodes, _ = self._entries("pbsnodes", text, "nodes")
         text = await self._output_of(["qstat", "-Q", "-f", *self._format(torque)])
         queues, _ = self._entries("qstat -Q", text, "Queue")
         if queue is not None and queues and queue not in queues:
             raise SiteError(f"PBS has no queue {queue}, but {', '.join(sorted(queues))}")
-        odd = [f"{name}: {why}" for name, why in (*odd_jobs.items(), *odd_nodes.items())]
         there = []
         for name, entry in nodes.items():
-            if not serves(entry, queue):
-                continue
-            try:
-                there.append(read_node(name, entry))
-            except (ValueError, KeyError, TypeError) as error:
-                odd.append(f"{name}: {error}")
+            if serves(entry, queue):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    there.append(read_node(name, entry))
         seen = [read_job(id, entry) for id, entry in jobs.items()]
         ours = [job for job in seen if queue in (None, job.queue)]
-        # A job of which no queue can be read may be in this one.
-        odd += [
-            f"{job.id}: {job.reason}" for job in seen if job.state == "unknown" and job not in ours
-        ]
         longest, up = read_queue(queues[queue]) if queue in queues else (None, True)
-        return await self._queue_of(ours, there, odd, longest=longest, up=up)
+        return await self._queue_of(ours, there, longest=longest, up=up)
 
     async def _seen(self, ids: Sequence[str]) -> dict[str, ListedJob]:
         torque = await self._is_torque()

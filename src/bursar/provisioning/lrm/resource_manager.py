@@ -34,7 +34,7 @@ class ManagerCapabilities:
     begin
         Whether a job can be given an earliest start.
     shrinks
-        Whether nodes can be taken from a running job.
+        Whether the jobs of one bundle may be given back one by one.
     accounting
         Whether the scheduler keeps records of finished jobs.
     """
@@ -102,8 +102,6 @@ class JobReport:
     ----------
     id
         Id that :meth:`ResourceManager.submit` returned.
-    state
-        State of the job in our terms.
     how
         Ending of the job; None before the end.
     reason
@@ -143,8 +141,6 @@ class ClusterNode:
     ----------
     allocated
         Number of processors that jobs hold.
-    up
-        Whether jobs can start on the node.
     state
         State in the scheduler's own words.
     memory
@@ -166,8 +162,6 @@ class QueuedJob:
 
     Parameters
     ----------
-    id
-        Id at the scheduler.
     running
         Whether the job runs; otherwise the job waits.
     processors
@@ -178,8 +172,6 @@ class QueuedJob:
         Start, seconds since the epoch; None for a waiting job.
     seconds
         Wall-clock limit; None: no limit, or unknown.
-    own
-        Whether the job belongs to this user.
     held
         Whether the job is on hold and must not start.
     nodes
@@ -231,10 +223,6 @@ class QueueState:
         running ones first.
     longest
         Most seconds that a job of this queue may ask for; None: no limit, or unknown.
-    up
-        Whether the queue starts jobs.
-    odd
-        Output that could not be read, a line each, for the log.
     """
 
     at: float
@@ -243,7 +231,6 @@ class QueueState:
     windows: tuple[QueueReservation, ...] = ()
     longest: float | None = None
     up: bool = True
-    odd: tuple[str, ...] = ()
 
     @property
     def processors(self) -> int:
@@ -276,11 +263,6 @@ class JobUsage:
     seconds: float
     how: JobEnding | None
     is_whole: bool = False
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Processor-seconds that the job held."""
-        return self.processors * self.seconds
 
 
 class ResourceManager(Protocol):
@@ -321,9 +303,6 @@ class ResourceManager(Protocol):
 
     async def unreserve(self, name: str) -> None:
         """Delete a reservation; a missing one is no error."""
-
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Take all nodes but these from a running job."""
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """Return usage of jobs by the scheduler's record; jobs without a record are left out."""

@@ -21,8 +21,6 @@ from bursar.provisioning.lrm.resource_manager import (
 from bursar.provisioning.lrm.slurm_output import EPOCH, MOST_LISTED, SlurmRecords
 from bursar.provisioning.lrm.slurm_states import MOST_ELEMENTS, check, script
 
-# Run Slurm's commands and parse the output.
-
 FOUND_AFTER = (0.0, 1.0, 2.0)
 """Seconds after an unanswered submission at which the job is looked for."""
 
@@ -33,11 +31,6 @@ _ON_LOGIN_NODES = (
     "SBATCH_TIMELIMIT", "SBATCH_WAIT", "SINFO_FORMAT", "SINFO_PARTITION", "SACCT_FORMAT",
     "SQUEUE_FORMAT", "SQUEUE_PARTITION", "SQUEUE_STATES", "SQUEUE_USERS",
 )  # fmt: skip
-
-_IN_A_FOLDER_OF_ITS_OWN = (
-    'd=$(mktemp -d) || exit 1; cd "$d" || exit 1; "$@"; s=$?; cd /; rm -rf "$d"; exit $s'
-)
-"""Shell program: scontrol leaves scripts in the folder from which it shrinks a job."""
 
 
 def shell_of(batch: BatchScheduler) -> CommandRunner:
@@ -63,8 +56,6 @@ class Slurm:
 
     Parameters
     ----------
-    batch
-        Batch scheduler of the site.
     shell
         Runs the commands; None: a runner for the host that ``batch`` names.
 
@@ -77,7 +68,6 @@ class Slurm:
     def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
         self._batch = batch
         self.shell = shell if shell is not None else shell_of(batch)
-        self._config: dict[str, str] | None = None
         self._me: str | None = None
         self._version: str | None = None
         self._doubtful: set[str] = set()
@@ -370,24 +360,6 @@ class Slurm:
             )
         return found
 
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """
-        Take all but these nodes from a job that runs; the first has to stay.
-
-        Where Slurm keeps no accounting it does so once for a job (22.05), and answers another
-        time that one should try again.
-
-        Raises
-        ------
-        SiteError
-            When Slurm says no.
-        """
-        if not nodes:
-            raise InputError("a job keeps one node at least")
-        command = ["scontrol", "update", f"JobId={_ids([id])[0]}", f"NodeList={','.join(nodes)}"]
-        answer = await self.shell.run(["sh", "-c", _IN_A_FOLDER_OF_ITS_OWN, "sh", *command])
-        self._must(answer, f"job {id} cannot be shrunk")
-
     # The queue.
 
     async def queue(self) -> QueueState:
@@ -419,16 +391,10 @@ class Slurm:
                 raise SiteError(f"Slurm: sinfo said {partition.odd[0]!r}", transient=True)
             name = f"partition {self._batch.queue!r}" if self._batch.queue else "default partition"
             raise SiteError(f'Slurm: there is no {name} with nodes ("queue" must name one)')
-        jobs, odd = slurm_output.read_queue(listed.stdout, partition.name, me)
-        windows, strange = slurm_output.read_windows(
+        jobs = slurm_output.read_queue(listed.stdout, partition.name, me)
+        windows = slurm_output.read_windows(
             kept.stdout, nodes=partition.nodes, me=me, account=self._batch.account
         )
-        odd = [*partition.odd, *odd, *strange]
-        if kept.status != 0:
-            odd.append(f"reservations are not seen: {kept.words}")
-        private = (await self._configuration()).get("PrivateData", "none")
-        if "jobs" in private or "reservations" in private:
-            odd.append(f"others' jobs or reservations are not seen (PrivateData={private})")
         return QueueState(
             at=now,
             nodes=partition.nodes,
@@ -436,7 +402,6 @@ class Slurm:
             windows=windows,
             longest=partition.longest,
             up=partition.up,
-            odd=tuple(odd),
         )
 
     async def expected_start(self, request: JobRequest) -> float | None:
@@ -516,13 +481,6 @@ class Slurm:
             answer = await self.shell.run(["id", "-un"])
             self._me = answer.stdout.strip()
         return self._me
-
-    async def _configuration(self) -> dict[str, str]:
-        if self._config is None:
-            answer = await self.shell.run(["scontrol", "show", "config"])
-            self._must(answer, "the configuration cannot be read")
-            self._config = slurm_output.read_config(answer.stdout)
-        return self._config
 
     def _must_be_configured(self) -> None:
         """

@@ -10,6 +10,7 @@ last, so that every line stands for itself.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from bursar.provisioning.lrm import slurm_states
@@ -278,8 +279,6 @@ class SlurmPartition(NamedTuple):
     ----------
     longest
         Longest time of a job, seconds; None: no limit.
-    up
-        Whether the partition starts jobs.
     odd
         Lines that could not be read.
     """
@@ -337,16 +336,15 @@ def read_nodes(text: str, queue: str | None) -> SlurmPartition:
     return SlurmPartition(chosen, tuple(nodes.values()), longest, up, odd)
 
 
-def read_queue(text: str, queue: str, me: str) -> tuple[tuple[QueuedJob, ...], list[str]]:
+def read_queue(text: str, queue: str, me: str) -> tuple[QueuedJob, ...]:
     """
-    Parse the output of ``squeue`` with :data:`QUEUE` for a partition; return unreadable lines too.
+    Parse the output of ``squeue`` with :data:`QUEUE` for a partition, but for unreadable lines.
 
     Running jobs come first, then those that wait by their priority, then those that are held.
     """
     found: list[tuple[tuple[int, float, int], QueuedJob]] = []
-    odd: list[str] = []
     for number, line in enumerate(text.splitlines()):
-        try:
+        with suppress(ValueError):
             id, state, sent, start, most, count, user, priority, queues, nodes, reason = _fields(
                 line, QUEUE_FIELDS
             )
@@ -355,8 +353,6 @@ def read_queue(text: str, queue: str, me: str) -> tuple[tuple[QueuedJob, ...], l
             ids = list(_elements(id))
             meaning, _ = slurm_states.of_job(state, reason)
             if meaning.state in ("ended", "unknown"):
-                if meaning.state == "unknown":
-                    odd.append(line[:200])
                 continue
             running = meaning.state == "running"
             held = meaning.state == "held"
@@ -375,26 +371,22 @@ def read_queue(text: str, queue: str, me: str) -> tuple[tuple[QueuedJob, ...], l
                     nodes=where,
                 )
                 found.append(((*rank, number), job))
-        except ValueError:
-            odd.append(line[:200])
     found.sort(key=lambda entry: entry[0])
-    return tuple(job for _, job in found), odd
+    return tuple(job for _, job in found)
 
 
 def read_windows(
     text: str, *, nodes: Sequence[ClusterNode], me: str, account: str | None
-) -> tuple[tuple[QueueReservation, ...], list[str]]:
+) -> tuple[QueueReservation, ...]:
     """
-    Parse the output of ``scontrol -o show reservation`` for some nodes; return unreadable lines
-    too.
+    Parse the output of ``scontrol -o show reservation`` for some nodes, but for unreadable lines.
     """
     sizes = {node.name: node.processors for node in nodes}
     found: list[QueueReservation] = []
-    odd: list[str] = []
     for line in text.splitlines():
         if not line.startswith("ReservationName="):
             continue  # "No reservations in the system", and what belongs to the line before
-        try:
+        with suppress(KeyError, ValueError):
             values = parse_pairs(line)
             start, end = parse_slurm_time(values["StartTime"]), parse_slurm_time(values["EndTime"])
             if start is None or end is None or end <= start:
@@ -415,9 +407,7 @@ def read_windows(
                     own=me in users or (account is not None and account in accounts),
                 )
             )
-        except (KeyError, ValueError):
-            odd.append(line[:200])
-    return tuple(found), odd
+    return tuple(found)
 
 
 def _cpus(values: Mapping[str, str]) -> int:
@@ -428,16 +418,6 @@ def _cpus(values: Mapping[str, str]) -> int:
 def parse_pairs(line: str) -> dict[str, str]:
     """The ``Name=value`` pairs of a line of scontrol's, of which no value holds a space."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z][\w:/]*)=(\S*)", line))
-
-
-def read_config(text: str) -> dict[str, str]:
-    """Parse the output of ``scontrol show config`` into values by name."""
-    found = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals:
-            found[name.strip()] = value.strip()
-    return found
 
 
 _START = re.compile(r"Job (\d+) to start at (\S+)", re.IGNORECASE)
@@ -475,11 +455,6 @@ MOST_LISTED = 50_000
 class SlurmRecords:
     """
     Reads a cluster's records, by accounting or by the list of completed jobs.
-
-    Parameters
-    ----------
-    shell
-        Runs the commands.
 
     Attributes
     ----------

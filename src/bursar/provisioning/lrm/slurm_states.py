@@ -23,8 +23,6 @@ class SlurmStateMeaning(NamedTuple):
 
     Parameters
     ----------
-    state
-        State in our terms.
     how
         Ending of the job; None before the end.
     """
@@ -223,8 +221,6 @@ def slurm_error(what: str, words: str) -> SiteError:
 
     Parameters
     ----------
-    what
-        Action that failed.
     words
         Slurm's message, on one line.
     """

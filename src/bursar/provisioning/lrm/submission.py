@@ -47,8 +47,6 @@ def job_script(
         Directives, those of the site last: of two that conflict, the later one wins.
     setup
         Lines of shell that come first.
-    request
-        Request whose script is run.
 
     Raises
     ------
@@ -129,8 +127,6 @@ class JobSubmitter:
 
         Parameters
         ----------
-        name
-            Name of the request.
         hand_in
             Submits the request.
         find

@@ -18,8 +18,8 @@ from bursar.model.money import Micros, Refusal
 from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter
-from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceJournal
-from bursar.store import Position
+from bursar.service.interfaces import BILLING_KINDS, Entropy
+from bursar.store import Position, RecordStore
 
 # Records of agreements under way: how many processors were ready, and from when to when.
 
@@ -35,8 +35,6 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Parameters
     ----------
-    agreement
-        The signed agreement with its terms.
     ready
         Processors of the agreement that have workers now.
     since, seen
@@ -236,7 +234,7 @@ class AgreementRegistry:
 
     def __init__(
         self,
-        journal: ServiceJournal,
+        journal: RecordStore,
         ledger: ServiceLedger,
         meter: UsageRecordLog,
         entropy: Entropy,
@@ -253,8 +251,6 @@ class AgreementRegistry:
         self._position: dict[str, Position] = {}
         journal.register([DEAL], self)
 
-    # Its records.
-
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of an agreement."""
         self._put(_DEALS.decode(payload), position)
@@ -270,8 +266,6 @@ class AgreementRegistry:
         for deal in self.all_open():
             if deal.ready:
                 self._follow(*on_clock_jumped(deal, before, after))
-
-    # What it says.
 
     @property
     def deals(self) -> Mapping[str, AgreementRecord]:
@@ -339,8 +333,6 @@ class AgreementRegistry:
             self._keep(on_agreement_cancelled(deal, now))
             self._on_change(agreement.id)
 
-    # What happens.
-
     def ready(self, name: str, processors: int, now: float) -> None:
         """
         Note how many processors have workers, and meter the time with the number so far.
@@ -388,8 +380,6 @@ class AgreementRegistry:
         self._keep(on_agreement_ended(deal, now, charged, penalty))
         self._on_change(name)
         return max(0, charged - penalty)
-
-    # Inside.
 
     def _follow(self, deal: AgreementRecord, interval: ProcessorSpan | None) -> AgreementRecord:
         """Keep a deal, and meter an interval that was delivered."""

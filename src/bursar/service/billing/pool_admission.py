@@ -22,7 +22,7 @@ many seconds, in currency units per processor-second.
 
 class PoolAdmission:
     """
-    Implements :class:`bursar.service.interfaces.UsageBilling` and the demand of agreements.
+    Decides what may run, charges what was used, and says for which agreements workers are wanted.
 
     Parameters
     ----------
@@ -34,8 +34,6 @@ class PoolAdmission:
         Posted price.
     typical
         Duration in seconds for which a processor is priced when no duration is stated.
-    clock
-        Seconds since the epoch.
     """
 
     def __init__(
@@ -143,8 +141,6 @@ class PoolAdmission:
         """Note how many processors of an agreement have workers now."""
         if pool in self._agreements.deals:
             self._agreements.ready(pool, processors, self._clock())
-
-    # Inside.
 
     def _not_shared(self) -> Refusal | None:
         if self._selling.must_buy:

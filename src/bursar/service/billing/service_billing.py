@@ -25,8 +25,8 @@ from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter, UserAccounts
 from bursar.service.config import MarketSettings, UserSettings
-from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError, ServiceJournal
-from bursar.store import Position
+from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError
+from bursar.store import Position, RecordStore
 
 # Open negotiations: how many a user may have, and how long each is remembered.
 
@@ -144,7 +144,7 @@ class PriceList:
         Policy of the configuration.
     """
 
-    def __init__(self, journal: ServiceJournal, configured: Pricing) -> None:
+    def __init__(self, journal: RecordStore, configured: Pricing) -> None:
         self.pricing = configured
         self._journal = journal
         self._configured = configured
@@ -225,15 +225,13 @@ class ServiceBilling:
 
     Attributes
     ----------
-    accounts
-        Answers what users ask about their money.
     admission
         Decides what may run on which processors.
     """
 
     def __init__(
         self,
-        journal: ServiceJournal,
+        journal: RecordStore,
         *,
         site: SiteFacts,
         selling: MarketSettings,
@@ -492,8 +490,6 @@ class ServiceBilling:
             self._shared_usage.next_tick(),
             self._negotiations.next_tick(),
         )
-
-    # Inside.
 
     def _credit_of(self, user: str) -> Micros | None:
         known = self._users.get(user)

@@ -14,8 +14,8 @@ from bursar.market.ledger import bare_name, first_link, next_link, read_chained
 from bursar.market.usage import sign
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, Refusal, Transfer, format_amount
-from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceError, ServiceJournal
-from bursar.store import DATABASE, Position, read_records
+from bursar.service.interfaces import BILLING_KINDS, Entropy, ServiceError
+from bursar.store import DATABASE, Position, RecordStore, read_records
 
 # Usage records, signed, a chain for each customer: neither side can change them later.
 
@@ -42,7 +42,7 @@ class UsageRecordLog:
         Source of the signing key, which is made once and kept in the journal.
     """
 
-    def __init__(self, journal: ServiceJournal, entropy: Entropy) -> None:
+    def __init__(self, journal: RecordStore, entropy: Entropy) -> None:
         self._journal = journal
         self._entropy = entropy
         self._seed = b""
@@ -50,8 +50,6 @@ class UsageRecordLog:
         self._chains: dict[str, list[SignedRecord]] = {}
         self._records: dict[str, list[UsageRecord]] = {}
         journal.register([USAGE, SEED], self)
-
-    # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a usage record, or the signing key."""
@@ -69,8 +67,6 @@ class UsageRecordLog:
         for chain in self._chains.values():
             # The journal restores records in any order; each signature covers the one before.
             chain.sort(key=lambda signed: signed.number)
-
-    # What it says.
 
     @property
     def public_key(self) -> Ed25519PublicKey:
@@ -133,7 +129,7 @@ class ServiceLedger:
 
     def __init__(
         self,
-        journal: ServiceJournal,
+        journal: RecordStore,
         owner: str,
         currency: str,
         credit: Callable[[str], Micros | None],
@@ -147,8 +143,6 @@ class ServiceLedger:
         self._head = first_link(FORMAT, currency)
         self._owed: dict[str, Micros] = {}
         journal.register([ROW], self)
-
-    # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a row."""
@@ -173,8 +167,6 @@ class ServiceLedger:
         provider = LedgerAccount(name=self.provider, kind="provider")
         self._accounts = Accounts(self.currency, [provider, *_users(rows)], rows, self._keep)
         self._stored.clear()
-
-    # What it says.
 
     @property
     def accounts(self) -> Accounts:
@@ -291,8 +283,6 @@ class ServiceLedger:
                 "conflict" if used else "bad-value", 409 if used else 400, row.reason
             )
 
-    # Inside.
-
     def _check_user(self, user: str, now: float) -> Refusal | None:
         """Open a user's account with the credit, if there is none; refuse invalid names."""
         if user in self._accounts.accounts:
@@ -321,11 +311,6 @@ _StoredRow = tuple[Transfer, bytes, str]
 def read_service_accounts(folder: Path) -> BookState:
     """
     Read and verify the accounts of a service that is not running.
-
-    Parameters
-    ----------
-    folder
-        Folder of the service.
 
     Raises
     ------

@@ -19,8 +19,8 @@ from bursar.model.money import Micros, from_micros, to_micros
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
-from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError, ServiceJournal
-from bursar.store import Position
+from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError
+from bursar.store import Position, RecordStore
 
 # Usage of shared processors that cost something, added up by instance and posted hourly.
 
@@ -71,13 +71,9 @@ class SharedUsageMeter:
     ----------
     journal
         Journal, not yet open.
-    ledger
-        Ledger to which usage is posted.
-    entropy
-        Source of random identifiers.
     """
 
-    def __init__(self, journal: ServiceJournal, ledger: ServiceLedger, entropy: Entropy) -> None:
+    def __init__(self, journal: RecordStore, ledger: ServiceLedger, entropy: Entropy) -> None:
         self._journal = journal
         self._ledger = ledger
         self._entropy = entropy
@@ -89,8 +85,6 @@ class SharedUsageMeter:
         self._past: dict[tuple[str, str], Micros] = {}
         journal.register([SHARED_USAGE, POSTED], self)
 
-    # Its records.
-
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in a usage tally, open or posted."""
         usage = _USAGE_DECODER.decode(payload)
@@ -99,8 +93,6 @@ class SharedUsageMeter:
         else:
             self._put(usage, position)
             self._ledger.add_charge(usage.user, usage.amount)
-
-    # What it says.
 
     def posted_of(self, user: str) -> tuple[SharedUsage, ...]:
         """Return the posted usage of a user."""
@@ -123,8 +115,6 @@ class SharedUsageMeter:
     def next_tick(self) -> float:
         """Return when the next tally is to be posted; infinite for never."""
         return min((usage.since + OPEN_FOR for usage in self._open.values()), default=math.inf)
-
-    # What happens.
 
     def add(
         self, user: str, what: str, processor_seconds: float, unit_price: float, now: float
@@ -182,8 +172,6 @@ class SharedUsageMeter:
             posted.append(usage)
         return posted
 
-    # Inside.
-
     def _note_posted(self, usage: SharedUsage) -> None:
         self._posted.setdefault(usage.user, []).append(usage)
         key = usage.user, usage.what
@@ -215,14 +203,12 @@ class UserAccounts:
         Journal of the service, which may be out of room.
     ledger, meter, shared_usage
         Accounts, deliveries under agreements, and usage of shared processors.
-    clock
-        Seconds since the epoch.
     """
 
     def __init__(
         self,
         owner: str,
-        journal: ServiceJournal,
+        journal: RecordStore,
         ledger: ServiceLedger,
         meter: UsageRecordLog,
         shared_usage: SharedUsageMeter,

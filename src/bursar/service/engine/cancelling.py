@@ -13,7 +13,8 @@ from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_compaction import InstanceCompaction
 from bursar.service.engine.recording import ResultRecorder, TaskEnd, end_without_worker
 from bursar.service.engine.records import UNWANTED, TasksCancelled
-from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
+from bursar.service.interfaces import Clock, ServiceError
+from bursar.store import RecordStore
 from bursar.supervisor import TaskSupervisor
 
 _CHUNK = 2048  # tasks that are cancelled between two turns of the loop
@@ -27,7 +28,7 @@ class TaskCanceller:
     def __init__(
         self,
         *,
-        journal: ServiceJournal,
+        journal: RecordStore,
         dispatching: ServiceReactions,
         scheduler: TaskScheduler[Instance],
         recorder: ResultRecorder,

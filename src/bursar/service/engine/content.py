@@ -1,8 +1,7 @@
 """Digests of submitted content, which show that a key was used for other content before."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Protocol
 
 import msgspec
 
@@ -12,17 +11,7 @@ from bursar.service.interfaces import ServiceError
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class IncrementalHash(Protocol):
-    """A hash to which data are fed piece by piece."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes to the hashed data."""
-
-    def digest(self) -> bytes:
-        """Return the digest of all bytes so far."""
-
-
-def hash_tasks(tasks: Iterable[api.TaskSpec], into: IncrementalHash) -> None:
+def hash_tasks(tasks: Iterable[api.TaskSpec], update: Callable[[bytes], None]) -> None:
     """
     Feed tasks to a hash, so that equal tasks in equal order give equal digests.
 
@@ -33,7 +22,7 @@ def hash_tasks(tasks: Iterable[api.TaskSpec], into: IncrementalHash) -> None:
     for task in tasks:
         if task.sealed:
             task = msgspec.structs.replace(task, sealed="sealed")
-        into.update(_encode(task))
+        update(_encode(task))
 
 
 def digest_of_instance(new: api.NewInstance) -> bytes:

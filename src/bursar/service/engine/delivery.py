@@ -8,8 +8,8 @@ from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.results import RecordedResults, decode_result_lines
-from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import ResultBatch, ServiceJournal
+from bursar.service.interfaces import ResultBatch
+from bursar.store import RecordStore
 
 MOST_BYTES = 1 << 20
 """Bytes of results after which an answer is not extended any more."""
@@ -22,20 +22,18 @@ class ResultDelivery:
         self,
         *,
         index: InstanceIndex,
-        journal: ServiceJournal,
-        waiters: InstanceWaiters,
+        journal: RecordStore,
         counters: TaskCounters,
     ) -> None:
         self._index = index
         self._journal = journal
-        self._waiters = waiters
         self._counters = counters
         self._last: tuple[RecordedResults, Sequence[bytes]] | None = None  # that was read
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
-        """Return results after a cursor; see :meth:`.interfaces.ExecutionEngine.results`."""
+        """Return results after a cursor; see :meth:`.engine.ServiceEngine.results`."""
         instance = self._index.mine(user, handle)
         results = instance.results
         # An instance that is over gets no more results: its client is told at once.
@@ -70,7 +68,7 @@ class ResultDelivery:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while results.last <= after and not instance.is_over and not instance.destroyed:
-                    await self._waiters.wait(instance)
+                    await instance.changed()
 
     async def _read(self, batch: RecordedResults) -> Sequence[bytes] | None:
         """Read the lines of a batch from the journal; None: the record was killed meanwhile."""

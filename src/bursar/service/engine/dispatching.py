@@ -11,23 +11,29 @@ from bursar.engine.loop_clock import FunctionClock
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, widest_worker
 from bursar.engine.task_chains import TaskChains
 from bursar.engine.task_scheduler import LEAST, Assignments, TaskScheduler
-from bursar.engine.task_states import CLAIMED, SUCCEEDED
+from bursar.engine.task_states import CLAIMED, SKIPPED, SUCCEEDED
 from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status
 from bursar.remote.admin_messages import WorkerInfo
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.bodies import make_wire_job
 from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
-from bursar.service.engine.recording import ResultRecorder, TaskEnd
-from bursar.service.engine.skipping import TaskSkipper
-from bursar.service.interfaces import Clock, UsageBilling
+from bursar.service.engine.recording import ResultRecorder, TaskEnd, end_without_worker
+from bursar.service.interfaces import Clock
 
 GRACE = 5.0
 """Default number of seconds between SIGTERM and SIGKILL for a task that is to end."""
+
+_SKIPPED = 2048
+"""Tasks that are skipped between two records, at most."""
+
+_EDGES = 1 << 16
+"""Dependencies that are looked at between two turns of the loop, at most."""
 
 _ALMOST = 0.99
 """Share of its own limit that a killed task must have run to count as timed out.
@@ -55,8 +61,6 @@ class ServiceReactions:
         The workers, and how long each is waited for; what they get; what becomes of it.
     settled
         Whether all tasks that workers still have from before a restart have been reported.
-    on_freed
-        Called when no worker has a task of a destroyed instance any more.
     on_waiting
         Called when tasks of a pool begin to wait for workers.
     on_gone
@@ -72,14 +76,15 @@ class ServiceReactions:
         scheduler: TaskScheduler[Instance],
         index: InstanceIndex,
         recorder: ResultRecorder,
-        billing: UsageBilling,
+        billing: PoolAdmission,
         clock: Clock,
         counters: TaskCounters,
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._scheduler = scheduler
         self._index = index
-        self._skipper = TaskSkipper(recorder, clock)
+        self._recorder = recorder
+        self._skipping: set[int] = set()  # numbers of instances
         self._clock = clock
         self._counters = counters
         self.failed = on_fault
@@ -93,7 +98,6 @@ class ServiceReactions:
             filling=self.filling, owner=self, store=recorder, counters=counters
         )
         self.settled = False
-        self.on_freed: Callable[[Instance], None] = lambda instance: None
         self.on_waiting: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
         self._waiting: set[str] = set()  # pools of which that was told
@@ -114,8 +118,34 @@ class ServiceReactions:
     def start(self, instance: Instance, tasks: Sequence[int]) -> None:
         """Let durable tasks start as soon as they may."""
         instance.tasks.start_all(tasks)
-        self._skipper.skip(instance)
+        self._skip(instance)
         self.filling.again(instance)
+
+    def _skip(self, instance: Instance) -> None:
+        """
+        Record, in portions, that tasks that cannot start any more do not run.
+
+        A user decides how many tasks follow a failure: all at once would hold the loop, and take
+        more memory and a larger record than there may be. After a crash between two portions the
+        tasks that are left are barred when they are restored.
+        """
+        if instance.number in self._skipping or instance.destroyed:
+            return
+        tasks, is_more = instance.tasks.end_some(_SKIPPED, _EDGES)
+        if not tasks and not is_more:
+            return
+        self._skipping.add(instance.number)
+        instance.tasks.doomed.difference_update(tasks)
+        now = self._clock()
+        reason = "not run: a task that it comes after did not succeed"
+
+        def go_on() -> None:
+            self._skipping.discard(instance.number)
+            self._skip(instance)
+
+        self._recorder.record(
+            [end_without_worker(instance, task, SKIPPED, now, reason) for task in tasks], go_on
+        )
 
     def follow(self, instance: Instance, endings: Iterable[TaskEnd]) -> None:
         """Let the tasks that follow start, or end, once ends of tasks are durable."""
@@ -125,7 +155,7 @@ class ServiceReactions:
                 tasks.release(ending.task)
             else:
                 tasks.bar_children(ending.task)
-        self._skipper.skip(instance)
+        self._skip(instance)
         self.filling.again(instance)
 
     # What workers are told.
@@ -251,7 +281,7 @@ class ServiceReactions:
     def freed(self, instance: Instance) -> None:
         """Tell that no worker has a task of a destroyed instance any more, if so."""
         if not instance.tasks.counts[CLAIMED]:
-            self.on_freed(instance)
+            instance.wake()
 
     def prepare(self, pool: str) -> bool:
         """Do nothing: all pools can always be filled."""

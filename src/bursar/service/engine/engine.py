@@ -33,6 +33,7 @@ from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
 from bursar.remote.messages import STREAMS
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import TaskCounters
@@ -49,17 +50,14 @@ from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.results import RecentResults, RecordedResults
 from bursar.service.engine.submitting import SubmissionRecorder
 from bursar.service.engine.tasks import NAMES
-from bursar.service.engine.waiters import InstanceWaiters
 from bursar.service.interfaces import (
     ENGINE_KINDS,
     Clock,
     Entropy,
     ResultBatch,
     ServiceError,
-    ServiceJournal,
-    UsageBilling,
 )
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.workspace import log_name
 
@@ -77,7 +75,10 @@ _PARTING = 5.0  # seconds for the last results to become durable
 
 class ServiceEngine:
     """
-    Implements :class:`bursar.service.interfaces.ExecutionEngine`.
+    Instances, tasks and results of all users.
+
+    Every method that changes something returns when the change is durable. A handle of another
+    user raises ServiceError 404, like a handle that never existed.
 
     Order of its life: constructed before the journal is opened, :meth:`open` after the journal
     was; :meth:`drain`, :meth:`close` before the journal is closed.
@@ -103,8 +104,8 @@ class ServiceEngine:
 
     def __init__(
         self,
-        journal: ServiceJournal,
-        billing: UsageBilling,
+        journal: RecordStore,
+        billing: PoolAdmission,
         *,
         clock: Clock,
         entropy: Entropy,
@@ -150,14 +151,11 @@ class ServiceEngine:
             counters=self.counters,
             on_fault=self.on_fault,
         )
-        self._waiters = InstanceWaiters()
-        self.dispatching.on_freed = self._waiters.wake
         self._background = TaskSupervisor(self._on_failure)
         self._upkeep = InstanceCompaction(journal)
         self._delivery = ResultDelivery(
             index=self._index,
             journal=journal,
-            waiters=self._waiters,
             counters=self.counters,
         )
         self._lifecycle = InstanceLifecycle(
@@ -169,7 +167,6 @@ class ServiceEngine:
             dispatching=self.dispatching,
             recorder=self._recorder,
             upkeep=self._upkeep,
-            waiters=self._waiters,
             background=self._background,
             clock=clock,
             entropy=entropy,
@@ -178,7 +175,6 @@ class ServiceEngine:
             index=self._index,
             journal=journal,
             dispatching=self.dispatching,
-            waiters=self._waiters,
             background=self._background,
             counters=self.counters,
             clock=clock,
@@ -202,8 +198,6 @@ class ServiceEngine:
         self._since = clock()
         self._next_sweep = 0.0
         journal.register(ENGINE_KINDS, self)
-
-    # Its life.
 
     async def open(self) -> None:
         """Continue from the restored records; the journal has been opened, billing restored."""
@@ -474,7 +468,7 @@ class ServiceEngine:
             self._upkeep.forget_cancels(instance)
         if tasks.dependencies.waiting:
             self.dispatching.follow(instance, endings)
-        self._waiters.wake(instance)
+        instance.wake()
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
@@ -513,7 +507,7 @@ class ServiceEngine:
                 yield info
                 await asyncio.sleep(PACE)
             else:
-                await self._waiters.wait(instance)
+                await instance.changed()
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
         """Return the demand of tasks for processors, by pool."""
@@ -566,8 +560,6 @@ class ServiceEngine:
         if isinstance(answer, Refusal):
             return answer.reason
         return self.dispatching.why_waiting(instance)
-
-    # Inside.
 
     def _check_open(self) -> None:
         if self._draining:

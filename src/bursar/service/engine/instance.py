@@ -1,5 +1,6 @@
 """An instance: its owner, tasks, results, and the positions of its records."""
 
+import asyncio
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -66,10 +67,6 @@ class Instance:
         Name of the instance's home.
     key, digest
         See :class:`bursar.service.engine.records.InstanceCreated`.
-    position
-        Position of the record of the creation.
-    pool
-        Pool whose workers run the tasks.
     submissions
         Submissions with tasks that are still needed, or with a key, by first task.
     keys
@@ -115,6 +112,7 @@ class Instance:
     forgot: list[int] = field(default_factory=lambda: [0, 0])
     destroyed: bool = False
     owed: float = 0.0
+    _change: asyncio.Event | None = None  # None: nobody waits for one
 
     @classmethod
     def of(cls, created: InstanceCreated, position: Position) -> "Instance":
@@ -149,6 +147,19 @@ class Instance:
     def is_over(self) -> bool:
         """Whether every task has a recorded result."""
         return not self.tasks.unfinished
+
+    async def changed(self) -> None:
+        """Wait for the next change of the instance."""
+        if self._change is None:
+            self._change = asyncio.Event()
+        await self._change.wait()
+
+    def wake(self) -> None:
+        """Wake all that wait for a change of the instance."""
+        # Whoever waits next gets a new event: one that stays set would make waiters spin.
+        event, self._change = self._change, None
+        if event is not None:
+            event.set()
 
     def submission_of(self, task: int) -> InstanceSubmission:
         """Return the submission that holds a task."""

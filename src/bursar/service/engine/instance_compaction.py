@@ -6,8 +6,7 @@ from bursar.engine.task_states import ENDING, SUCCEEDED
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.records import ADDED, FORGOT, ResultsForgotten
-from bursar.service.interfaces import ServiceJournal
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 
 REWRITE = 4
 """A submission's record is rewritten when at most one in this many of its tasks is left."""
@@ -24,14 +23,9 @@ _encode = msgspec.msgpack.Encoder().encode
 class InstanceCompaction:
     """
     Rewrites records of an instance, and kills records that are not needed any more.
-
-    Parameters
-    ----------
-    journal
-        Journal with the engine's records.
     """
 
-    def __init__(self, journal: ServiceJournal) -> None:
+    def __init__(self, journal: RecordStore) -> None:
         self._journal = journal
 
     def shrink(self, instance: Instance, submission: InstanceSubmission) -> None:

@@ -18,8 +18,6 @@ class InstanceHomes:
 
     Parameters
     ----------
-    folder
-        Path below which the folders lie.
     owner
         Returns the user and group as which tasks of a user of the service run; None: those of
         the service itself.

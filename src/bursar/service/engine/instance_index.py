@@ -16,8 +16,6 @@ class UserUsage:
 
     Parameters
     ----------
-    instances
-        Number of the user's instances.
     unfinished, task_bytes
         Number of tasks without a recorded result, and bytes of their bodies, labels
         and dependencies.
@@ -44,15 +42,11 @@ class InstanceIndex:
 
     Attributes
     ----------
-    by_number
-        All instances, by number.
     asked
         Instances that were made with a key, by user and key.
     spent
         Keys whose instances were destroyed, by user and key, the oldest first: when the instance
         was destroyed, and the position of the record.
-    next_number
-        Number of the next instance.
     """
 
     def __init__(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:

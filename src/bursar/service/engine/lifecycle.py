@@ -10,6 +10,7 @@ import msgspec
 from bursar.engine.task_states import CLAIMED
 from bursar.model.money import Refusal
 from bursar.remote import messages as api
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.content import digest_of_instance
 from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.engine_limits import EngineLimits
@@ -30,9 +31,8 @@ from bursar.service.engine.records import (
     NumbersUsed,
 )
 from bursar.service.engine.restoring import InstanceRestorer
-from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal, UsageBilling
-from bursar.store import Position
+from bursar.service.interfaces import Clock, Entropy, ServiceError
+from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 
 _BLOCK = 1024  # numbers of instances that are set aside together
@@ -48,14 +48,13 @@ class InstanceLifecycle:
         self,
         *,
         index: InstanceIndex,
-        journal: ServiceJournal,
-        billing: UsageBilling,
+        journal: RecordStore,
+        billing: PoolAdmission,
         homes: InstanceHomes,
         limits: EngineLimits,
         dispatching: ServiceReactions,
         recorder: ResultRecorder,
         upkeep: InstanceCompaction,
-        waiters: InstanceWaiters,
         background: TaskSupervisor,
         clock: Clock,
         entropy: Entropy,
@@ -68,7 +67,6 @@ class InstanceLifecycle:
         self._dispatching = dispatching
         self._recorder = recorder
         self._upkeep = upkeep
-        self._waiters = waiters
         self._background = background
         self._clock = clock
         self._entropy = entropy
@@ -232,7 +230,7 @@ class InstanceLifecycle:
         making = self._making.get(instance.number)
         self._background.start(self._remove_home(instance.folder, dying, instance, making))
         # Streams and long polls end now; they see that the instance is destroyed.
-        self._waiters.wake(instance)
+        instance.wake()
 
     def sweep(self, now: float) -> None:
         """Destroy expired instances, and forget expired keys."""
@@ -286,7 +284,7 @@ class InstanceLifecycle:
                 # for ever.
                 async with asyncio.timeout(_STOPPING):
                     while instance.tasks.counts[CLAIMED]:
-                        await self._waiters.wait(instance)
+                        await instance.changed()
         await run_in_thread(self._homes.remove, name)
         # After the removal: a crash before makes the next life remove the rest.
         self._journal.kill(dying)

@@ -19,6 +19,7 @@ import msgspec
 from bursar.engine.attempt_ends import AttemptEnd, attempts_failed
 from bursar.engine.attendance import OnDurable
 from bursar.model.task import Outcome, Status
+from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.records import ENDED, LOST, ResultsRecorded, encode_states
 from bursar.service.engine.results import (
@@ -30,10 +31,9 @@ from bursar.service.engine.results import (
 from bursar.service.interfaces import (
     Clock,
     ServiceError,
-    ServiceJournal,
-    UsageBilling,
     is_shared,
 )
+from bursar.store import RecordStore
 from bursar.supervisor import TaskSupervisor
 
 MOST = 4096
@@ -99,8 +99,8 @@ class ResultRecorder:
     def __init__(
         self,
         *,
-        journal: ServiceJournal,
-        billing: UsageBilling,
+        journal: RecordStore,
+        billing: PoolAdmission,
         clock: Clock,
         recent: RecentResults,
         on_recorded: Callable[[Instance, RecordedResults, Sequence[TaskEnd], dict[int, int]], None],

@@ -21,8 +21,7 @@ from bursar.service.engine.records import (
     TasksCancelled,
 )
 from bursar.service.engine.results import index_recorded_results
-from bursar.service.interfaces import ServiceJournal
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 
 _created = msgspec.msgpack.Decoder(InstanceCreated)
 _added = msgspec.msgpack.Decoder(TasksAdded)
@@ -68,7 +67,7 @@ class InstanceRestorer:
         Keys of destroyed instances, each with the position of the record.
     """
 
-    def __init__(self, journal: ServiceJournal) -> None:
+    def __init__(self, journal: RecordStore) -> None:
         self._journal = journal
         self._gathered: dict[int, _InstanceRecords] = {}
         self.below = 1

@@ -81,8 +81,6 @@ class RecordedResults:
         Cursor of the first result, and number of results.
     at
         Time of recording, seconds since the epoch.
-    tasks
-        Task number of each result.
     position
         Position of the record in the journal.
     size

@@ -19,8 +19,8 @@ from bursar.service.engine.instance_index import InstanceIndex
 from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
 from bursar.service.engine.tasks import columns_of, size_of
-from bursar.service.engine.waiters import InstanceWaiters
-from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
+from bursar.service.interfaces import Clock, ServiceError
+from bursar.store import RecordStore
 from bursar.supervisor import TaskSupervisor
 
 _CHUNK = 2048  # tasks that are taken between two turns of the loop
@@ -46,9 +46,8 @@ class SubmissionRecorder:
         self,
         *,
         index: InstanceIndex,
-        journal: ServiceJournal,
+        journal: RecordStore,
         dispatching: ServiceReactions,
-        waiters: InstanceWaiters,
         background: TaskSupervisor,
         counters: TaskCounters,
         clock: Clock,
@@ -59,7 +58,6 @@ class SubmissionRecorder:
         self._index = index
         self._journal = journal
         self._dispatching = dispatching
-        self._waiters = waiters
         self._background = background
         self._counters = counters
         self._clock = clock
@@ -128,7 +126,7 @@ class SubmissionRecorder:
         for at in range(0, len(specs), _CHUNK):
             if at:
                 await asyncio.sleep(0)
-            hash_tasks(specs[at : at + _CHUNK], hashed)
+            hash_tasks(specs[at : at + _CHUNK], hashed.update)
         return hashed.digest()
 
     async def submit(
@@ -187,7 +185,7 @@ class SubmissionRecorder:
         usage.unfinished += count
         usage.task_bytes += size
         self._counters.submitted += count
-        self._waiters.wake(instance)
+        instance.wake()
         return submission, new
 
     async def _start(self, instance: Instance, new: Sequence[int]) -> None:
@@ -222,7 +220,7 @@ class SubmissionRecorder:
         states = instance.tasks.states
         # None that was cancelled meanwhile.
         self._dispatching.start(instance, [task for task in new if states[task] == HELD])
-        self._waiters.wake(instance)
+        instance.wake()
 
 
 def _check_parents(instance: Instance, first: int, specs: Sequence[api.TaskSpec]) -> None:

@@ -19,6 +19,7 @@ from typing import IO, NoReturn, cast
 from bursar.dispatch.folders import remove_tree
 from bursar.remote.messages import FileInfo
 from bursar.remote.routes import GZIP, ZIP
+from bursar.service.config import HttpLimits
 from bursar.service.files.instance_files import (
     READ,
     UNFINISHED,
@@ -39,29 +40,6 @@ _SMALL_HEADERS = 4096  # bytes of a member's headers in a tar file, on average
 _SMALL = 64 << 20  # bytes unpacked, up to which the ratio of compression does not matter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveLimits:
-    """
-    Limits of the files that an archive may hold.
-
-    Parameters
-    ----------
-    total
-        Bytes of all unpacked files together.
-    members
-        Number of files and folders.
-    ratio
-        Greatest ratio of unpacked to packed bytes, for archives of more than 64 MiB unpacked.
-    spare
-        Bytes of the disk that stay free.
-    """
-
-    total: int
-    members: int
-    ratio: int
-    spare: int
-
-
 @dataclass(frozen=True, slots=True)
 class _ArchiveMember:
     name: str
@@ -80,7 +58,8 @@ def unpack(
     size: int,
     kind: str,
     root: str,
-    limits: ArchiveLimits,
+    limits: HttpLimits,
+    most: int,
     take: Callable[[int], None],
 ) -> list[FileInfo]:
     """
@@ -94,8 +73,8 @@ def unpack(
         Bytes of the packed archive.
     kind
         Media type: one of those that ``PUT_ARCHIVE`` takes (:mod:`bursar.remote.routes`).
-    root
-        Path of the folder.
+    most
+        Bytes of all unpacked files together.
     take
         Called with the number of bytes before they are written; raises ServiceError when they
         exceed a quota.
@@ -119,7 +98,7 @@ def unpack(
         try:
             with folder(top, (staging,)) as stage:
                 inherit_owner(stage, top)
-                found = _unpack(archive, size, kind, stage, limits, take)
+                found = _unpack(archive, size, kind, stage, limits, most, take)
                 _move(stage, top, found)
         finally:
             remove_tree(staging, dir_fd=top)
@@ -131,10 +110,11 @@ def _unpack(
     size: int,
     kind: str,
     stage: int,
-    limits: ArchiveLimits,
+    limits: HttpLimits,
+    most: int,
     take: Callable[[int], None],
 ) -> list[FileInfo]:
-    most = min(limits.total, largest(size, limits.ratio))
+    most = min(most, largest(size, limits.ratio))
     found: dict[str, FileInfo] = {}
     total = count = 0
     try:
@@ -152,7 +132,7 @@ def _unpack(
                 raise _too_much(f"comes to more than {most:,} bytes")
             parts = _parts_of(member.name)
             with create_upload(
-                stage, parts, executable=member.executable, spare=limits.spare
+                stage, parts, executable=member.executable, spare=limits.spare_bytes
             ) as file:
                 while piece := member.content.read(_PIECE):
                     total += len(piece)
@@ -230,9 +210,7 @@ def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_ArchiveMembe
 
 
 def _parts_of(name: str) -> tuple[str, ...]:
-    """
-    Split a member's name into parts; refuse backslashes, which some archivers write for "/".
-    """
+    """Split a member's name into parts; refuse backslashes, which some archivers write for "/"."""
     if "\\" in name:
         _refuse("a name in it holds a backslash")
     return parse_name(name, "archive")

@@ -186,8 +186,6 @@ class FileOwner:
 
     Parameters
     ----------
-    limits
-        Limits of the user.
     homes
         Returns the folders of all the user's instances at the time of the call.
     """
@@ -311,16 +309,11 @@ class FileStore:
         largest = min(limits.unpacked_bytes, archives.largest(size, limits.ratio))
         with suppress(ServiceError):  # the unpacked files may be smaller than that
             await self._make_room(owner, quotas, largest)
-        allowed = archives.ArchiveLimits(
-            total=min(limits.unpacked_bytes, self._disk_quotas.room(quotas)),
-            members=limits.members,
-            ratio=limits.ratio,
-            spare=limits.spare_bytes,
-        )
+        most = min(limits.unpacked_bytes, self._disk_quotas.room(quotas))
         # Bytes are taken as they are unpacked: two archives that each fit alone may together
         # exceed the quota.
         take = partial(self._disk_quotas.take, quotas)
-        return await self.run(archives.unpack, archive, size, kind, folder, allowed, take)
+        return await self.run(archives.unpack, archive, size, kind, folder, limits, most, take)
 
     async def open(self, root: Path, parts: tuple[str, ...]) -> "OpenFile":
         """

@@ -227,10 +227,6 @@ class FileUpload:
 
     Parameters
     ----------
-    directory, file
-        Descriptors of the folder and the file.
-    unfinished, name
-        The temporary and the final name.
     spare
         Bytes of the disk that stay free.
     """

@@ -50,17 +50,12 @@ from bursar.version import VERSION
 
 # Authenticates requests, and limits the rate and number of requests.
 
-ANONYMOUS = Principal(user="", scopes=frozenset(), means="")
+ANONYMOUS = Principal(user="", scopes=frozenset())
 
 
 class RequestAdmission:
     """
     Decides which requests are handled.
-
-    Parameters
-    ----------
-    service
-        Components of the service, limits and clock.
     """
 
     def __init__(self, service: ApiDependencies) -> None:
@@ -231,11 +226,6 @@ _HEADERS: dict[str, dict[str, Any]] = {
 def document(version: str) -> bytes:
     """
     Return the OpenAPI 3.1 document as JSON.
-
-    Parameters
-    ----------
-    version
-        Version of the program.
     """
     types = list(dict.fromkeys(_types(ROUTES)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -437,7 +427,7 @@ class ServiceApi:
             try:
                 await self._send(reply, request, known.route, send)
             finally:
-                self._service.observer.served(
+                self._service.manager.served(
                     method=request.method if known.route else "",
                     route=known.route,
                     status=reply.status,
@@ -558,7 +548,7 @@ class ServiceApi:
 
     def _incident(self, route: str, error: Exception) -> str:
         incident = self._service.entropy(8).hex()
-        self._service.observer.failed(incident, route, error)
+        self._service.manager.failed(incident, route, error)
         return incident
 
     def _alias(self, user: str) -> str:

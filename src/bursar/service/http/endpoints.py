@@ -123,18 +123,11 @@ class _RouteNode:
 
 
 class Router:
-    """
-    Finds the endpoint of a request in a tree of path parts.
+    """Finds the endpoint of a request in a tree of path parts."""
 
-    Parameters
-    ----------
-    endpoints
-        The endpoints to choose from.
-    """
-
-    def __init__(self, endpoints: tuple[ApiEndpoint, ...] = ENDPOINTS) -> None:
+    def __init__(self) -> None:
         self._top = _RouteNode()
-        for endpoint in endpoints:
+        for endpoint in ENDPOINTS:
             node = self._top
             for part in endpoint.route.path.split("/")[1:]:
                 node = _grown(node, part)

@@ -41,8 +41,6 @@ class HttpConnection(HttpToolsProtocol):
     ----------
     config, state
         Objects of uvicorn.
-    limits
-        Timeouts, sizes and rates.
     """
 
     def __init__(
@@ -310,8 +308,6 @@ class HttpListener:
 
     Parameters
     ----------
-    acceptor
-        Accepts the connections.
     state
         Connections and tasks of uvicorn.
     """

@@ -20,8 +20,6 @@ from bursar.service.http.limiters import DynamicThreshold
 from bursar.service.interfaces import Principal, ServiceError
 from bursar.supervisor import TaskSupervisor
 
-# What handlers return: whole responses, streams, and problem documents (RFC 9457).
-
 # Values that handlers return: whole responses and streams.
 
 Headers = tuple[tuple[str, str], ...]
@@ -171,8 +169,6 @@ def _line(text: str) -> str:
     shown = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST + 1])
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."
 
-
-# A received HTTP request: its path, headers, query and body, checked as they are read.
 
 # A received HTTP request: its path, headers and body, checked as they are read.
 
@@ -421,8 +417,6 @@ class AuthorizedRequest:
         its own.
     answers
         Memory for replies that users have requested and not yet read.
-    document
-        The OpenAPI document.
     """
 
     service: ApiDependencies

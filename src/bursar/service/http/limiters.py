@@ -172,13 +172,6 @@ SILENT = 3.0
 class ConnectionSlot:
     """
     The slot of one accepted connection; an idle connection may be closed to admit another.
-
-    Parameters
-    ----------
-    limit
-        The limit that counts the slot.
-    subnet
-        Subnet of the client's address.
     """
 
     def __init__(self, limit: "_ConnectionLimit", connection: socket.socket, subnet: str) -> None:

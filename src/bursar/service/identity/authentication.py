@@ -14,14 +14,13 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from bursar.remote.admin_messages import NewToken, TokenInfo
 from bursar.sealing.certificates import NAME, UntrustedCertificate
+from bursar.service.config import Security
 from bursar.service.identity.issuing import write_file
 from bursar.service.identity.tls import TrustFiles
 from bursar.service.interfaces import (
@@ -31,9 +30,8 @@ from bursar.service.interfaces import (
     Entropy,
     Principal,
     ServiceError,
-    ServiceJournal,
 )
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 
 # Tokens: secrets by which users authenticate.
 
@@ -65,21 +63,6 @@ class _TokenRecord(msgspec.Struct, frozen=True, array_like=True):
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bearer:
-    """
-    The owner of a token, and what the token allows.
-
-    Parameters
-    ----------
-    scopes
-        Scopes of the token.
-    """
-
-    user: str
-    scopes: frozenset[str]
-
-
 class JournalTokenStore:
     """
     All tokens, kept in the journal.
@@ -93,7 +76,7 @@ class JournalTokenStore:
         Journal, not yet open.
     """
 
-    def __init__(self, journal: ServiceJournal, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, journal: RecordStore, *, clock: Clock, entropy: Entropy) -> None:
         self._journal = journal
         self._clock = clock
         self._entropy = entropy
@@ -101,7 +84,7 @@ class JournalTokenStore:
         self._places: dict[Position, str] = {}
         journal.register(TOKEN_KINDS, self)
 
-    def find(self, text: str) -> Bearer | None:
+    def find(self, text: str) -> Principal | None:
         """Return the owner of a token; None: the token is not valid, for whatever reason."""
         form = _FORM.fullmatch(text)
         if form is None:
@@ -113,7 +96,7 @@ class JournalTokenStore:
         # One answer for all three: whoever tries tokens does not learn which of them exist.
         if not same or token is None or token.expires <= self._clock():
             return None
-        return Bearer(token.user, frozenset(token.scopes))
+        return Principal(user=token.user, scopes=frozenset(token.scopes))
 
     def create(self, new: NewToken) -> TokenInfo:
         """
@@ -187,8 +170,6 @@ class JournalTokenStore:
         self._tokens[token.id] = token
         self._places[position] = token.id
 
-    # Inside.
-
     def _sweep(self) -> None:
         """Forget expired tokens."""
         now = self._clock()
@@ -225,8 +206,6 @@ def _invalid_token_request(detail: str, where: str) -> ServiceError:
 
 
 # Authentication of the sender of a request.
-
-Security = Literal["none", "tls", "mutual"]
 
 
 class Authenticator:
@@ -297,14 +276,14 @@ class Authenticator:
         if self._security == "mutual":
             return self._by_certificate(certificate, bearer)
         if bearer is not None:
-            return Principal(user=bearer.user, scopes=bearer.scopes, means="token")
+            return bearer
         if self._security == "none":
             if not _is_loopback(peer):
                 raise ServiceError("forbidden", 403, "without a token only from this machine")
-            return Principal(user=self._owner, scopes=frozenset(SCOPES), means="loopback")
+            return Principal(user=self._owner, scopes=frozenset(SCOPES))
         raise _unauthenticated("expected a token: Authorization: Bearer TOKEN")
 
-    def _bearer(self, headers: Mapping[str, str]) -> Bearer | None:
+    def _bearer(self, headers: Mapping[str, str]) -> Principal | None:
         """Return the owner of a request's token; None: the request has none."""
         value = headers.get("authorization")
         if value is None:
@@ -317,7 +296,7 @@ class Authenticator:
             raise _unauthenticated("the token is not known, has expired or was revoked")
         return bearer
 
-    def _by_certificate(self, certificate: bytes | None, bearer: Bearer | None) -> Principal:
+    def _by_certificate(self, certificate: bytes | None, bearer: Principal | None) -> Principal:
         assert self._clients is not None
         if certificate is None:
             raise _unauthenticated("expected a client certificate")
@@ -333,7 +312,7 @@ class Authenticator:
                 raise ServiceError("forbidden", 403, "the token is another user's")
             # A token of the same user can only narrow what the certificate allows.
             scopes &= bearer.scopes
-        return Principal(user=user, scopes=scopes, means="certificate")
+        return Principal(user=user, scopes=scopes)
 
 
 def _is_loopback(peer: str) -> bool:
@@ -351,7 +330,7 @@ def _unauthenticated(detail: str) -> ServiceError:
 
 
 async def provide_first_token(
-    tokens: JournalTokenStore, journal: ServiceJournal, path: Path, user: str
+    tokens: JournalTokenStore, journal: RecordStore, path: Path, user: str
 ) -> bool:
     """
     Write a token of all scopes into a file, unless an administrator has a good one.

@@ -69,8 +69,6 @@ class CertificateRecord:
     ----------
     serial
         Serial number, hexadecimal.
-    party
-        Kind and name of the holder.
     hosts
         Names and addresses of a server; empty for others.
     begin, end
@@ -185,15 +183,6 @@ _NUMBERED = re.compile(r"authority-([0-9]+)\.pem")
 class IssuedCertificate:
     """
     A certificate that was issued, and the files that were written.
-
-    Parameters
-    ----------
-    identity
-        File of key and certificate, secret.
-    certificate
-        File of the certificate alone.
-    record
-        Description of the certificate.
     """
 
     identity: Path
@@ -385,8 +374,6 @@ class AuthorityFolder:
         trust, now = self._trust(), self._clock()
         found = [describe_certificate(each, trust, now) for each in self._issued()]
         return sorted(found, key=lambda record: (record.end, record.serial))
-
-    # Inside.
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

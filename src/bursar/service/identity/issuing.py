@@ -140,8 +140,6 @@ def issue(
 
     Parameters
     ----------
-    kind, name
-        Kind and name of the holder.
     now, days
         Begin in seconds since the epoch, and days of validity, which ends with the authority's
         at the latest.

@@ -41,8 +41,6 @@ class ProvisioningView:
     ----------
     now
         Seconds since the epoch.
-    processors
-        Processors of the site.
     wanted
         Workers owed to agreements, now or soon, by pool.
     demand
@@ -442,8 +440,6 @@ def fair_shares(
 
     Parameters
     ----------
-    pools
-        Demand of each pool.
     room
         Processors to be divided.
     first

@@ -44,8 +44,6 @@ class PoolBackoffs:
 
     Parameters
     ----------
-    has_workers
-        Returns whether a pool has connected workers.
     notify
         Called with one line for people.
     """

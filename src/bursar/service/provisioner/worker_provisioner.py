@@ -13,24 +13,23 @@ from bursar.model.allocation import NO_LOAD, Allocation, AllocationLoad, Allocat
 from bursar.model.errors import BursarError, SiteError
 from bursar.provisioning.allocation_life import AllocationLife
 from bursar.provisioning.pool_snapshot import AllocationRelease
+from bursar.service.billing.pool_admission import PoolAdmission
+from bursar.service.engine.engine import ServiceEngine
 from bursar.service.interfaces import (
     PROVISIONER_KINDS,
     SHARED,
-    AgreementDemand,
     Clock,
     Entropy,
     ReattachableSite,
     ServiceError,
-    ServiceJournal,
-    TaskDemand,
-    WorkerAdmission,
     is_shared,
 )
 from bursar.service.provisioner.lease_policies import LeasePolicy, ProvisioningView
 from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs
+from bursar.service.workers import WorkerServer
 from bursar.sites.allocation_keeper import AllocationKeeper
 from bursar.sites.protocol import HeldProcessors, Site
-from bursar.store import Position
+from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -83,14 +82,6 @@ class WorkerProvisioner:
         users share; empty: the service's own.
     billing, engine
         Demand of agreements, and of waiting tasks.
-    workers
-        The worker server, which admits workers.
-    journal
-        Journal that keeps the leases.
-    clock
-        Returns seconds since the epoch.
-    entropy
-        Returns random bytes, for names of leases.
     notify
         Called with one line for people on each notable event.
     """
@@ -102,10 +93,10 @@ class WorkerProvisioner:
         rules: LeasePolicy,
         settings: ProvisionerSettings,
         account: Callable[[str], str],
-        billing: AgreementDemand,
-        engine: TaskDemand,
-        workers: WorkerAdmission,
-        journal: ServiceJournal,
+        billing: PoolAdmission,
+        engine: ServiceEngine,
+        workers: WorkerServer,
+        journal: RecordStore,
         clock: Clock,
         entropy: Entropy,
         notify: Callable[[str], None],
@@ -138,8 +129,6 @@ class WorkerProvisioner:
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """Take in the record of a lease from before the restart."""
         self._before[position] = _restored(payload)
-
-    # Its life.
 
     async def open(self) -> None:
         """Adopt the leases from before the restart that still exist, and end the others."""
@@ -236,8 +225,6 @@ class WorkerProvisioner:
         since = (load.idle_since for load in self._workers.leases().values())
         if any(moment is not None and moment >= self._decided for moment in since):
             self._review_due.set()
-
-    # What it says of itself.
 
     @property
     def free(self) -> int:

@@ -74,10 +74,6 @@ class WorkerServer(ConnectionHandler):
 
     Parameters
     ----------
-    engine
-        Engine whose tasks the workers run.
-    clock
-        Seconds since the epoch.
     secret
         Secret of the service, the same after each restart.
     run
@@ -337,8 +333,6 @@ class WorkerServer(ConnectionHandler):
         # A revoked lease lets nobody come back.
         attendance.disconnect(self._room, worker, for_good=entry is None)
         self.on_change()
-
-    # Inside.
 
     def _take_place(
         self, connection: ServiceWorkerConnection, hello: Hello, entry: AdmittedLease

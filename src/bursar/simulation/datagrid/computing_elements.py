@@ -42,8 +42,6 @@ class GridJob:
     ----------
     number
         Number in order of submission, from 0.
-    kind
-        Class of the job: files, processors and runtime.
     work
         Seconds that the job takes at speed 1.
     """
@@ -118,10 +116,6 @@ class FcfsElement:
 
     Parameters
     ----------
-    facts
-        Description of the site.
-    loop
-        Loop that provides the time.
     began, ended
         Called with each job that has begun or ended.
     """

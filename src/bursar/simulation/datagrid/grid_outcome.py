@@ -59,8 +59,6 @@ class ConfidenceInterval:
 
     Parameters
     ----------
-    mean
-        Mean of the sample.
     half
         Half the interval; infinite for a single value.
     """

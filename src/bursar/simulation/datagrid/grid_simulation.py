@@ -51,10 +51,6 @@ class InformationService:
     ----------
     services
         Levels of the index, and when what a site said expires.
-    loop
-        Loop that provides the time.
-    elements
-        Computing elements of the sites, by name.
     mute
         Sites that answer nobody.
     is_needed
@@ -108,13 +104,9 @@ class GridFileTimes:
 
     Parameters
     ----------
-    catalogue
-        Where copies are.
     transport
         Network, for transfer times without other traffic: bandwidths are measured once, as in
         section 2.3.
-    sites
-        Description of each site.
     """
 
     def __init__(
@@ -184,8 +176,6 @@ def simulate(
 
     Parameters
     ----------
-    grid, load
-        Grid, and jobs to submit.
     policy
         Policy of the broker; None: Bursar's own.
     services, faults
@@ -229,8 +219,6 @@ class DataGridSimulation:
     ----------
     grid, load, policy, services, faults, clusters, seed, watch
         See :func:`simulate`.
-    loop
-        Loop that provides the time.
     """
 
     def __init__(

@@ -239,8 +239,6 @@ class GridJobClass:
         Whether all take that (``"fixed"``) or an exponential time of that mean.
     told
         Estimate that broker and sites are told: the exact time, the mean, or nothing.
-    processors
-        Processors that one job holds.
     memory
         Bytes it needs; None when unknown.
     data
@@ -334,8 +332,6 @@ def poisson(
 
     Parameters
     ----------
-    kinds
-        Classes of jobs.
     gap
         Mean seconds between two submissions. Positive.
     jobs

@@ -148,8 +148,6 @@ class GridTransport:
     grid
         With its topology. Without one, each link between two sites has its own capacity,
         and sites without a link between them share their files.
-    loop
-        Loop that provides the time.
     """
 
     def __init__(self, grid: DataGrid, loop: VirtualLoop) -> None:
@@ -259,8 +257,6 @@ class GridStaging:
     ----------
     names
         Names of the sites, in the order of the site numbers in jobs.
-    storages
-        Storage element of each site, by name.
     catalogue, transport
         Where copies are, and what carries them.
     faults
@@ -461,8 +457,6 @@ class SubmissionService:
     ----------
     services
         Overhead of the service, and the jobs that are handled at a time.
-    loop
-        Loop that provides the time.
     bring
         Brings a job's files; answers by :meth:`staged` or :meth:`failed`.
     hand_over

@@ -16,10 +16,10 @@ from bursar.sites.dask.sidecar import (
     DaskReply,
     SharedRunPaths,
     decode_answer,
-    encode_order,
-    unstarted_outcome,
+    encode_message,
 )
 from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
+from bursar.sites.job_inputs import unstarted_outcome
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 
@@ -47,10 +47,6 @@ class DaskWorker:
     ----------
     address
         Address by which Dask knows the worker.
-    identity
-        Identity of the worker's process.
-    threads
-        Number of the Dask worker's threads.
     sees_files
         Whether the worker shares the run's file system; otherwise files travel.
     """
@@ -74,14 +70,10 @@ class DaskJobExecutor:
     ----------
     client
         An asynchronous ``distributed.Client``.
-    worker
-        Dask worker that runs the jobs.
     run
         Identity of the run among all that use the Dask cluster.
     processors
         Number of the worker's threads that the pilot holds.
-    report
-        Called with outcomes.
     hand_back
         Called with jobs that are returned unasked, the last first, since they wait behind a long
         one.
@@ -202,7 +194,7 @@ class DaskJobExecutor:
                 order = await self._ordered(jobs, sidecar)
                 if not order.jobs and not sidecar:
                     break
-                answer = await self._ask(encode_order(order))
+                answer = await self._ask(encode_message(order))
                 await self._take_in(answer)
                 sidecar = answer.sidecar
                 jobs = self._together(self._processors) if sidecar and width == 1 else []
@@ -356,9 +348,7 @@ class _DaskProtocolError(Exception):
 def _packed(
     root: RootNamespace, jobs: list[WireJob]
 ) -> tuple[list[tuple[WireJob, list[FilePayload]]], list[Outcome]]:
-    """
-    Pack as many jobs, in order, as fit into one order with files; return failures apart.
-    """
+    """Pack as many jobs, in order, as fit into one order with files; return failures apart."""
     sendable: list[tuple[WireJob, list[FilePayload]]] = []
     failed: list[Outcome] = []
     size = 0

@@ -43,6 +43,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.task import Outcome, Status
 from bursar.sites.dask.file_payloads import FileIdentities, FilePayload, gather, unpack
+from bursar.sites.job_inputs import unstarted_outcome
 from bursar.worker.dispatcher_connection import WorkerSettings
 from bursar.worker.staging import StagingError
 from bursar.worker.workspace import FILES, LOGS, WORK
@@ -126,8 +127,6 @@ class DaskReply(msgspec.Struct, frozen=True, array_like=True):
 
     Parameters
     ----------
-    done
-        Jobs that have ended.
     returned
         Task and attempt of jobs that have not begun; the sidecar has given them up.
     sidecar
@@ -142,29 +141,11 @@ class DaskReply(msgspec.Struct, frozen=True, array_like=True):
     is_other: bool = False
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_order = msgspec.msgpack.Decoder(DaskJobOrder)
-_answer = msgspec.msgpack.Decoder(DaskReply)
+encode_message = msgspec.msgpack.Encoder().encode
+"""Encodes an order or a reply."""
 
-
-def encode_order(order: DaskJobOrder) -> bytes:
-    """Encode an order for the wire."""
-    return _encode(order)
-
-
-def decode_order(data: bytes) -> DaskJobOrder:
-    """Decode the bytes of :func:`encode_order`."""
-    return _order.decode(data)
-
-
-def encode_answer(answer: DaskReply) -> bytes:
-    """Encode a reply for the wire."""
-    return _encode(answer)
-
-
-def decode_answer(data: bytes) -> DaskReply:
-    """Decode the bytes of :func:`encode_answer`."""
-    return _answer.decode(data)
+decode_order = msgspec.msgpack.Decoder(DaskJobOrder).decode
+decode_answer = msgspec.msgpack.Decoder(DaskReply).decode
 
 
 # A worker process of ours beside a Dask worker, one for each Dask thread.
@@ -201,8 +182,6 @@ class DaskSidecar:
 
     Parameters
     ----------
-    mark
-        Mark of the run's processes.
     spill
         Bytes of a stream that travel with an outcome.
     processors
@@ -459,14 +438,6 @@ class DaskSidecar:
     def _send(self, message: FromServer) -> None:
         with self._sending:
             self._line.sendall(frame(message))
-
-
-def unstarted_outcome(job: WireJob, status: Status, reason: str) -> Outcome:
-    """Return the outcome of a job that has not begun, or of which nothing is known."""
-    now = time.time()
-    return Outcome(
-        task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason
-    )
 
 
 def _welcome(run: str, spill: int, place: SharedRunPaths) -> Welcome:

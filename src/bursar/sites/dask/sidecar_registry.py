@@ -22,9 +22,9 @@ from bursar.sites.dask.sidecar import (
     DaskReply,
     DaskSidecar,
     decode_order,
-    encode_answer,
-    unstarted_outcome,
+    encode_message,
 )
+from bursar.sites.job_inputs import unstarted_outcome
 from bursar.version import VERSION
 
 IDENTITY = secrets.token_hex(8)
@@ -249,8 +249,8 @@ def run_jobs(data: bytes) -> bytes:
     """Run an encoded order, or a part of the order."""
     order = decode_order(data)
     if _registry is None or order.whom != IDENTITY:
-        return encode_answer(DaskReply(is_other=True))  # Dask does again what others had
-    return encode_answer(_registry.execute(order))
+        return encode_message(DaskReply(is_other=True))  # Dask does again what others had
+    return encode_message(_registry.execute(order))
 
 
 async def cancel_jobs(

@@ -1,7 +1,6 @@
 """Agreements bought at the posted or a negotiated price, and what the service charges."""
 
 import asyncio
-import contextlib
 import math
 import secrets
 import time
@@ -9,20 +8,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from bursar.market.agreement import Agreement, DealTemplate, SignedRecord, Terms, UsageRecord
-from bursar.market.deal_report import TradeLimits
 from bursar.market.purchasing import DealRecord
-from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_manager import TradeLimits, TradeManager
 from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
 from bursar.market.usage import audit, check_chain
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.money import from_micros, rental_charge
 from bursar.model.site import BuyingRules
-from bursar.provisioning.accounting import PilotUsage
+from bursar.provisioning.accounting import PilotUsage, append_usage
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, SiteInfo
@@ -41,11 +38,6 @@ _ENDED = ("over", "cancelled")
 class PriceExceeded(SiteError):
     """
     The service asks more than was planned.
-
-    Parameters
-    ----------
-    terms
-        Terms that the service asks for.
     """
 
     def __init__(self, message: str, terms: Terms) -> None:
@@ -59,16 +51,10 @@ class ServicePurchaser:
 
     Parameters
     ----------
-    client
-        Client of the service.
     owner
         Name of the service in deals.
     customer
         Name of the run's user at the service.
-    currency
-        Currency of all prices.
-    record
-        Journal of purchases.
     """
 
     def __init__(
@@ -243,8 +229,6 @@ def check_shared_price(name: str, pilot: Allocation, info: SiteInfo, most: float
 
     Parameters
     ----------
-    name
-        Name of the site.
     most
         Highest price per processor-second by the sites file; None: no limit.
 
@@ -358,8 +342,7 @@ class InvoiceReconciler:
             seconds=charged,
             how=info.state,
         )
-        with contextlib.suppress(OSError), self._usage.open("ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        append_usage(self._usage, [row])
 
     def settle_shared(self, held: HeldInstance, spent: int) -> None:
         """

@@ -30,14 +30,8 @@ class HeldInstance:
 
     Parameters
     ----------
-    pilot
-        Pilot that the instance serves.
-    session
-        Session with the instance.
     siblings
         Index of the run's files that instances of the service have.
-    check
-        Checks whether the processors are still ours.
     release
         Ends the instance, and the agreement bought for the instance.
     trust

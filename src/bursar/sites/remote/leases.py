@@ -85,16 +85,12 @@ class RemoteLeases:
     ----------
     facts
         Facts of the site from the sites file.
-    remote
-        Address and credentials of the service.
     contact, status
         Client of the service, and its last known status.
     refresh
         Coroutine function that queries the service's status.
     label
         Prefix of the labels of the run's instances.
-    record
-        Journal of purchases.
     settling
         Compares charges with our own count of use.
     """
@@ -521,8 +517,6 @@ class RemoteLeases:
         except SiteError as error:
             if not isinstance(error.__cause__, RemoteProblem) or error.__cause__.status != 404:
                 raise
-
-    # What is left.
 
     async def clear_up(self) -> None:
         """

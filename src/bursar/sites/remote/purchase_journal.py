@@ -15,10 +15,6 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Parameters
     ----------
-    pilot
-        Name of the pilot that the purchase is for.
-    terms
-        Terms that were about to be accepted.
     agreement
         Id of the agreement; empty if not recorded.
     over

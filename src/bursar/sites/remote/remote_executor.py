@@ -16,15 +16,9 @@ from bursar.model.task import Copy, Outcome, Status
 from bursar.remote.async_client import FORGET_AFTER, AsyncSession
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import Result, TaskSpec
+from bursar.sites.job_inputs import unstarted_outcome
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
-from bursar.sites.remote.translation import (
-    copied,
-    label_of,
-    long_streams,
-    outcome_of,
-    spec_of,
-    without_result,
-)
+from bursar.sites.remote.translation import copied, label_of, long_streams, outcome_of, spec_of
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 
@@ -69,12 +63,8 @@ class RemoteJobExecutor:
 
     Parameters
     ----------
-    session
-        Session with the instance.
     siblings
         Index of the run's files that instances of the service have.
-    report
-        Called with outcomes.
     hand_back
         Called with jobs that have not begun and will not.
     on_lost
@@ -151,8 +141,6 @@ class RemoteJobExecutor:
 
         Parameters
         ----------
-        tasks
-            Numbers of the tasks; None: all tasks.
         grace
             Seconds between the request to end and the kill.
         reason
@@ -165,11 +153,11 @@ class RemoteJobExecutor:
                 continue
             submitted.unwanted, submitted.grace = reason, grace
             if submitted.stage in (_Stage.HELD, _Stage.WAITING):
-                self._end([submitted], without_result(submitted.job, Status.CANCELLED, reason))
+                self._end([submitted], unstarted_outcome(submitted.job, Status.CANCELLED, reason))
             elif submitted.stage is _Stage.THERE and submitted.number is not None:
                 numbers.append(submitted.number)
         if numbers:
-            self._tasks.start(self._cancel(numbers, grace))
+            self._tasks.start(self._session.cancel(numbers, grace=grace))
 
     def give_back(self, count: int) -> Sequence[WireJob]:
         """
@@ -190,7 +178,7 @@ class RemoteJobExecutor:
         for submitted in back:
             self._drop(submitted)
         if numbers:
-            self._tasks.start(self._recall(numbers))
+            self._tasks.start(self._session.cancel(numbers, unstarted=True))
         return [submitted.job for submitted in back]
 
     async def stop(self) -> None:
@@ -228,7 +216,7 @@ class RemoteJobExecutor:
                 return [c for one in batch for c in await self._with_files([one])]
         for submitted in batch:
             if submitted.job.task in faults:
-                failed = without_result(submitted.job, Status.FAILED, faults[submitted.job.task])
+                failed = unstarted_outcome(submitted.job, Status.FAILED, faults[submitted.job.task])
                 self._end([submitted], failed)
         return [submitted for submitted in batch if submitted.job.task not in faults]
 
@@ -236,7 +224,7 @@ class RemoteJobExecutor:
         sendable: dict[_SubmittedJob, TaskSpec] = {}
         for submitted in batch:
             if submitted.unwanted:
-                stopped = without_result(submitted.job, Status.CANCELLED, submitted.unwanted)
+                stopped = unstarted_outcome(submitted.job, Status.CANCELLED, submitted.unwanted)
                 self._end([submitted], stopped)
             elif submitted.is_spoilt:
                 self._end([submitted], None)
@@ -276,7 +264,7 @@ class RemoteJobExecutor:
                 self._keeps_order = False
                 self._wait(submitted)
             else:
-                self._end([submitted], without_result(submitted.job, Status.FAILED, why))
+                self._end([submitted], unstarted_outcome(submitted.job, Status.FAILED, why))
 
     async def _submitted(self, jobs: Sequence[_SubmittedJob]) -> None:
         """Take note that the service has jobs; cancel those that are not wanted any more."""
@@ -289,23 +277,7 @@ class RemoteJobExecutor:
                 if submitted.unwanted:
                     unwanted.setdefault(submitted.grace, []).append(submitted.number)
         for grace, some in unwanted.items():
-            await self._cancel(some, grace)
-
-    async def _cancel(self, numbers: Sequence[int], grace: float) -> None:
-        try:
-            await self._session.cancel(numbers, grace=grace)
-        except RemoteProblem as problem:
-            if problem.status not in _FAULTS:
-                raise
-            await self._session.cancel(numbers)  # it is older than the grace
-
-    async def _recall(self, numbers: Sequence[int]) -> None:
-        try:
-            await self._session.cancel(numbers, unstarted=True)
-        except RemoteProblem as problem:
-            if problem.status not in _FAULTS:
-                raise
-            # It is older than that: what was submitted goes on.
+            await self._session.cancel(some, grace=grace)
 
     # From the service.
 
@@ -324,7 +296,7 @@ class RemoteJobExecutor:
                     continue
                 outcome = self._understood(submitted, result)
                 if submitted.unwanted and outcome.status is Status.CANCELLED:
-                    outcome = without_result(submitted.job, Status.CANCELLED, submitted.unwanted)
+                    outcome = unstarted_outcome(submitted.job, Status.CANCELLED, submitted.unwanted)
                 if _leaves_files(submitted.job, outcome):
                     self._bringing += 1
                     self._tasks.start(self._bring(submitted, result, outcome))
@@ -354,9 +326,9 @@ class RemoteJobExecutor:
                 succeeded=outcome.status is Status.SUCCEEDED,
             )
         except (StagingError, InputError, OSError) as error:
-            outcome = without_result(submitted.job, Status.FAILED, str(error))
+            outcome = unstarted_outcome(submitted.job, Status.FAILED, str(error))
         except RemoteProblem as problem:
-            outcome = without_result(submitted.job, Status.LOST, str(problem))
+            outcome = unstarted_outcome(submitted.job, Status.LOST, str(problem))
         finally:
             self._bringing -= 1
         self._end([submitted], outcome)
@@ -388,7 +360,7 @@ class RemoteJobExecutor:
                 continue
             if has_run and submitted.is_spoilt:
                 # Its parent ended there, but not here, as when a file could not be fetched.
-                outcome = without_result(job, Status.CANCELLED, "a task before it has failed")
+                outcome = unstarted_outcome(job, Status.CANCELLED, "a task before it has failed")
             if outcome is None:
                 back.append(job)
             else:
@@ -445,7 +417,6 @@ def _without_made(submitted: _SubmittedJob) -> WireJob:
 
 def _has_not_run(submitted: _SubmittedJob, result: Result) -> bool:
     """Whether a job was skipped, or taken back before it began."""
-    # Older services call a skipped task cancelled.
     if result.attempt or submitted.unwanted or result.state not in ("skipped", "cancelled"):
         return False
     return submitted.is_recalled or bool(submitted.job.after)

@@ -64,12 +64,8 @@ class RemoteInstanceFiles:
 
     Parameters
     ----------
-    session
-        Session with the instance.
     siblings
         Index of the files that the service's instances have.
-    root
-        Name space of the run's files.
     logs
         Folder of the run for long streams.
     """

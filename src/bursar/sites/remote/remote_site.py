@@ -68,8 +68,6 @@ class RemoteSite:
             settling=InvoiceReconciler(folder / f"{plain}{USAGE}", facts.currency, self._notify),
         )
 
-    # What the site says of itself.
-
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site, with the prices that the service last posted."""

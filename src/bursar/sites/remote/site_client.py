@@ -32,13 +32,6 @@ class RemoteSiteClient:
     """
     Connection to a service, over which requests can be made while :meth:`open` lasts.
 
-    Parameters
-    ----------
-    name
-        Name of the site.
-    remote
-        Address and credentials of the service.
-
     Raises
     ------
     InputError

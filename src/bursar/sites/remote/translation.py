@@ -86,7 +86,7 @@ def outcome_of(job: WireJob, result: Result, since: float) -> Outcome:
         job runs before its submission or ends after now.
     """
     status = _STATUS.get(result.state, Status.FAILED)
-    if status is Status.FAILED and _is_lost(result):
+    if status is Status.FAILED and result.lost:
         status = Status.LOST
     start, end = _within(result.start, result.end, since, time.time())
     return Outcome(
@@ -105,20 +105,6 @@ def outcome_of(job: WireJob, result: Result, since: float) -> Outcome:
         max_rss=result.max_rss,
         reason=result.reason,
         value=base64.b64decode(result.value),
-    )
-
-
-def _is_lost(result: Result) -> bool:
-    if result.lost is not None or result.exit_code is not None:
-        return bool(result.lost)
-    return " was lost" in result.reason  # a service that says it in words only
-
-
-def without_result(job: WireJob, status: Status, reason: str) -> Outcome:
-    """Return the outcome of a job that has not run, or of which nothing is known."""
-    now = time.time()
-    return Outcome(
-        task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason
     )
 
 

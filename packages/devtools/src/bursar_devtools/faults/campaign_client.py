@@ -39,8 +39,6 @@ class CampaignClient:
 
     Parameters
     ----------
-    user
-        Name of the user.
     owner
         Name of the service's owner in deals.
     client

@@ -76,8 +76,6 @@ class FaultSimulation:
         Loop with the virtual time.
     seed, plan
         Seed of all random choices, and the faults to inject.
-    trace
-        Records all events.
     """
 
     def __init__(self, loop: ProcessLoop, seed: int, plan: FaultPlan, trace: EventTrace) -> None:

@@ -69,10 +69,6 @@ class FaultyCluster:
 
     Parameters
     ----------
-    loop
-        Loop with the virtual time.
-    facts
-        Description of the site, with its batch scheduler.
     hire
         Starts workers, as job scripts do.
     chance
@@ -366,10 +362,6 @@ class _UnreliableManager:
     async def unreserve(self, name: str) -> None:
         """Cancel a reservation."""
         await self._cluster.ask(lambda: self._inner.unreserve(name), "unreserve")
-
-    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Take nodes from a job."""
-        await self._inner.shrink(id, nodes)
 
     async def named(self, name: str) -> list[str]:
         """Find jobs by name."""

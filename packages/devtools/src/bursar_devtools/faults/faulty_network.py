@@ -77,8 +77,6 @@ class FaultyNetwork:
         Loop with the virtual time.
     chance
         Random source of faults and delays.
-    trace
-        Records faults.
     """
 
     def __init__(self, loop: ProcessLoop, chance: random.Random, trace: EventTrace) -> None:

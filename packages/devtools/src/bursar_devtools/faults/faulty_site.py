@@ -23,10 +23,6 @@ class SimulatedHost:
 
     Parameters
     ----------
-    facts
-        Description of the site.
-    hire
-        Starts workers.
     on_over
         Called with the assignment of a worker whose lease has ended for good.
     """

@@ -107,8 +107,6 @@ class FaultyWorker:
     ----------
     post
         Arguments of the worker.
-    process
-        Process of the worker.
     door
         Address of the worker server.
     clock

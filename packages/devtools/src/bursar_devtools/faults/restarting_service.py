@@ -98,7 +98,6 @@ class RestartingService:
         self._chance = seeded_random(seed, "supervisor")
         self._now = skewed_clock(loop.time, self._chance, skew=plan.skew, drift=plan.drift)
         self._clock = self._now
-        self._is_first = True
 
     def clock(self) -> float:
         """Return the time by the clock of the present process, or else of the last one."""

@@ -116,8 +116,6 @@ class StaleTokenUser:
 
     Parameters
     ----------
-    user
-        Owner of the token.
     client
         Client with that token.
     now

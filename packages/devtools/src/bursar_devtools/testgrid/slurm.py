@@ -40,8 +40,6 @@ class SlurmCluster:
     ----------
     folder
         Resolved.
-    settings
-        What it is made of.
     """
 
     def __init__(self, folder: Path, settings: SlurmClusterSettings) -> None:

@@ -75,8 +75,6 @@ class TaskBacklog:
     ----------
     wanted
         Processors that should work on the tasks at a time.
-    tasks
-        Number of tasks.
     seconds
         Run time of each task.
     """
@@ -95,10 +93,6 @@ class Acquirer:
 
     Parameters
     ----------
-    acquisition
-        The policy.
-    work
-        Waiting tasks.
     site
         Constant facts of the site, as the pool sees them.
     longest

@@ -17,8 +17,6 @@ class OptorSimJobKind:
 
     Parameters
     ----------
-    name
-        Of the kind.
     files
         Logical names, in the order in which they are listed.
     probability

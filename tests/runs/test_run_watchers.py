@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from bursar.runs.execution import RunExecution
-from bursar.runs.run_signals import RunSignals
+from bursar.runs.run_watchers import RunSignals
 
 
 class _Stopped:
