@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 DEADLINE, BUDGET = 1980.0, 171_000.0
 USERS = (1, 2, 4)
-CROWDS = (2, 5, 20)
-"""Users who compete for processors that suffice for two."""
-
 AHEAD = BLOCK = 5
 """Periods ahead, and jobs in a row, for which quotes are asked besides."""
 
@@ -119,11 +116,6 @@ def _repeated(effort: Effort, cells: Sequence[Cell]) -> list[Cell]:
 
 def _protocol_cells(effort: Effort) -> list[Cell]:
     return _repeated(effort, [{"protocol": p, "users": n} for p in PROTOCOLS for n in USERS])
-
-
-def _crowd_cells(effort: Effort) -> list[Cell]:
-    protocols = ("posted", "tender", "bargaining", "vickrey")
-    return _repeated(effort, [{"protocol": p, "users": n} for p in protocols for n in CROWDS])
 
 
 def _policy_cells(effort: Effort) -> list[Cell]:
@@ -210,16 +202,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cells=_protocol_cells,
         measure=_measure,
         findings=market_findings.find_protocols,
-        charts=partial(_draw, x="protocol"),
-    ),
-    Experiment(
-        paper="market",
-        figure="crowd",
-        title="2, 5 and 20 users who compete for the same processors",
-        about=ABOUT.replace("1, 2 or 4 users", "2, 5 or 20 users"),
-        cells=_crowd_cells,
-        measure=_measure,
-        findings=market_findings.find_crowds,
         charts=partial(_draw, x="protocol"),
     ),
     Experiment(

@@ -127,32 +127,6 @@ def _beside_posted(rows: Sequence[Row]) -> list[PaperFinding]:
     return found
 
 
-def find_crowds(rows: Sequence[Row]) -> list[PaperFinding]:
-    """Whether more buyers at the same owners raise what these earn, and where welfare goes."""
-    found = _overview(rows, "protocol", _OF_CROWDS, "2, 5, 20")
-    for protocol in dict.fromkeys(row["protocol"] for row in rows):
-        sample = changes(rows, "earned", _of(protocol, 20), _of(protocol, 2))
-        found.append(
-            PaperFinding(
-                what=f"{protocol}: earned from 20 users above what 2 bring (%)",
-                paper="more buyers for the same processors: more revenue",
-                ours=str(sample),
-                comparisons=(compare_with_bounds(sample, at_least=ABOVE),),
-            )
-        )
-    for n in (5, 20):
-        sample = changes(rows, "efficiency", _of("vickrey", n), _of("posted", n))
-        found.append(
-            PaperFinding(
-                what=f"efficiency, vickrey above posted, {n} users (%)",
-                paper="to those who value them most: more welfare",
-                ours=str(sample),
-                comparisons=(compare_with_bounds(sample, at_least=ABOVE),),
-            )
-        )
-    return found
-
-
 def find_policies(rows: Sequence[Row]) -> list[PaperFinding]:
     """
     Compare each pricing policy with flat prices; the paper's claim stands beside each figure.
@@ -339,9 +313,7 @@ def find_breakdowns(rows: Sequence[Row]) -> list[PaperFinding]:
     return found
 
 
-def _overview(
-    rows: Sequence[Row], factor: str, measures: Mapping[str, str], users: str = "1, 2, 4"
-) -> list[PaperFinding]:
+def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> list[PaperFinding]:
     """
     List each measure under each kind, by number of users.
 
@@ -349,8 +321,6 @@ def _overview(
     ----------
     measures
         Name in the rows to what is said of it.
-    users
-        Numbers of users, as they are shown.
     """
     found = []
     for measure, title in measures.items():
@@ -361,7 +331,7 @@ def _overview(
             for kind in kinds
         ]
         found.append(
-            PaperFinding(what=f"{title}, by {users} users", paper="", ours="\n".join(told))
+            PaperFinding(what=f"{title}, by 1, 2, 4 users", paper="", ours="\n".join(told))
         )
     return found
 
@@ -370,11 +340,6 @@ _OVERVIEW = {"paid": "paid for a job", "completed": "jobs completed (%)"}
 _OF_PROTOCOLS = _OVERVIEW | {
     "utilisation": "utilisation (%)",
     "messages": "messages for a deal",
-    "efficiency": "efficiency (%)",
-}
-_OF_CROWDS = {
-    "completed": "jobs completed by the deadline (%)",
-    "earned": "earned by all owners",
     "efficiency": "efficiency (%)",
 }
 _OF_POLICIES = _OVERVIEW | {"level": "paid of base prices (%)", "earned": "earned by all owners"}
