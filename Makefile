@@ -135,7 +135,8 @@ soak: schedulers $(VENV)/.made
 
 # Every benchmark, then the tables of benchmarks/README.md. `make bench SIZE=--quick` takes a tenth
 # of the time; BENCHMARKS='dispatch flows' runs these only.
-BENCHMARKS ?= dispatch engine_scale many_workers long_calls starting whole_command service compare_dispatch dask_site planning \
+BENCHMARKS ?= dispatch engine_scale many_workers python_calls long_calls starting whole_command service \
+  compare_dispatch dask_site planning \
   fronts replay cluster directory ledger strategies classad matching flows transfers datagrid provisioning settlement web_framework
 SIZE ?=
 bench: schedulers $(VENV)/.made

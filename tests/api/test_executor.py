@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -951,6 +952,27 @@ def test_arguments_out_of_range_are_refused(
         Executor(**arguments)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_this_machine_carries_out_as_many_calls_at_a_time_as_are_stated() -> None:
+    """
+    Also more than it has processors, as the standard library's executors do; a site that is given
+    has what it says.
+    """
+    more = len(os.sched_getaffinity(0)) + 3
+
+    def meet(folder: str, name: int) -> int:
+        Path(folder, str(name)).touch()
+        while len(os.listdir(folder)) < more:
+            time.sleep(0.01)
+        return name
+
+    with tempfile.TemporaryDirectory() as folder, Executor(more) as executor:
+        calls = [executor.submit(meet, folder, name) for name in range(more)]
+        assert [call.result(PATIENCE) for call in calls] == list(range(more))
+
+    with pytest.raises(bursar.InputError, match="processors must be between 1 and"):
+        Executor(more, sites=this_machine())
 
 
 def test_sites_that_cannot_be_used_together_are_refused() -> None:

@@ -271,7 +271,7 @@ def test_whoever_is_not_wanted_any_more_is_told_to_leave(room: Any) -> None:
             dispatcher.pilot_listener.revoke("lease-1")
             dispatcher.pilot_listener.revoke("lease-1")
             dispatcher.pilot_listener.revoke("nobody's")
-            dispatcher.submit(Task(id="t"))
+            dispatcher.submit([Task(id="t")])
             assert await there.hear() == LeaveOrder()
             assert await there.hear() is None
             late.say(hello(credential, worker="far-lease-1-late"))
@@ -616,9 +616,9 @@ def test_nobody_leaves_with_a_task(room: Any) -> None:
                     client.say(LeaveRequest(must=False))
                     for _ in range(delay):
                         await asyncio.sleep(0)
-                    task = dispatcher.submit(Task(id=f"t{number}"))
+                    (task,) = dispatcher.submit([Task(id=f"t{number}")])
                 else:
-                    task = dispatcher.submit(Task(id=f"t{number}"))
+                    (task,) = dispatcher.submit([Task(id=f"t{number}")])
                     for _ in range(delay):
                         await asyncio.sleep(0)
                     client.say(LeaveRequest(must=False))
@@ -658,7 +658,7 @@ def test_who_must_go_gets_nothing_more(room: Any) -> None:
             async with asyncio.timeout(20):
                 while next(iter(dispatcher._core.workers.values())).leaving is False:
                     await asyncio.sleep(0.005)
-            dispatcher.submit(Task(id="b"))
+            dispatcher.submit([Task(id="b")])
             (worker,) = dispatcher._core.workers.values()
             (task,) = worker.claims
             client.say(OutcomeReport([Outcome(task=task, attempt=1, status=Status.CANCELLED)]))

@@ -161,7 +161,7 @@ def carry_out(
         watching = asyncio.ensure_future(watch.poll())
         await dispatcher.wait()
         for task in tasks[len(told) :]:
-            dispatcher.submit(task)
+            dispatcher.submit([task])
         await asyncio.gather(*[join(made[number], after) for number, after in later.items()])
         await dispatcher.wait()
         watching.cancel()

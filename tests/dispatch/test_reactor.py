@@ -541,7 +541,7 @@ def test_processors_of_a_share_are_not_kept_for_a_worker_that_gets_no_tasks() ->
     _, link = bench.join("one", 4, lease="lease-2")
     reactor.limit(bench.core, "here", 4)
     for task in tasks(4):
-        reactor.submit(bench.core, task)
+        reactor.submit(bench.core, [task])
     bench.settle()
     assert link.told() == [("welcome",), ("give", [(1, 1), (2, 1), (3, 1)])]
 
@@ -704,7 +704,7 @@ def test_a_worker_that_asks_to_leave_before_its_last_outcome_is_durable_leaves_t
     link.told()
     reactor.leave_requested(bench.core, worker, must=False)
     assert link.told() == []
-    reactor.submit(bench.core, Task(id="late"))
+    reactor.submit(bench.core, [Task(id="late")])
     bench.commit()
     assert link.told() == [("acknowledge", 1), ("acknowledge", 1), ("leave",)]
 

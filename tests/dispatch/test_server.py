@@ -174,7 +174,7 @@ def test_tasks_may_be_submitted_while_it_runs(room: Any) -> None:
 
     async def submit(dispatcher: Dispatcher, workers: Any) -> None:
         for i in range(5):
-            found.append(dispatcher.submit(shell(f"echo {i}", f"s{i}")))
+            found.extend(dispatcher.submit([shell(f"echo {i}", f"s{i}")]))
             await dispatcher.wait()
 
     outcomes = room.carry_out([], meanwhile=submit)

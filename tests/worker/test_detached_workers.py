@@ -347,8 +347,9 @@ def test_a_task_cannot_look_into_its_worker(tmp_path: Path, until: Until, run: s
     assert results[1].stdout == b"4\nmine\n"
     assert results[2].status is Status.FAILED
     assert isinstance(pickle.loads(results[2].value), PermissionError)
-    # The streams, the line to the worker, and what listdir has opened.
-    assert pickle.loads(results[3].value) == 5
+    # The streams, two lines to the worker, both ends of the two pipes that the output goes to, and
+    # what listdir has opened.
+    assert pickle.loads(results[3].value) == 10
     assert results[4].status is Status.SUCCEEDED
 
 

@@ -528,7 +528,7 @@ def test_a_worker_leaks_no_descriptors(room: Any) -> None:
         (pid,) = workers.pids.values()
         for _ in range(4):
             for kind in kinds:
-                dispatcher.submit(kind)
+                dispatcher.submit([kind])
             await dispatcher.wait()
             found.append(len(os.listdir(f"/proc/{pid}/fd")))
 

@@ -13,20 +13,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import cloudpickle
-
+from bursar.api.call_encoding import CallEncoder
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
+from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
 from bursar.model.task import Call, Outcome, Status, Task
 from bursar.runs.executor_engine import ExecutorEngine
 from bursar.worker.call_results import ValueRefusedError, result_of_data
-from bursar.worker.python_calls import encode_call
 from bursar.worker.raised import RemoteError
 
 P = ParamSpec("P")
@@ -56,7 +56,8 @@ class Executor(concurrent.futures.Executor):
     Parameters
     ----------
     processors
-        Processors to lease of each site; None: all of them.
+        Processors to lease of each site, so many calls at a time; None: all of them. Of this
+        machine, if no sites are given, also more than it has.
     sites
         A sites file, or the sites, of this machine or other Bursars; None: this machine. Of
         another Bursar they are held for the longest agreement of its ``[pool]`` at most.
@@ -96,6 +97,10 @@ class Executor(concurrent.futures.Executor):
         self._wall_limit = wall_limit
         self._retries = retries
         facts = resolve_sites(sites)
+        if sites is None and processors is not None:
+            # As many as are stated, as of the standard library's executors: calls may well wait.
+            facts = tuple(replace(site, processors=_or_more(site, processors)) for site in facts)
+        self._encoder = CallEncoder(shares=all(site.kind == "local" for site in facts))
         if any(site.remote is not None for site in facts):
             from bursar.api.queues import with_prices
 
@@ -126,8 +131,7 @@ class Executor(concurrent.futures.Executor):
         """
         call = _CallFuture(self._thread)
         try:
-            # By value where need be: pickle alone refuses lambdas and functions of a notebook.
-            payload = encode_call(cloudpickle.dumps((fn, args, kwargs)))
+            payload = self._encoder.encode(fn, args, kwargs)
         except Exception as error:
             # As ProcessPoolExecutor has it: what cannot be sent is the future's failure.
             call.set_running_or_notify_cancel()
@@ -139,6 +143,7 @@ class Executor(concurrent.futures.Executor):
             steps=(Call(payload),),
             wall_limit=self._wall_limit,
             retries=self._retries,
+            matching=_ANYWHERE,
         )
         self._thread.take(call, task)
         return call
@@ -223,6 +228,7 @@ class _ExecutorThread:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._inbox: deque[tuple[_CallFuture, Task]] = deque()
+        self._taking: Sequence[tuple[_CallFuture, Task]] = ()  # neither there nor below yet
         self._calls: dict[int, _CallFuture] = {}
         self._closing = False
         self._broken: BaseException | None = None
@@ -284,7 +290,8 @@ class _ExecutorThread:
             self._closing = True
             # Copied under the lock, cancelled without it: callbacks of the futures may call the
             # executor again.
-            calls = list(self._calls.values()) + [call for call, _ in self._inbox]
+            calls = [call for call, _ in (*self._inbox, *self._taking)]
+            calls += list(self._calls.values())
         if cancel:
             for call in calls:
                 call.cancel()
@@ -338,20 +345,28 @@ class _ExecutorThread:
 
     def _take_in(self) -> None:
         """Pass some of the waiting calls to the engine; the loop has other work, too."""
-        for _ in range(_AT_ONCE):
-            with self._lock:
-                if not self._inbox:
-                    return
-                call, task = self._inbox.popleft()
+        with self._lock:
+            self._taking = taken = [
+                self._inbox.popleft() for _ in range(min(_AT_ONCE, len(self._inbox)))
+            ]
+            # The loop comes back after it has looked after the workers.
+            if self._inbox:
+                self._wake.set()
+        calls: list[_CallFuture] = []
+        tasks: list[Task] = []
+        for call, task in taken:
             if call.cancelled():
                 # Its waiters hear of the cancellation here: Future.cancel does not tell
                 # concurrent.futures.wait.
                 call.begin()
-                continue
-            call.number = self._service.submit(task)
-            self._calls[call.number] = call
-        # There may be more: the loop comes back after it has looked after the workers.
-        self._wake.set()
+            else:
+                calls.append(call)
+                tasks.append(task)
+        if tasks:
+            for number, call in zip(self._service.submit(tasks), calls, strict=True):
+                call.number = number
+                self._calls[number] = call
+        self._taking = []
 
     def _started(self, tasks: Sequence[int]) -> None:
         for task in tasks:
@@ -486,6 +501,10 @@ def _loaded(outcome: Outcome, site: SiteFacts) -> Any:
     return found
 
 
+def _or_more(here: SiteFacts, processors: int) -> int:
+    return max(here.processors, min(processors, _MOST_HERE))
+
+
 def _amount(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | None:
     if budget is None:
         return None
@@ -510,6 +529,11 @@ def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
     for chunk in chunks:
         yield from chunk
 
+
+_MOST_HERE = 4096
+"""Processors that this machine may be stated to have: each is a process when it is used."""
+
+_ANYWHERE = Matching()
 
 _AT_ONCE = 256
 """Calls taken in before the loop looks after the workers again."""

@@ -107,21 +107,23 @@ class WaitLimit:
 
     Attributes
     ----------
+    mean
+        Seconds that the worker's last tasks took, a moving mean; None while no task has ended.
     seconds
         The limit, between :data:`SOONEST` and :data:`HORIZON`; :data:`HORIZON` while no task has
         ended.
     """
 
-    __slots__ = ("_mean", "seconds")
+    __slots__ = ("mean", "seconds")
 
     def __init__(self) -> None:
-        self._mean: float | None = None
+        self.mean: float | None = None
         self.seconds = HORIZON
 
     def learn(self, seconds: float) -> None:
         """Learn from a task that has ended how long the worker's tasks take."""
-        known = self._mean
-        self._mean = mean = seconds if known is None else known + _WEIGHT * (seconds - known)
+        known = self.mean
+        self.mean = mean = seconds if known is None else known + _WEIGHT * (seconds - known)
         self.seconds = min(HORIZON, max(SOONEST, _LONGER * mean))
 
     def to_return(self, waiting: int, asked: int, since: float) -> int:
@@ -138,7 +140,7 @@ class WaitLimit:
         since
             Seconds for which the worker has begun none.
         """
-        mean = self._mean
+        mean = self.mean
         if mean is not None and since >= max(_SOONEST_ASKED, _LONGER_ASKED * mean):
             return waiting
         return min(asked, waiting)

@@ -251,9 +251,9 @@ class Dispatcher:
         """What the loop's time 0 is in the journal, seconds since the epoch."""
         return self._clock.epoch
 
-    def submit(self, task: Task) -> int:
-        """Add a task without parents; return the number of the task."""
-        return reactor.submit(self._core, task)
+    def submit(self, tasks: Sequence[Task]) -> range:
+        """Add tasks without parents; return their numbers."""
+        return reactor.submit(self._core, tasks)
 
     def cancel(self, task: int) -> bool:
         """Cancel a task, and kill the attempt that runs."""

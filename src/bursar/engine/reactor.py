@@ -341,12 +341,12 @@ def settle(core: EngineCore) -> None:
     fill_soon(core)
 
 
-def submit(core: EngineCore, task: Task) -> int:
-    """Add a task without parents; return the number of the task."""
-    (number,) = core.queue.extend([task])
-    core.tasks.append(task)
+def submit(core: EngineCore, tasks: Sequence[Task]) -> range:
+    """Add tasks without parents; return their numbers."""
+    numbers = core.queue.extend(tasks)
+    core.tasks.extend(tasks)
     fill_soon(core)
-    return number
+    return numbers
 
 
 def cancel(core: EngineCore, task: int) -> bool:

@@ -5,7 +5,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
@@ -309,10 +308,10 @@ class RunExecution:
         """Write an event to the journal."""
         self.dispatcher.store.note(kind, text)
 
-    def submit(self, task: Task) -> int:
-        """Add a task without parents; return the number of the task."""
-        self._tasks.append(replace(task, steps=()))  # for its limits; a call may be large
-        return self.dispatcher.submit(task)
+    def submit(self, tasks: Sequence[Task]) -> range:
+        """Add tasks without parents; return their numbers."""
+        self._tasks.extend(task.without_steps() for task in tasks)  # a call may be large
+        return self.dispatcher.submit(tasks)
 
     def _notify_from_thread(self, message: str) -> None:
         """Pass on a message of the journal, from the writer's thread or while the loop waits."""

@@ -5,7 +5,6 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -147,12 +146,12 @@ class ExecutorEngine:
         if self._billed is not None:
             await asyncio.to_thread(self._write_bill, self._billed)
 
-    def submit(self, task: Task) -> int:
-        """Add a task; return the number of the task."""
+    def submit(self, tasks: Sequence[Task]) -> range:
+        """Add tasks; return their numbers."""
         if self._billed is not None:
-            # Without steps: pickled calls would fill memory, and the bill wants names only.
-            self._billed.append(replace(task, steps=()))
-        return self._execution.submit(task)
+            # Pickled calls would fill memory, and the bill wants names only.
+            self._billed.extend(task.without_steps() for task in tasks)
+        return self._execution.submit(tasks)
 
     def cancel(self, task: int) -> None:
         """Cancel a task, running or not."""

@@ -1,19 +1,15 @@
 """Runs one attempt of one task, from the making of a working directory to the outcome."""
 
 import contextlib
-import errno
-import functools
 import os
-import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bursar.dispatch.folders import attempt_folder, remove_tree
 from bursar.dispatch.linux_processes import RUN, TASK, WORKER
-from bursar.dispatch.wire import LONGEST_REASON, Welcome, WireJob
+from bursar.dispatch.wire import LONGEST_REASON, WireJob
 from bursar.model.errors import BursarError
 from bursar.model.task import (
     Call,
@@ -27,20 +23,18 @@ from bursar.model.task import (
     Step,
     Substitute,
 )
-from bursar.worker.output_capture import OutputCapture, OutputCapturePool
-from bursar.worker.python_calls import PythonCallPool
-from bursar.worker.spawning import ProcessUsage, Spawner
+from bursar.worker.attempt_context import PROCESSORS, AttemptContext
+from bursar.worker.output_capture import OutputCapture
+from bursar.worker.python_calls import CallAnswer, is_plain
+from bursar.worker.spawning import ProcessUsage
 from bursar.worker.staging import StagingError, copy, link_in, substitute
-from bursar.worker.workspace import WorkspaceCache, log_name, when_changed
+from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
-    from bursar.worker.sealed_tasks import SealedTaskOpener
+    pass
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
-
-PROCESSORS = "BURSAR_PROCESSORS"
-"""Variable that tells a task how many processors it holds."""
 
 MOST_PRINTED = 16 * 1024 * 1024
 """Bytes of each output stream that the outcome of a sealed task carries; the rest is cut off."""
@@ -52,94 +46,6 @@ _KILL = int(signal.SIGKILL)
 
 _ATTEMPT_ERRORS = (StagingError, BursarError, OSError, ValueError, RecursionError)
 """Errors that a job's content and files may cause: the attempt fails, and the worker goes on."""
-
-
-class AttemptContext:
-    """
-    Resources that all attempts on a worker share.
-
-    Parameters
-    ----------
-    welcome
-        The dispatcher's message with the run's folders.
-    seal_key
-        Path of the key file for sealed tasks; empty: the worker has none.
-    seal_pem
-        Content of a key file, in place of a path; empty: see ``seal_key``.
-    """
-
-    def __init__(
-        self, welcome: Welcome, worker: str, seal_key: str = "", seal_pem: str = ""
-    ) -> None:
-        self.welcome = welcome
-        self.homes = WorkspaceCache(welcome, worker)
-        self._seal_key = seal_key
-        self._seal_pem = seal_pem
-        self._inside = ""
-        self._found: dict[tuple[str, str], str] = {}
-        path = os.environ.get("PATH", os.defpath)
-        self.environment = {
-            **os.environ,
-            # Programs of the environment that Bursar is installed in come first.
-            "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{path}",
-            RUN: welcome.run,
-            WORKER: worker,
-        }
-        self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
-        self.callees = PythonCallPool(self.environment)
-        self.captures = OutputCapturePool(welcome.spill)
-
-    @functools.cached_property
-    def sealed(self) -> "SealedTaskOpener":
-        """The opener of sealed tasks."""
-        from bursar.worker.sealed_tasks import (
-            SealedTaskOpener,  # cryptography takes its time to load
-        )
-
-        return SealedTaskOpener(self._seal_key, self._seal_pem)
-
-    def change_seal_key(self, pem: str) -> None:
-        """Open sealed tasks that begin from now on with another key."""
-        if pem != self._seal_pem:
-            self._seal_pem = pem
-            self.__dict__.pop("sealed", None)
-
-    def enter(self, folder: str) -> None:
-        """Change to the folder in which the next processes are to start."""
-        if folder != self._inside:
-            os.chdir(folder)
-            self._inside = folder
-
-    def leave(self, folder: str) -> None:
-        """Forget that the worker is in a folder, which may be removed or replaced."""
-        if folder == self._inside:
-            self._inside = ""
-
-    def close(self) -> None:
-        """Ends the idle callees and removes the scratch folders."""
-        self.callees.close()
-        self.captures.close()
-        self.homes.close()
-        self.spawner.close()
-
-    def find(self, name: str, path: str) -> str:
-        """
-        Return the path of a program without a slash in its name, as a shell finds it in ``path``.
-
-        Raises
-        ------
-        FileNotFoundError
-            When no folder has the program.
-        """
-        key = (name, path)
-        if key not in self._found:
-            found = shutil.which(name, path=path)
-            if found is None:
-                raise FileNotFoundError(errno.ENOENT, "is not on PATH", name)
-            # Kept, since a search asks the file system once per folder of PATH, and a worker starts
-            # thousands of programs a second.
-            self._found[key] = found
-        return self._found[key]
 
 
 class Attempt:
@@ -275,25 +181,57 @@ class Attempt:
             return self._end(Status.FAILED, f"{self._doing} {_how(code)}")
         return self.advance()
 
-    def answered(self, succeeded: bool, value: bytes) -> Outcome | None:
+    @property
+    def is_plain(self) -> bool:
+        """Whether other calls may follow at once in the same process and folder."""
+        return self._seal is None and is_plain(self.job)
+
+    def answered(self, answer: CallAnswer) -> Outcome | None:
         """Take the result or exception of a Python call, and go on with the next step."""
         callee, self._callee = self._callee, None
         self.pid = 0
-        self._count(callee.usage())
+        self._count(answer.usage)
         # Whatever the call's outcome, the process is sound and serves the next call.
         self.place.callees.give(callee)
         if self.stopped is not None:
             return self._end(*self.stopped)
         room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
-        # Checked here, since a frame that is too large would end the connection and with it all
-        # other tasks of this worker.
-        if len(value) > room:
-            reason = f"the result takes {len(value)} bytes, more than the {room} there is room for"
-            return self._end(Status.FAILED, reason)
-        self._value = value
-        if not succeeded:
-            return self._end(Status.FAILED, "the call raised an exception")
+        status, reason, self._value = answer.result(room)
+        if status is not Status.SUCCEEDED:
+            return self._end(status, reason)
         return self.advance()
+
+    def passed(self, answer: CallAnswer) -> Outcome:
+        """
+        Return the outcome of a call that has left nothing behind and is followed by another.
+
+        The call is this attempt's, or one that was sent after it.
+        """
+        largest = self.place.welcome.largest_value
+        return answer.outcome(largest, self.start + answer.begun - self._began)
+
+    def followed_by(self, job: WireJob, begun: float) -> "Attempt":
+        """
+        Return the attempt of a call that was sent after this one's, in the same surroundings.
+
+        Parameters
+        ----------
+        begun
+            When the call before has ended, by the monotonic clock.
+        """
+        other = Attempt(job, self.place)
+        other.start, other._began = self.start + begun - self._began, begun
+        other._step = 1
+        other._folder, other._changed = self._folder, self._changed
+        other._captures, other._streams = self._captures, self._streams
+        other._callee, other.pid = self._callee, self.pid
+        return other
+
+    def withdraw(self) -> None:
+        """End an attempt whose process was gone before it began; the job may begin elsewhere."""
+        self._callee, self.pid = None, 0
+        self._clean = False
+        self._end(Status.CANCELLED, "")
 
     def signal(self, number: int) -> bool:
         """Send a signal to all processes of the attempt; return whether there was one."""
@@ -438,19 +376,17 @@ class Attempt:
 
     def _call(self, call: Call) -> None:
         job = self.job
-        environment = {
-            TASK: str(job.task),
-            PROCESSORS: str(job.processors),
-            **job.environment,
-        }
-        streams = self._stream(0), self._stream(1)
+        own = {TASK: str(job.task), PROCESSORS: str(job.processors), **job.environment}
+        streams: tuple[int, ...] = (self._stream(0), self._stream(1))
+        alone = not self.is_plain
+        if not alone:
+            streams += tuple(capture.reader for capture in self.captures)
         callee = self.place.callees.take(job.home)
         try:
-            callee.begin(call, self._folder, environment, *streams)
-        except ConnectionError:  # it died while it waited
-            callee.close()
-            callee = self.place.callees.make(job.home)
-            callee.begin(call, self._folder, environment, *streams)
+            callee.begin(job, call, (self._folder, self._changed, own), streams, alone=alone)
+        except OSError:
+            self.place.callees.discard(callee)
+            raise
         self._callee = callee
         self.pid = callee.pid
 

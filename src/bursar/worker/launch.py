@@ -29,6 +29,10 @@ More workers than the machine has processors start nothing sooner, and take memo
 with 32 calls at a time on 2 processors, 16 workers took 1.43 ms of processor time and 13.5 MB a
 call, 4 took 0.92 ms and 8.9 MB."""
 
+MOST_SHARE = 128
+"""Processors of one worker of several, at most: each may take seven of its file descriptors, of
+which systems allow 1,024 to a process."""
+
 MOST_DEATHS = 5
 """Deaths of one worker in a row, each within :data:`SOON`, after which the worker is given up."""
 
@@ -217,8 +221,9 @@ class LocalWorkers:
         self._site = site
         self._lease = lease
         self._processors = processors
-        here = max(FEWEST_SPAWNERS, os.cpu_count() or 1)
-        self._shares = split_processors(processors, rigid=rigid, most=min(here, MOST_SPAWNERS))
+        here = min(MOST_SPAWNERS, max(FEWEST_SPAWNERS, os.cpu_count() or 1))
+        most = max(here, -(-processors // MOST_SHARE))
+        self._shares = split_processors(processors, rigid=rigid, most=most)
         self._on_event = on_event
         self._starter: WorkerStarter = starter or ChildStarter()
         self._watches = TaskSupervisor()

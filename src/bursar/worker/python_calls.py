@@ -1,36 +1,130 @@
 """
-Python calls: a process kept for them, and the worker's hold on it.
+Python calls: the processes kept for them, and the worker's hold on these.
 
-A worker stays small and single-threaded, so a call never runs inside it. The
-callee is a Python process that gets one call after the other over a socket
-pair, each with the files its output goes to; killed, it is replaced.
+A worker stays small and single-threaded, so a call never runs inside it. A
+:mod:`callee <bursar.worker.callee>` is a Python process that gets one call after the other; killed,
+it is replaced. While calls are short, some wait at the callee already.
 """
 
 import contextlib
+import errno
+import fcntl
 import os
 import pickle
 import signal
 import socket
-import struct
 import sys
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from bursar.worker.raised import pickled, pickled_error
+from bursar.model.task import Call, Outcome, Status
+from bursar.worker.callee import (
+    ALONE,
+    ANSWER,
+    AS_DATA,
+    BELL,
+    CALL,
+    CALLS,
+    GO,
+    HAS_SURROUNDINGS,
+    MARK,
+    PAUSED,
+    PIECE,
+    PROCESS,
+    SHARED,
+    SIZE,
+    SUCCEEDED,
+)
 from bursar.worker.spawning import ProcessUsage
 
 if TYPE_CHECKING:
-    from bursar.model.task import Call
+    from collections.abc import Iterator
 
-_HEADER = struct.Struct("<QQ?")
-"""Bytes of the call's surroundings, bytes of the payload, whether its value returns as data."""
+    from bursar.dispatch.wire import WireJob
 
-_ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
-_CHANNEL = 3
-_PIECE = 1 << 16
-"""Bytes that are read at once, or are copied in order to be written at once."""
+MOST_AHEAD = 64
+"""Calls that wait at a callee, at most."""
 
-_PROGRAM = "from bursar.worker.python_calls import serve; serve()"
+AHEAD = 0.004
+"""Seconds of work that may wait at a callee, by the calls before: enough to hide the worker's
+turn."""
+
+SMALL = 1 << 14
+"""Bytes of the largest payload of a call that is sent ahead: the queue takes many of these."""
+
+_PROGRAM = "from bursar.worker.callee import serve; serve()"
+_TEMPLATE = "from bursar.worker.callee import serve_template; serve_template()"
+_NOW = socket.MSG_DONTWAIT
+
+
+class CallAnswer(NamedTuple):
+    """
+    A callee's answer to one call.
+
+    Parameters
+    ----------
+    job
+        The call that has ended.
+    paused
+        Whether the callee waits until its surroundings are in order: the call may have printed or
+        left something. Otherwise it did not.
+    begun, ended
+        By the monotonic clock, which all processes of a machine share.
+    usage
+        Resources of the call; memory is the peak of the whole process.
+    value
+        Value or exception, pickled or as data.
+    """
+
+    job: "WireJob"
+    succeeded: bool
+    paused: bool
+    begun: float
+    ended: float
+    usage: ProcessUsage
+    value: bytes
+
+    def result(self, largest: int) -> tuple[Status, str, bytes]:
+        """
+        Return the status of the call, the reason of a failure, and the value.
+
+        Parameters
+        ----------
+        largest
+            Bytes of the largest value that may be sent on.
+        """
+        # Checked here, since a frame that is too large would end the connection and with it all
+        # other tasks of this worker.
+        if (size := len(self.value)) > largest:
+            reason = f"the result takes {size} bytes, more than the {largest} there is room for"
+            return Status.FAILED, reason, b""
+        if not self.succeeded:
+            return Status.FAILED, "the call raised an exception", self.value
+        return Status.SUCCEEDED, "", self.value
+
+    def outcome(self, largest: int, start: float) -> Outcome:
+        """
+        Return the outcome of a call that has printed nothing.
+
+        Parameters
+        ----------
+        largest
+            See :meth:`result`.
+        start
+            When it began, seconds since the epoch.
+        """
+        status, reason, value = self.result(largest)
+        return Outcome(
+            task=self.job.task,
+            attempt=self.job.attempt,
+            status=status,
+            start=start,
+            end=start + self.ended - self.begun,
+            user_seconds=self.usage.user,
+            system_seconds=self.usage.system,
+            max_rss=self.usage.max_rss,
+            reason=reason,
+            value=value,
+        )
 
 
 class PythonCallWorker:
@@ -43,97 +137,211 @@ class PythonCallWorker:
         Environment variables of the process.
     home
         Home of the instance whose calls the process runs; empty: calls of the run.
+    template
+        Process of which it is forked; None: it is started as a program.
+
+    Attributes
+    ----------
+    pid
+        Id of the process.
+    bell
+        Becomes readable when answers are to be taken.
+    sent
+        Calls that were sent and are neither answered nor taken back, by number, the oldest first.
+    room
+        Number of calls that may wait there, as far as calls before left nothing behind.
     """
 
-    def __init__(self, environment: dict[str, str], home: str = "") -> None:
+    def __init__(
+        self, environment: dict[str, str], home: str = "", template: "CalleeTemplate | None" = None
+    ) -> None:
         self.home = home
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            # The child's descriptor must not be close-on-exec, nor already its number.
-            moved = os.dup(theirs.fileno())
-            try:
-                self.pid = os.posix_spawn(
-                    sys.executable,
-                    (sys.executable, "-P", "-c", _PROGRAM),
-                    environment,
-                    file_actions=((os.POSIX_SPAWN_DUP2, moved, _CHANNEL),),
-                    setpgroup=0,
-                    setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM),
-                    setsigmask=(),
-                )
-            finally:
-                os.close(moved)
-        self.socket.setblocking(False)
+        # The callee's end stays open here: what it has not begun can be taken back there.
+        self._calls, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.bell, bell = socket.socketpair()
+        try:
+            with bell:
+                if template is None:
+                    self.pid = _start(_PROGRAM, environment, (self._theirs, bell))
+                else:
+                    self.pid = template.fork(self._theirs, bell)
+        except BaseException:
+            self.close()
+            raise
+        self.sent: dict[int, WireJob] = {}
+        self.room = 1
         self._first: dict[str, str] | None = environment
-        self._buffer = bytearray()
-        self._usage = ProcessUsage(0.0, 0.0, 0)
+        self._number = 0
+        self._is_paused = False
+        self._opening: bytes | None = None  # the first message of a call that is not answered
+        self._begun: tuple[tuple[int, ...], int, bytearray] | None = None
 
     def begin(
-        self, call: "Call", folder: str, environment: dict[str, str], stdout: int, stderr: int
+        self,
+        job: "WireJob",
+        call: Call,
+        surroundings: tuple[str, int, dict[str, str]],
+        streams: tuple[int, ...],
+        *,
+        alone: bool,
     ) -> None:
         """
-        Send a call; the answer comes on :attr:`socket`.
+        Send a call to the waiting process; the answer is announced by :attr:`bell`.
 
         Parameters
         ----------
-        environment
-            Variables of this call, which the process sets in addition to its own.
+        call
+            Step of the job that is carried out.
+        surroundings
+            Folder, its time of change, and variables which the process sets in addition to its own.
+        streams
+            Descriptors of standard output and error and, unless ``alone``, of their readers.
+        alone
+            Whether the callee pauses after the call in any case, so that no other may follow.
         """
+        folder, changed, variables = surroundings
         # The process's own variables travel with the first call only: they are many, and the
         # interpreter may have added some to those that it was started with.
-        around = pickle.dumps((folder, self._first, environment))
+        around = pickle.dumps((folder, changed, self._first, variables))
+        data = self._message(job, call, around, HAS_SURROUNDINGS | alone * ALONE)
+        if self._is_paused:
+            self._is_paused = False
+            self.bell.send(GO)
+        # The callee waits and takes all at once: a call of any size is out of hand when this
+        # returns.
+        self._opening = data[:PIECE]
+        socket.send_fds(self._calls, [data[:PIECE]], streams)
+        for start in range(PIECE, len(data), PIECE):
+            self._calls.send(memoryview(data)[start : start + PIECE])
         self._first = None
+        self.sent[self._number] = job
+
+    def send_ahead(self, job: "WireJob") -> bool:
+        """Send a :func:`plain <is_plain>` call to begin after others; return False without room."""
+        try:
+            call = cast(Call, job.steps[0])
+            self._calls.send(self._message(job, call, b"", 0), _NOW)
+        except BlockingIOError:
+            return False
+        self.sent[self._number] = job
+        return True
+
+    def _message(self, job: "WireJob", call: Call, around: bytes, flags: int) -> bytes:
+        self._number += 1
         payload = call.payload
-        header = _HEADER.pack(len(around), len(payload), call.as_data)
-        head = header + around
-        # One system call for most calls. The callee has read all that came before, so that there
-        # is room for the first bytes, with which the descriptors go.
-        sent = socket.send_fds(self.socket, [head, payload], [stdout, stderr])
-        if sent < len(head) + len(payload):
-            # The callee waits in recv and takes all at once; a call of any size is out of hand
-            # when this returns.
-            self.socket.setblocking(True)
-            self.socket.sendall(memoryview(head)[sent:])
-            self.socket.sendall(memoryview(payload)[max(0, sent - len(head)) :])
-            self.socket.setblocking(False)
+        if call.as_data:
+            flags |= AS_DATA
+        head = CALL.pack(self._number, job.task, job.processors, len(around), len(payload), flags)
+        return head + around + payload
 
-    def receive(self) -> tuple[bool, bytes] | None:
-        """
-        Read as much of an answer as has arrived.
-
-        Returns
-        -------
-        tuple or None
-            Whether the call succeeded, and its value or exception, pickled or as data; None
-            while the answer is not whole, or when the process is gone.
-        """
-        while True:
+    def answers(self) -> "Iterator[CallAnswer]":
+        """Yield the answers that have come, in the order of the calls."""
+        try:
+            is_open = self.bell.recv(64, _NOW) != b""
+        except BlockingIOError:
+            is_open = True
+        except OSError:
+            is_open = False
+        # It is gone, or a call has closed descriptors that it does not know: no answer will come.
+        if not is_open:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        while self.sent:
             try:
-                data = self.socket.recv(1 << 20)
-            except BlockingIOError:
-                return None
-            except OSError:
-                return None
-            if not data:
-                return None
-            self._buffer += data
-            if len(self._buffer) < _ANSWER.size:
-                continue
-            succeeded, user, system, rss, size = _ANSWER.unpack_from(self._buffer)
-            if len(self._buffer) < _ANSWER.size + size:
-                continue
-            value = bytes(self._buffer[_ANSWER.size : _ANSWER.size + size])
-            self._buffer.clear()
-            self._usage = ProcessUsage(user, system, rss)
-            return succeeded, value
+                data = self._calls.recv(PIECE, _NOW)
+            except OSError:  # no further one
+                return
+            if self._begun is None:
+                head = ANSWER.unpack_from(data)
+                value: bytes | bytearray = data[ANSWER.size :]
+                size = head[-1]
+                if len(value) < size:
+                    value = bytearray(value)
+                    self._begun = head, size, value
+                    continue
+            else:
+                head, size, value = self._begun
+                value += data
+                if len(value) < size:
+                    continue
+                self._begun = None
+            number, flags, begun, ended, user, system, rss, _ = head
+            self._opening = None
+            self._is_paused = bool(flags & PAUSED)
+            self.room = 1 if self._is_paused else min(MOST_AHEAD, 2 * self.room)
+            yield CallAnswer(
+                self.sent.pop(number),
+                bool(flags & SUCCEEDED),
+                self._is_paused,
+                begun,
+                ended,
+                ProcessUsage(user, system, rss),
+                bytes(value),
+            )
 
-    def usage(self) -> ProcessUsage:
-        """Return the resources of the last call; memory is the peak of the whole process."""
-        return self._usage
+    def take_back(self) -> "list[WireJob]":
+        """Take back the calls that the process has not begun, also when it is gone."""
+        found: list[WireJob] = []
+        while self.sent:
+            try:
+                data = self._theirs.recv(PIECE, _NOW)
+            except OSError:
+                break
+            # A call with surroundings may have further messages, which look like anything; while
+            # it has not been answered, no other call was sent.
+            if self._opening is None:
+                found.append(self.sent.pop(CALL.unpack_from(data)[0]))
+            elif data == self._opening:
+                found.append(self.sent.pop(self._number))
+        return found
+
+    def mark(self) -> None:
+        """Have the process pause after the present call, since its output is being read."""
+        with contextlib.suppress(OSError):
+            self.bell.send(MARK, _NOW)
 
     def close(self) -> None:
-        """Close the channel, which ends the process unless a call is running."""
-        self.socket.close()
+        """Close the channels, which ends the process unless a call is running."""
+        for channel in (self._calls, self._theirs, self.bell):
+            channel.close()
+
+
+class CalleeTemplate:
+    """
+    A process of which callees are forked; see :func:`bursar.worker.callee.serve_template`.
+
+    Parameters
+    ----------
+    environment
+        Environment variables of the process and of the callees.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.pid = _start(_TEMPLATE, environment, (theirs,))
+
+    def fork(self, calls: socket.socket, bell: socket.socket) -> int:
+        """
+        Fork a callee with these ends; return its process id.
+
+        Raises
+        ------
+        OSError
+            When no process is to be had, or the template is gone.
+        """
+        socket.send_fds(self._channel, [b"f"], [calls.fileno(), bell.fileno()])
+        answer = self._channel.recv(PROCESS.size)
+        if not answer:
+            raise ConnectionResetError(errno.ECONNRESET, "the template of callees is gone")
+        (pid,) = PROCESS.unpack(answer)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return int(pid)
+
+    def close(self) -> None:
+        """Close the channel, which ends the process."""
+        self._channel.close()
 
 
 class PythonCallPool:
@@ -142,6 +350,9 @@ class PythonCallPool:
 
     What a call leaves in memory, the next one may see: so a process carries out calls of one
     instance only, or of one run, and is ended where another one needs its place.
+
+    The first process is started as a program, as most workers need one only; further ones are
+    forked of a template.
 
     Parameters
     ----------
@@ -153,20 +364,38 @@ class PythonCallPool:
         self._environment = environment
         self._idle: list[PythonCallWorker] = []  # the longest unused one first
         self._ending: set[int] = set()  # processes
+        self._has_begun = False
+        self._template: CalleeTemplate | None = None
 
     def take(self, home: str = "") -> PythonCallWorker:
-        """Return a waiting process of that home, or start one in place of another home's."""
+        """
+        Return a waiting process of that home, or start one in place of another home's.
+
+        Raises
+        ------
+        OSError
+            When no process can be started.
+        """
         # The last used first: its memory is warm, and those that are not needed grow old.
         for i in range(len(self._idle) - 1, -1, -1):
             if self._idle[i].home == home:
                 return self._idle.pop(i)
         if self._idle:
-            self._end(self._idle.pop(0))
-        return self.make(home)
+            self.discard(self._idle.pop(0))
+        return self._make(home)
 
-    def make(self, home: str = "") -> PythonCallWorker:
-        """Start a process."""
-        return PythonCallWorker(self._environment, home)
+    def _make(self, home: str) -> PythonCallWorker:
+        if not self._has_begun:
+            self._has_begun = True
+            return PythonCallWorker(self._environment, home)
+        if self._template is None:
+            self._template = CalleeTemplate(self._environment)
+        try:
+            return PythonCallWorker(self._environment, home, self._template)
+        except ConnectionError:  # killed by somebody, as where memory ran out
+            self._template.close()
+            self._template = CalleeTemplate(self._environment)
+            return PythonCallWorker(self._environment, home, self._template)
 
     def give(self, callee: PythonCallWorker) -> None:
         """Return a process to the pool."""
@@ -174,21 +403,32 @@ class PythonCallPool:
 
     @property
     def pids(self) -> set[int]:
-        """Ids of the processes that wait or are about to end."""
-        return {callee.pid for callee in self._idle} | self._ending
+        """Ids of the processes that wait or are about to end, and of the template."""
+        found = {callee.pid for callee in self._idle} | self._ending
+        if self._template is not None:
+            found.add(self._template.pid)
+        return found
 
     def forget(self, pid: int) -> None:
         """Forget a process that has died between calls."""
         self._ending.discard(pid)
+        for callee in self._idle:
+            if callee.pid == pid:
+                callee.close()
         self._idle = [callee for callee in self._idle if callee.pid != pid]
+        if self._template is not None and self._template.pid == pid:
+            self._template.close()
+            self._template = None
 
     def close(self) -> None:
         """End the processes that wait."""
         for callee in self._idle:
             callee.close()
         self._idle.clear()
+        if self._template is not None:
+            self._template.close()
 
-    def _end(self, callee: PythonCallWorker) -> None:
+    def discard(self, callee: PythonCallWorker) -> None:
         """End a process, with all threads and processes left behind by calls."""
         callee.close()
         self._ending.add(callee.pid)
@@ -196,55 +436,34 @@ class PythonCallPool:
             os.killpg(callee.pid, signal.SIGKILL)
 
 
-def serve() -> None:
-    """Carry out calls, in the callee's process, until the worker is gone."""
-    import resource
+def is_plain(job: "WireJob") -> bool:
+    """Whether a job is one small call without files and variables of its own."""
+    if len(job.steps) != 1 or type(job.steps[0]) is not Call:
+        return False
+    own = job.inputs or job.outputs or job.data or job.directory or job.environment or job.sealed
+    return not own and job.processors == 1 and len(job.steps[0].payload) <= SMALL
 
-    channel = socket.socket(fileno=_CHANNEL)
-    # Programs that a call starts must not write answers.
-    channel.set_inheritable(False)
-    environ, variables = os.environ, os.environb
-    base: dict[bytes, bytes] = {}
-    while True:
-        # Nothing follows a call before its answer: whatever arrives belongs to one call.
-        data, fds, _, _ = socket.recv_fds(channel, _PIECE, 2)
-        if not data:
-            return
-        # A stream may give less than was sent at once; the descriptors come with the first byte.
-        data = _at_least(channel, _HEADER.size, data)
-        around_size, payload_size, as_data = _HEADER.unpack_from(data)
-        middle = _HEADER.size + around_size
-        data = _at_least(channel, middle + payload_size, data)
-        folder, first, environment = pickle.loads(memoryview(data)[_HEADER.size : middle])
-        payload = memoryview(data)[middle:]
-        for fd, number in zip(fds, (1, 2), strict=True):
-            os.dup2(fd, number)
-            os.close(fd)
-        os.chdir(folder)
-        if first is not None:
-            base = _encoded(first)
-        # The call before may have put another object in its place.
-        os.environ = environ  # noqa: B003 (the same object as at the start)
-        _set_environment(variables, {**base, **_encoded(environment)})
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        succeeded, value = _carry_out(payload, as_data=as_data)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # the call may have closed or replaced it
-                # Before the answer: the worker takes what was printed when it has that.
-                stream.flush()
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        answer = _ANSWER.pack(
-            succeeded,
-            after.ru_utime - before.ru_utime,
-            after.ru_stime - before.ru_stime,
-            after.ru_maxrss * 1024,
-            len(value),
+
+def _start(program: str, environment: dict[str, str], ends: tuple[socket.socket, ...]) -> int:
+    """Start a program with these as its descriptors from 3 on, in a group of its own."""
+    # Above the numbers that they are to have.
+    moved = [fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, BELL + 1) for end in ends]
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            (sys.executable, "-P", "-c", program),
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, fd, number)
+                for fd, number in zip(moved, (CALLS, BELL), strict=False)
+            ],
+            setpgroup=0,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM),
+            setsigmask=(),
         )
-        if len(value) < _PIECE:
-            channel.sendall(answer + value)
-        else:  # not copied
-            channel.sendall(answer)
-            channel.sendall(value)
+    finally:
+        for fd in moved:
+            os.close(fd)
 
 
 def encode_call(call: bytes) -> bytes:
@@ -255,51 +474,25 @@ def encode_call(call: bytes) -> bytes:
     imported there, and nothing else in its place. The call has another working
     directory: entries relative to the caller's are made absolute.
     """
-    return pickle.dumps(([os.path.abspath(p) for p in sys.path if isinstance(p, str)], call))
+    return pickle.dumps((import_path(), call))
 
 
-def _encoded(environment: dict[str, str]) -> dict[bytes, bytes]:
-    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+def import_path() -> list[str]:
+    """Return the absolute paths of folders that modules are imported from."""
+    return [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
 
 
-def _set_environment(variables: MutableMapping[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
-    """Set all variables anew, also those that a call has changed below ``os.environ``."""
-    # In bytes, which need not be encoded, and without clear(), which takes time quadratic in the
-    # number of variables.
-    for name in [name for name in variables if name not in wanted]:
-        del variables[name]
-    variables.update(wanted)
+def join_call(shared: bytes, arguments: bytes) -> bytes:
+    """
+    Return the payload of a call in two parts, of which callees unpickle the first only once.
 
+    Only workers of this version read it, which those of this machine are.
 
-def _carry_out(payload: bytes | memoryview, *, as_data: bool) -> tuple[bool, bytes]:
-    try:
-        path, call = pickle.loads(payload)
-        # In front, so that the call finds the caller's modules before others of the same name.
-        if sys.path[: len(path)] != path:
-            sys.path[:] = path + [p for p in sys.path if p not in path]
-        function, args, kwargs = pickle.loads(call)
-        value = function(*args, **kwargs)
-        if not as_data:
-            return True, pickled(value)
-    except BaseException as error:  # whatever it is, it is the caller's to see
-        if not as_data:
-            return False, pickled_error(error)
-        from bursar.worker.call_results import described_error
-
-        return False, described_error(error)
-    from bursar.worker.call_results import value_as_data  # what it takes, pickles do not need
-
-    return value_as_data(value)
-
-
-def _at_least(channel: socket.socket, size: int, begun: bytes) -> bytes:
-    """Read until there are so many bytes, with those that were read before."""
-    if len(begun) >= size:
-        return begun
-    data = bytearray(begun)
-    while len(data) < size:
-        piece = channel.recv(min(size - len(data), 1 << 20))
-        if not piece:
-            raise SystemExit(0)
-        data += piece
-    return bytes(data)
+    Parameters
+    ----------
+    shared
+        Pickle of the module path and of the pickled function.
+    arguments
+        Pickle of the arguments, a tuple and a dict.
+    """
+    return b"%b%b%b%b" % (SHARED, SIZE.pack(len(shared)), shared, arguments)

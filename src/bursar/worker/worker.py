@@ -57,7 +57,8 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.task import Outcome, Status
 from bursar.worker.accounts import switch_to_account
-from bursar.worker.attempt import GRACE, Attempt, AttemptContext
+from bursar.worker.attempt import GRACE, Attempt
+from bursar.worker.attempt_context import AttemptContext
 from bursar.worker.dispatcher_connection import (
     DispatcherConnection,
     WorkerSettings,
@@ -65,6 +66,7 @@ from bursar.worker.dispatcher_connection import (
     make_connection,
 )
 from bursar.worker.output_capture import OutputCapture
+from bursar.worker.python_calls import AHEAD, MOST_AHEAD, is_plain
 from bursar.worker.spawning import ProcessUsage, Reaper
 from bursar.worker.unacknowledged import UnacknowledgedWork
 
@@ -134,7 +136,7 @@ class Worker:
         self._poll = select.epoll()
         self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
-        self._calls: dict[int, Attempt] = {}  # by file descriptor
+        self._calls: dict[int, Attempt] = {}  # by the descriptor of the callee's bell
         self._streams: dict[int, OutputCapture] = {}  # those drained in the loop, by descriptor
         self._young: list[Attempt] = []
         self._older: list[Attempt] = []
@@ -337,6 +339,8 @@ class Worker:
                 if self._must_end < math.inf:
                     self._cancel([], LAST_WORDS, TAKEN_AWAY)
             case JobRecall(count):
+                if count > len(self._queue):
+                    self._take_back_calls()
                 since = time.monotonic() - self._began
                 self._give_back(self._wait_limit.to_return(len(self._queue), count, since))
             case CancelTasks(tasks, grace, reason):
@@ -408,6 +412,7 @@ class Worker:
 
     def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
         assert self._place is not None
+        self._take_back_calls()
         which = set(tasks)
         kept: deque[WireJob] = deque()
         for job in self._queue:
@@ -450,7 +455,7 @@ class Worker:
         self._running[attempt.pid] = attempt
         self._young.append(attempt)
         if attempt.callee is not None:
-            fd = attempt.callee.socket.fileno()
+            fd = attempt.callee.bell.fileno()
             self._calls[fd] = attempt
             self._poll.register(fd, select.EPOLLIN)
 
@@ -468,7 +473,12 @@ class Worker:
         # Two generations: what was young at the check before this one has run for YOUTH at least.
         for attempt in self._older:
             # By identity: a further attempt of the same task may run by now.
+            if attempt.callee is not None and self._tasks.get(attempt.job.task) is attempt:
+                # It has turned out to be long: what waits behind it could run elsewhere.
+                self._catch_up(attempt)
             if self._tasks.get(attempt.job.task) is attempt:
+                if attempt.callee is not None:
+                    attempt.callee.mark()
                 for capture in attempt.captures:
                     if capture.reader not in self._streams:
                         self._streams[capture.reader] = capture
@@ -482,24 +492,123 @@ class Worker:
             if self._streams.pop(capture.reader, None) is not None:
                 self._poll.unregister(capture.reader)
 
+    # Calls.
+
     def _unwatch_call(self, attempt: Attempt) -> None:
-        fd = attempt.callee.socket.fileno()
+        fd = attempt.callee.bell.fileno()
         if self._calls.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def _on_readable(self, fd: int) -> None:
         attempt = self._calls.get(fd)
         # Unregistered earlier in this turn; epoll had reported the descriptor before.
-        if attempt is None:
+        if attempt is not None:
+            self._take_answers(attempt)
+
+    def _take_answers(self, attempt: Attempt) -> None:
+        """Take a callee's answers; the attempt ends, or is followed by that which runs there."""
+        callee, last = attempt.callee, None
+        for answer in callee.answers():
+            if last is not None:
+                self._finished(attempt.passed(last))
+            last = answer
+        if last is None:
             return
-        answer = attempt.callee.receive()
-        if answer is None:
+        if last.paused:
+            self._queue.extendleft(reversed(callee.take_back()))
+        else:
+            self._send_ahead(attempt)
+        if callee.sent:
+            self._finished(attempt.passed(last))
+            running = next(iter(callee.sent.values()))
+            self._replace(attempt, attempt.followed_by(running, last.ended))
             return
-        pid = attempt.pid
+        if last.job is not attempt.job:
+            follower = attempt.followed_by(last.job, last.begun)
+            self._replace(attempt, follower)
+            attempt = follower
+        del self._running[attempt.pid]
         self._unwatch_call(attempt)
         self._stop_listening(attempt)
-        del self._running[pid]
-        self._went_on(attempt, attempt.answered(*answer))
+        self._went_on(attempt, attempt.answered(last))
+
+    def _replace(self, attempt: Attempt, follower: Attempt) -> None:
+        """Go on with the call that follows an attempt at its callee."""
+        del self._tasks[attempt.job.task]
+        self._tasks[follower.job.task] = follower
+        self._running[follower.pid] = follower
+        self._calls[follower.callee.bell.fileno()] = follower
+        self._young.append(follower)
+        if follower.job.limit:
+            self._at(follower.job.limit, signal.SIGTERM, follower)
+        self._began = time.monotonic()
+
+    def _send_ahead(self, attempt: Attempt) -> None:
+        """
+        Send waiting calls to a callee that has answered, as many as are short together.
+
+        Never to one that has not yet answered the first of them, with which their surroundings
+        came: what is taken back must not be that.
+        """
+        callee, queue = attempt.callee, self._queue
+        mean = self._wait_limit.mean
+        if not queue or mean is None or attempt.stopped is not None or not attempt.is_plain:
+            return
+        share = -(-len(queue) // self._settings.processors)
+        room = min(callee.room, share, int(AHEAD / max(mean, AHEAD / MOST_AHEAD)))
+        while queue and len(callee.sent) < room:
+            job = queue[0]
+            if not is_plain(job) or job.home != attempt.job.home:
+                return
+            if self._outlives and (self._holding.is_full or job.task in self._tasks):
+                return
+            if not callee.send_ahead(job):
+                return
+            queue.popleft()
+
+    def _catch_up(self, attempt: Attempt) -> None:
+        """Take the answers of a callee, and take back what waits there behind a call."""
+        callee = attempt.callee
+        self._take_answers(attempt)
+        if len(callee.sent) > 1:
+            callee.room = 1
+            self._queue.extendleft(reversed(callee.take_back()))
+            if callee.sent:
+                # It may have begun another one just before.
+                self._take_answers(self._calls[callee.bell.fileno()])
+            else:
+                self._withdraw(self._calls[callee.bell.fileno()])
+                assert self._place is not None
+                self._place.callees.give(callee)
+
+    def _take_back_calls(self) -> None:
+        """Take back the calls that wait at callees."""
+        for attempt in list(self._calls.values()):
+            self._catch_up(attempt)
+
+    def _bury_callee(self, attempt: Attempt) -> None:
+        """Take what a callee has answered before it died, and take back what it has not begun."""
+        callee = attempt.callee
+        self._take_answers(attempt)
+        current = self._calls.get(callee.bell.fileno())
+        if current is None:
+            return
+        found = callee.take_back()
+        if current.stopped is not None:  # begun or not, it ends as it was told to
+            found = [job for job in found if job is not current.job]
+        self._queue.extendleft(reversed(found))
+        if not callee.sent and current.stopped is None:
+            # It died before the call that it was just given.
+            self._withdraw(current)
+            callee.close()
+
+    def _withdraw(self, attempt: Attempt) -> None:
+        """Forget an attempt that has not begun; its job waits again."""
+        del self._running[attempt.pid], self._tasks[attempt.job.task]
+        self._unwatch_call(attempt)
+        self._stop_listening(attempt)
+        attempt.withdraw()
+        self._free += attempt.job.processors
 
     def _reap(self) -> None:
         ended: list[tuple[Attempt, int, ProcessUsage]] = []
@@ -514,6 +623,9 @@ class Worker:
                 break
             # Taken out here and told below, so that escapees are judged by all that ended in this
             # burst.
+            attempt = self._running.get(pid)
+            if attempt is not None and attempt.callee is not None:
+                self._bury_callee(attempt)
             attempt = self._running.pop(pid, None)
             if attempt is not None:
                 if code in _BY_SIGTERM:
@@ -576,6 +688,11 @@ class Worker:
         del self._tasks[attempt.job.task]
 
     def _stop(self, attempt: Attempt, status: Status, reason: str, grace: float) -> None:
+        if attempt.callee is not None:
+            # No other call may begin there and be hit by the signal.
+            self._catch_up(attempt)
+            if self._tasks.get(attempt.job.task) is not attempt:
+                return
         # The first reason stays: a time-out is not renamed by a cancellation that comes after it.
         if attempt.stopped is None:
             attempt.stopped = (status, reason)
