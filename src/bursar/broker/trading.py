@@ -15,11 +15,11 @@ from typing import Protocol
 import msgspec
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.pricing import lead_times, next_change, unit_price
+from bursar.market.pricing import OwnerState, lead_times, next_change, unit_price
 from bursar.market.purchasing import TRADE, DealRecord, TradeResult, carry_out, negotiate
 from bursar.market.trade_manager import TradeLimits, TradeManager
 from bursar.market.trade_messages import MessageExchange
-from bursar.market.trade_server import BargainingRules, OwnerState, TradeServer
+from bursar.market.trade_server import BargainingRules, TradeServer
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.money import Micros, Refusal, rental_charge, to_micros

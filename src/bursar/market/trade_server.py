@@ -12,7 +12,7 @@ References
 
 import math
 from collections.abc import Container, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 from typing import Protocol as Interface
 
@@ -23,9 +23,17 @@ from bursar.market.negotiation.auction import Auctioneer, Bidder
 from bursar.market.negotiation.bilateral import BargainingOwner, Concession, PostedOwner
 from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderOwner
-from bursar.market.pricing import Commitment, CommittedCapacity, PriceQuery, adjusted, unit_price
+from bursar.market.pricing import (
+    AdjustedFactor,
+    Commitment,
+    CommittedCapacity,
+    OwnerState,
+    PriceQuery,
+    adjusted,
+    unit_price,
+)
 from bursar.market.trade_messages import CallForBids, Confirm, Offer, RequestQuote, TradeMessage
-from bursar.model.money import Micros, Pricing, Refusal
+from bursar.model.money import Micros, Pricing, Refusal, rental_charge
 
 NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 
@@ -77,30 +85,12 @@ class CountingRegistrar:
         """Do nothing, since nothing was written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerState:
-    """
-    Memory of an owner, apart from conversations that are going on.
+class BuyerLimits(Interface):
+    """Limits of what single customers may buy."""
 
-    Parameters
-    ----------
-    factor
-        Factor to which supply and demand have brought the price.
-    period
-        Number of the last period of supply and demand taken in; None before the first.
-    paid
-        Micro-units that each customer has paid.
-    ours
-        Processors committed to the customer at hand, by agreement.
-    others
-        Processors committed to all other customers.
-    """
-
-    factor: float = 1.0
-    period: int | None = None
-    paid: Mapping[str, Micros] = field(default_factory=dict)
-    ours: Mapping[str, Commitment] = field(default_factory=dict)
-    others: tuple[Commitment, ...] = ()
+    def refuse(self, customer: str, processors: int, start: float, end: float) -> Refusal | None:
+        """Return why a customer may not have so many processors more for a time; None: may."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +102,24 @@ class BargainingRules:
     ----------
     floor
         Lowest share of the price that the owner accepts in bargaining and auctions; 0 to 1.
+    reserve
+        Currency units per processor-second below which nothing is sold, by whatever rule. Not
+        negative.
     rounds, beta
         Number of concessions, and their shape; see
         :class:`bursar.market.negotiation.bilateral.Concession`.
     """
 
     floor: float = 0.8
+    reserve: float = 0.0
     rounds: int = 10
     beta: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 1:
             raise ValueError(f"floor must be 0 to 1, got {self.floor}")
+        if not 0 <= self.reserve < math.inf:
+            raise ValueError(f"reserve must not be negative, got {self.reserve}")
         Concession(first=0, reserve=0, rounds=self.rounds, beta=self.beta)  # raises what is wrong
 
 
@@ -157,6 +153,10 @@ class TradeServer:
         The owner's auctions by deal, with those that are over and not forgotten; read only.
     penalty
         Penalty of all agreements, see :class:`bursar.market.agreement.Terms`.
+    adjusted
+        Factor to which supply and demand have brought the price.
+    limits
+        Limits of single customers; None: there are none.
     """
 
     def __init__(
@@ -192,8 +192,8 @@ class TradeServer:
         self._groups = groups or {}
         self._customers = customers
         self._paid: dict[str, Micros] = {}
-        self._factor = 1.0
-        self._period: int | None = None
+        self.adjusted = AdjustedFactor()
+        self.limits: BuyerLimits | None = None
         self._sides: dict[tuple[str, str], NegotiationSide] = {}
         self.auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
@@ -207,8 +207,10 @@ class TradeServer:
 
     def reprice(self, pricing: Pricing) -> None:
         """Set the pricing for new offers; earlier quotes and agreements keep the old prices."""
+        # A rule that stays goes on from where supply and demand have brought the price.
+        if pricing.adjusting != self._pricing.adjusting:
+            self.adjusted = AdjustedFactor()
         self._pricing = pricing
-        self._factor, self._period = 1.0, None
 
     def note_payment(self, customer: str, amount: Micros) -> None:
         """Count a customer's payment, positive micro-units, towards loyalty."""
@@ -220,7 +222,7 @@ class TradeServer:
 
     def take_up(self, state: OwnerState) -> None:
         """Replace the owner's memory by a state that another process has left."""
-        self._factor, self._period = state.factor, state.period
+        self.adjusted = AdjustedFactor(state.factor, state.period)
         self._paid = dict(state.paid)
         commitments: dict[Hashable, Commitment] = {}
         commitments.update(state.ours)
@@ -234,8 +236,8 @@ class TradeServer:
         # tuples.
         sold = self.capacity.by_key
         return OwnerState(
-            factor=self._factor,
-            period=self._period,
+            factor=self.adjusted.factor,
+            period=self.adjusted.period,
             paid=dict(self._paid),
             ours={key: c for key, c in sold.items() if isinstance(key, str)},
             others=tuple(c for key, c in sold.items() if not isinstance(key, str)),
@@ -335,13 +337,16 @@ class TradeServer:
         start = self.capacity.first_fit(template.processors, template.seconds, earliest, latest)
         if start is None:
             return Refusal("has no processors free in that time", final=False)
+        refusal = self._over_limit(customer, template.processors, start, start + template.seconds)
+        if refusal is not None:
+            return refusal
         try:
             asked = self.asked(customer, template.processors, template.seconds, start, now)
             return Terms(
                 processors=template.processors,
                 start=start,
                 seconds=template.seconds,
-                unit_price=unit_price(self._pricing, asked),
+                unit_price=max(unit_price(self._pricing, asked), self._bargaining.reserve),
                 fixed_price=self._fixed_price,
                 currency=self.currency,
                 penalty=self.penalty,
@@ -362,7 +367,7 @@ class TradeServer:
             customer=customer,
             groups=self._groups.get(customer, frozenset()),
             paid=self._paid.get(customer, 0),
-            adjusted=self._factor,
+            adjusted=self.adjusted.factor,
         )
 
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
@@ -392,6 +397,9 @@ class TradeServer:
         # Checked after the quote's own hold was let go, which would count against the deal.
         if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
+        refusal = self._over_limit(customer, terms.processors, terms.start, terms.end)
+        if refusal is not None:
+            return refusal
         name = self._registrar.name()
         while name in self.capacity.by_key:  # taken in an earlier life, which counted from 1, too
             name = self._registrar.name()
@@ -512,8 +520,18 @@ class TradeServer:
         auction.admit(message.sender)
         return ""
 
+    def _over_limit(
+        self, customer: str, processors: int, start: float, end: float
+    ) -> Refusal | None:
+        if self.limits is None:
+            return None
+        return self.limits.refuse(customer, processors, start, end)
+
     def _least(self, terms: Terms) -> Micros:
-        return math.ceil(terms.amount * self._bargaining.floor)
+        reserve = rental_charge(
+            terms.processors * terms.seconds, self._bargaining.reserve, terms.fixed_price
+        )
+        return max(math.ceil(terms.amount * self._bargaining.floor), reserve)
 
     def _concede(self, terms: Terms) -> Concession:
         return Concession(
@@ -536,14 +554,17 @@ class TradeServer:
         if rule is not None:
             current = math.floor(now / rule.every)
             # A clock that is set far ahead must not cost a loop over millions of periods.
-            begin = current if self._period is None else max(self._period, current - _PERIODS)
+            known, factor = self.adjusted.period, self.adjusted.factor
+            begin = current if known is None else max(known, current - _PERIODS)
             for period in range(begin, current):
                 # Use at each period's end, by the commitments known now.
                 used = self.capacity.used((period + 1) * rule.every)
-                self._factor = adjusted(rule, self._factor, used / self.capacity.processors)
+                factor = adjusted(rule, factor, used / self.capacity.processors)
             # Never back: when the clock is put back, a period must not move the price a second
             # time.
-            self._period = current if self._period is None else max(self._period, current)
+            self.adjusted = AdjustedFactor(
+                factor, current if known is None else max(known, current)
+            )
         # Starts up to one validity ago may still be accepted: what was busy then must stay known.
         self.capacity.forget(now, now - self.validity)
 

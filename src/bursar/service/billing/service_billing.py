@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from bursar.market.pricing import CommittedCapacity, unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
@@ -21,12 +19,13 @@ from bursar.service.billing.agreement_registry import (
     unknown_agreement,
 )
 from bursar.service.billing.auction_house import AuctionHouse
+from bursar.service.billing.owner_rules import PriceList, SaleLimits
 from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter, UserAccounts
 from bursar.service.config import MarketSettings, UserSettings
-from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError
-from bursar.store import Position, RecordStore
+from bursar.service.interfaces import Clock, Entropy, ServiceError
+from bursar.store import RecordStore
 
 # Open negotiations: how many a user may have, and how long each is remembered.
 
@@ -117,79 +116,6 @@ def free_slots(capacity: CommittedCapacity, now: float) -> list[Slot]:
     ]
 
 
-# The owner's prices: those of the configuration, or a later change.
-
-CHANGED = BILLING_KINDS[6]
-
-
-class _PriceChange(msgspec.Struct, frozen=True):
-    """A pricing policy, and the one of the configuration that was replaced."""
-
-    instead_of: Pricing
-    pricing: Pricing
-
-
-_CHANGES = msgspec.msgpack.Decoder(_PriceChange)
-
-
-class PriceList:
-    """
-    The owner's pricing policy; a change holds until the configuration is changed.
-
-    Parameters
-    ----------
-    journal
-        Journal, not yet open.
-    configured
-        Policy of the configuration.
-    """
-
-    def __init__(self, journal: RecordStore, configured: Pricing) -> None:
-        self.pricing = configured
-        self._journal = journal
-        self._configured = configured
-        self._position: Position | None = None
-        self._is_stale = False
-        journal.register([CHANGED], self)
-
-    def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """Take in the record of the last price change."""
-        self._position = position
-        changed = _CHANGES.decode(payload)
-        # Whichever of the two was changed last counts: a change by the API, as long as the file
-        # still says what it said then; otherwise the file.
-        if changed.instead_of == self._configured:
-            self.pricing = changed.pricing
-        self._is_stale = changed.instead_of != self._configured
-
-    def open(self) -> None:
-        """Drop a price change for good if the configuration has changed since."""
-        if self._is_stale:
-            self._forget()
-
-    def change(self, pricing: Pricing) -> None:
-        """Set the prices from now on; the change is in the journal on return."""
-        payload = msgspec.msgpack.encode(_PriceChange(self._configured, pricing))
-        # In one batch: a crash leaves either the old price or the new one.
-        position = self._journal.append(CHANGED, payload, essential=True)
-        self._forget()
-        self._position = position
-        self.pricing = pricing
-
-    def reconfigure(self, configured: Pricing) -> None:
-        """Apply the prices of a configuration that was read again, if the prices differ."""
-        if configured == self._configured:
-            return
-        self._configured = self.pricing = configured
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._position is not None:
-            self._journal.kill(self._position)
-        self._position = None
-        self._is_stale = False
-
-
 MOST_SLOTS = 200
 
 _TYPICAL = 3_600.0
@@ -253,6 +179,7 @@ class ServiceBilling:
         self._meter = UsageRecordLog(journal, entropy)
         self._shared_usage = SharedUsageMeter(journal, self._ledger, entropy)
         self._dealings = AgreementRegistry(journal, self._ledger, self._meter, entropy, on_change)
+        self._limits = SaleLimits(selling, users, self._dealings)
         self._negotiations = Negotiations()
         self.accounts = UserAccounts(
             site.name, journal, self._ledger, self._meter, self._shared_usage, clock
@@ -269,18 +196,20 @@ class ServiceBilling:
         )
         self._owner = TradeServer(
             site.name,
-            processors=site.processors,
+            processors=selling.processors or site.processors,
             pricing=self._prices.pricing,
             currency=site.currency,
             fixed_price=self.fixed_price,
             protocols=selling.protocols,
             validity=selling.validity,
             holds=selling.holds,
-            bargaining=BargainingRules(floor=selling.floor),
+            bargaining=BargainingRules(floor=selling.floor, reserve=selling.reserve_price),
             groups={name: user.groups for name, user in users.items()},
+            customers=self._limits,
             registrar=self._dealings,
         )
         self._owner.penalty = selling.penalty
+        self._owner.limits = self._limits
         self._on_change = on_change
         self._house = AuctionHouse(
             selling.auctions,
@@ -303,6 +232,7 @@ class ServiceBilling:
         self._meter.open()
         self._prices.open()
         self._owner.reprice(self._prices.pricing)
+        self._owner.adjusted = self._prices.adjusted
         self._dealings.open(now)
         for deal in self._dealings.deals.values():
             # Ended ones too: an acceptance whose answer was lost may be repeated much later, and
@@ -351,6 +281,7 @@ class ServiceBilling:
         if forgotten is not None:
             self._owner.forget(forgotten, user)
         answers = self._owner.deliver(message, now)
+        self._prices.note_adjusted(self._owner.adjusted)
         if message.deal in self._house.deals:
             self._on_change(message.deal)  # a bid may change when the auction closes
         # What an auction tells other bidders is asked for by them.
@@ -472,6 +403,7 @@ class ServiceBilling:
         """Handle what is due by now; to be called at :meth:`next_tick`."""
         self._house.tick(now)
         self._owner.tick(now)
+        self._prices.note_adjusted(self._owner.adjusted)
         for deal in self._dealings.all_open():
             if now >= deal.end:
                 self._end(deal.agreement.id, now)
@@ -485,6 +417,7 @@ class ServiceBilling:
         """Return when :meth:`tick` next has something to do; infinite for never."""
         return min(
             self._owner.next_tick(),
+            self._prices.next_period(),
             self._house.next_tick(),
             self._dealings.next_tick(self._clock()),
             self._shared_usage.next_tick(),
@@ -502,11 +435,12 @@ class ServiceBilling:
         self, user: str, now: float, processors: int, seconds: float, start: float | None = None
     ) -> float:
         asked = self._owner.asked(user, processors, seconds, now if start is None else start, now)
-        return unit_price(self._prices.pricing, asked)
+        return max(unit_price(self._prices.pricing, asked), self._selling.reserve_price)
 
     def _floor_price(self, processors: int, seconds: float, start: float, now: float) -> float:
         asked = self._owner.asked("", processors, seconds, start, now)
-        return unit_price(self._prices.pricing, asked) * self._selling.floor
+        price = unit_price(self._prices.pricing, asked) * self._selling.floor
+        return max(price, self._selling.reserve_price)
 
     def _may_bid(self, user: str, amount: Micros) -> str:
         """Return why a user may not bid an amount: who cannot pay must not spoil an auction."""
