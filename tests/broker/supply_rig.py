@@ -57,7 +57,13 @@ class Bazaar(CampaignTrader):
         return tuple((b, end, price) for (b, price), end in zip(begins, ends, strict=True))
 
     def buy(
-        self, site: SiteFacts, seconds: float, now: float, limit: float
+        self,
+        site: SiteFacts,
+        seconds: float,
+        now: float,
+        limit: float,
+        ahead: float = 0.0,
+        task: int | None = None,
     ) -> Agreement | Refusal | None:
         """At the price of now."""
         price = self.price(site.name, now)

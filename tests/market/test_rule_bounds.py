@@ -8,11 +8,11 @@ from tests.market.trading import NOW, UNITS, WANTED, Shop, manager, only, server
 
 from bursar.market.agreement import LARGEST, LATEST, DealTemplate, Terms, check_moment
 from bursar.market.guard import BudgetThresholds, BudgetWarning
+from bursar.market.negotiation.auctioneers import EnglishAuctioneer, ShareAuctioneer
 from bursar.market.negotiation.bilateral import BargainingBuyer, Concession
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import Ask, CallForBids, FinalOffer, MessageExchange, Reject
 from bursar.model.money import Refusal
-from bursar_devtools.auctions import EnglishAuctioneer, ShareAuctioneer
 
 
 def test_moments_are_from_0_to_the_latest() -> None:

@@ -14,18 +14,18 @@ from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.auctioneers import (
+    DutchAuctioneer,
+    EnglishAuctioneer,
+    SealedAuctioneer,
+    ShareAuctioneer,
+)
 from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import MessageExchange, TradeMessage, encode
 from bursar.market.trade_server import BargainingRules, TradeServer
 from bursar.model.money import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing, Transfer
 from bursar.model.task import Outcome, Status
-from bursar_devtools.auctions import (
-    DutchAuctioneer,
-    EnglishAuctioneer,
-    SealedAuctioneer,
-    ShareAuctioneer,
-)
 
 FOLDER = Path(__file__).parent / "traces"
 OWNERS = ("u0", "u1", "u2")

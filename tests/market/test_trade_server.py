@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.negotiation.auctioneers import SealedAuctioneer
 from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import (
@@ -22,7 +23,6 @@ from bursar.market.trade_messages import (
 )
 from bursar.market.trade_server import TradeServer
 from bursar.model.money import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing, Refusal
-from bursar_devtools.auctions import SealedAuctioneer
 
 PROCESSORS = 5
 
@@ -225,7 +225,7 @@ def test_what_an_agreement_had_until_its_early_end_is_not_sold_again() -> None:
     ended = agreement.start + 0.25 * agreement.terms.seconds
     owner.forget_agreement(agreement.id, ended)
     later = server()
-    later.restore_ended(agreement, ended)
+    later.restore(agreement, ended)
     for one in (owner, later):
         assert one.agreements == ()
         everything = one.capacity.processors

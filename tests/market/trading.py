@@ -45,6 +45,9 @@ class Shop:
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
         pass
 
+    def let_go(self, deal: str, customer: str) -> None:
+        pass
+
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
         self.sold.append(
             Agreement(

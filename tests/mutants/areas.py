@@ -25,7 +25,7 @@ class Area:
 
 AREAS = {
     "market": Area(
-        ("src/bursar/market/**/*.py", "packages/devtools/src/bursar_devtools/auctions.py"),
+        ("src/bursar/market/**/*.py",),
         ("tests/market", "tests/service/billing", "tests/runs/test_payments.py"),
         110,
     ),

@@ -12,7 +12,13 @@ from bursar.market.trade_messages import Bid, Confirm, PriceQuote
 from bursar_papers.catalogue import find
 from bursar_papers.experiment import Experiment
 from bursar_papers.market.customer import HIGHEST, LOWEST, MarketCustomer, draw_values
-from bursar_papers.market.market_experiments import POLICIES, setting
+from bursar_papers.market.market_experiments import (
+    BUYERS,
+    BUYERS_PROTOCOLS,
+    POLICIES,
+    buyers_setting,
+    setting,
+)
 from bursar_papers.market.market_findings import differences
 from bursar_papers.market.market_measures import (
     PROTOCOLS,
@@ -20,6 +26,7 @@ from bursar_papers.market.market_measures import (
     find_violations,
     measure,
     simulate_market,
+    sold_twice,
 )
 from bursar_papers.market.market_simulation import BEGIN, COST_SHARE, MarketSimulation
 
@@ -142,7 +149,7 @@ def test_a_lost_payment_is_found() -> None:
     assert any("paid" in fault for fault in find_violations(place))
 
 
-@pytest.mark.parametrize("figure", ["protocols", "policies", "prices", "breakdown"])
+@pytest.mark.parametrize("figure", ["protocols", "policies", "prices", "breakdown", "buyers"])
 def test_the_same_seed_gives_the_same_rows(figure: str, tmp_path: Path) -> None:
     (experiment,) = find("market", figure)
     cell = {**experiment.cells("quick")[-1], "jobs": 15}
@@ -160,6 +167,26 @@ def test_small_cells_give_findings_and_charts(experiment: Experiment, tmp_path: 
 
     check_findings(experiment.findings(rows))
     assert experiment.charts(rows)
+
+
+@pytest.mark.parametrize("owners", BUYERS_PROTOCOLS)
+def test_many_buyers_have_the_jobs_and_the_money_of_few(owners: int) -> None:
+    """200 jobs, ten processors and 342,000 in all, whoever competes for them."""
+    for buyers in BUYERS:
+        wanted = buyers_setting({"owners": owners, "users": buyers, "jobs": 200, "seed": 0})
+        assert wanted.customers * wanted.jobs == 200
+        assert wanted.customers * wanted.budget == pytest.approx(342_000.0)
+        assert wanted.processors * len(wanted.prices) == 10
+        assert wanted.deadline == 1_980.0
+
+
+def test_what_is_sold_twice_is_counted() -> None:
+    """A deal that is in the books a second time has its processors for its 90 s once too often."""
+    wanted = buyers_setting({"owners": 10, "users": 5, "jobs": 20, "seed": 0})
+    place = simulate_market(wanted, "posted")
+    assert sold_twice(place) == 0
+    place.deals.append(place.deals[0])
+    assert sold_twice(place) == 90.0
 
 
 def test_one_bidder_pays_the_reserve_in_every_auction() -> None:

@@ -15,8 +15,8 @@ from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation
 from bursar.model.errors import BudgetStop
 from bursar.model.money import MICROS
-from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms
-from bursar.runs.settlement import SETTLING, SOON, LeaseSettlements
+from bursar.runs.allocation_provisioner import AllocationProvisioner
+from bursar.runs.settlement import SETTLING, SOON, LeaseSettlements, LeaseTerms
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import MeteredTime
 from bursar.sites.shared_leases import SharedLeaseCharge

@@ -201,6 +201,18 @@ def test_without_a_file_it_serves_this_machine(
         ("[market]\nprotocols = ['haggle']", 'got "haggle"'),
         ("[market]\nfloor = 2", "market.floor"),
         ("[market]\nvalidity = 0", "market.validity: must be positive"),
+        ("[site]\nprocessors = 2\n[market]\nprocessors = 3", "market.processors: the site has 2"),
+        ("[market]\nprocessors_per_user = 0", "market.processors_per_user"),
+        (
+            "[market]\nreserve = '1 EUR/core-hour'",
+            "market.reserve: is in EUR, the site counts in SU",
+        ),
+        (
+            "[[market.quotas]]\namount = 0\nevery = '1d'",
+            "market.quotas[0].amount: must be positive",
+        ),
+        ("[[market.quotas]]\namount = '5 EUR'\nevery = 1", "market.quotas[0].amount: expected use"),
+        ("[[market.quotas]]\namount = 5", "market.quotas[0]"),
         ("[users.ann]\nlocal_user = 'nobody-has-this'", 'users.ann.local_user: no account "nobody'),
         ("[users.ann]\nscopes = ['all']", 'got "all"'),
         ("[tasks]\ndirectories = ['scratch']", "tasks.directories[0]: expected an absolute path"),
@@ -214,6 +226,35 @@ def test_without_a_file_it_serves_this_machine(
 def test_what_is_wrong_is_told_at_its_place(tmp_path: Path, text: str, expected: str) -> None:
     """One line with the file, where it can be told the line, the field, and what was expected."""
     assert expected in complaint(tmp_path, text)
+
+
+def test_rules_of_the_owner_are_read(tmp_path: Path) -> None:
+    """Prices by the processor-second, use by processor-seconds."""
+    market = read(
+        tmp_path,
+        """
+[site]
+processors = 8
+currency = "EUR"
+
+[market]
+reserve = "3.6 EUR/core-hour"
+buyers = ["ann"]
+buyer_groups = ["physics"]
+processors = 6
+processors_per_user = 4
+
+[[market.quotas]]
+amount = "2 core-hours"
+every = "1d"
+groups = ["physics"]
+""",
+    ).selling
+    assert market.reserve_price == pytest.approx(0.001)
+    assert (market.buyers, market.buyer_groups) == ({"ann"}, {"physics"})
+    assert (market.processors, market.processors_per_user) == (6, 4)
+    (quota,) = market.quotas
+    assert (quota.amount, quota.every, quota.groups) == (7_200.0, 86_400.0, {"physics"})
 
 
 def test_a_service_may_be_of_a_sites_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from bursar.api.planning import replanner
 from bursar.broker.dynamic_scheduler import JustInTimeScheduler
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.policy_choice import SupplyPolicy
+from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
@@ -157,6 +158,13 @@ class Simulator:
         summary, _ = self._simulate(policy, plan, proposal, "log", name, runs, argv)
         return summary
 
+    def _trading(self, policy: SupplyPolicy) -> CampaignTrader | None:
+        """Return who agrees with owners on whole allocations; a strategy buys job by job itself."""
+        negotiates = any(site.buying.negotiates for site in self.grid.sites)
+        if policy.kind == "economy" or not negotiates:
+            return None
+        return CampaignTrader(self.grid.sites)
+
     def _undisturbed(self) -> "Simulator":
         """Return a simulator without random deviations or a goal that could stop the run."""
         campaign = replace(self.campaign, goal=Goal())
@@ -187,6 +195,7 @@ class Simulator:
             sites=sites,
             loop=partial(VirtualLoop, self.recorded.epoch),
             supply=self._supply(sites, policy, plan, brokerage),
+            trading=self._trading(policy),
             lifespan=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
             # Tasks reach simulated workers in no time: prefetching would only change which worker

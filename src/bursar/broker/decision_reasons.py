@@ -129,7 +129,35 @@ class DecisionReasons:
             self._used, self._left = used, left
             self._sites = weighed
 
-    def take(self) -> list[SiteDecision]:
-        """Return the reasons that no decision has taken yet; empty: as in the decision before."""
+    def decision(
+        self,
+        now: float,
+        strategy: str,
+        left: int,
+        limits: tuple[float, float],
+        sent: list[tuple[int, str, str]],
+    ) -> str:
+        """
+        Return a decision as a journal keeps it, with the reasons that none has had yet.
+
+        Parameters
+        ----------
+        now
+            Seconds since the begin of the run.
+        strategy, left, sent
+            See :class:`PlacementDecision`.
+        limits
+            Seconds to the deadline and currency units of the budget; infinite for no limit.
+        """
         sites, self._sites = self._sites, []
-        return sites
+        time_left, money_left = (None if math.isinf(limit) else limit for limit in limits)
+        made = PlacementDecision(
+            at=now,
+            strategy=strategy,
+            left=left,
+            time_left=time_left,
+            money_left=money_left,
+            sites=sites,
+            sent=sent,
+        )
+        return msgspec.json.encode(made).decode()

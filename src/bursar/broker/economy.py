@@ -21,7 +21,6 @@ from bursar.broker.decision_reasons import (
     DECISION,
     Booking,
     DecisionReasons,
-    PlacementDecision,
 )
 from bursar.broker.dynamic_scheduler import Ended, ResumeState, SchedulerEvent
 from bursar.broker.estimates import GUESS, GridExplorer, RuntimeEstimates, even_share, sizes_of
@@ -262,8 +261,8 @@ class EconomyScheduler:
         return pilot
 
     def take_events(self) -> list[SchedulerEvent]:
-        """Decisions and events since the last call."""
-        events, self._events = self._events, []
+        """Decisions, negotiations and other events since the last call."""
+        events, self._events = [*self._trading.take_deals(), *self._events], []
         return events
 
     @property
@@ -447,12 +446,13 @@ class EconomyScheduler:
                 continue
             task = self._backlog.take(wanted.size_class)
             seconds = self._seconds_for(task, site, money)
-            agreed = self._trading.buy(site, seconds, now, money, ahead=wanted.begin)
+            agreed = self._trading.buy(site, seconds, now, money, ahead=wanted.begin, task=task)
             if not isinstance(agreed, Agreement):
                 self._backlog.add(task)
                 self._advice = None  # what it counted on is not to be had
                 continue
             name = self._bought.new_lease()
+            self._trading.bought_for(agreed.id, name)
             self._add_booked(name, agreed, task, agreed.start - self._trading.epoch)
             booking = Booking(lease=name, task=task, agreement=agreed)
             self._events.append((BOOKING, msgspec.json.encode(booking).decode()))
@@ -481,24 +481,35 @@ class EconomyScheduler:
         self, task: int, site: SiteFacts, now: float, seconds: float, money: float
     ) -> BoughtProcessor | None:
         """Buy time for a job and assign a processor; return None if either is not to be had."""
-        bought = self._trading.buy(site, seconds, now, money)
+        bought = self._trading.buy(site, seconds, now, money, task=task)
         if isinstance(bought, Refusal):
             if self._trading.crowded:
                 self._wake = min(self._wake, now + AGAIN)
+            elif self._trading.too_dear:
+                self._refused(site.name, bought.reason)
             return None
         price = (site.unit_price or 0.0) if bought is None else bought.unit_price
-        held = self._bought.processor_at(site, price, now, self._depth(site))
+        held = self._bought.processor_at(site, price, seconds, now, self._depth(site))
         if held is None:
             if bought is not None:
                 self._trading.over(site.name, bought.id, 0.0)  # not used, not paid
             return None
         if bought is not None:
             held.agreements[task] = bought.id
+            self._trading.bought_for(bought.id, held.name)
         if not held.tasks:
             held.since = held.until = now
         held.until = max(held.until, now) + seconds
         self._bought.put(task, held)
         return held
+
+    def _refused(self, site: str, reason: str) -> None:
+        """Leave a site out whose owner repeatedly does not come down to what we pay."""
+        self._advice = None  # what it counted on is not to be had
+        if self._explorer.failed(site):
+            self._notify(f"{site} is left out: {reason}")
+        if not self._explorer.sites:
+            self._verdict = f"no owner sells within the limits: {reason}"
 
     def _unlearned(self, task: int, site: str) -> None:
         """Let another job be the first at a site whose first told nothing of how long jobs take."""
@@ -556,16 +567,9 @@ class EconomyScheduler:
     # What is kept of it.
 
     def _keep(self, now: float, sent: Sequence[tuple[int, str]]) -> None:
-        decision = PlacementDecision(
-            at=now,
-            strategy=self._strategy,
-            left=self._backlog.jobs,
-            time_left=_limit(self._limits[0]),
-            money_left=_limit(self._limits[1]),
-            sites=self._reasons.take(),
-            sent=[(task, self._bought[name].site, name) for task, name in sent],
-        )
-        self._events.append((DECISION, msgspec.json.encode(decision).decode()))
+        sites = [(task, self._bought[name].site, name) for task, name in sent]
+        text = self._reasons.decision(now, self._strategy, self._backlog.jobs, self._limits, sites)
+        self._events.append((DECISION, text))
 
     def _notify(self, text: str) -> None:
         self._events.append(("message", text))
@@ -578,7 +582,3 @@ def _adviser(strategy: Named, goal: Goal) -> ScheduleAdviser:
 _CLOSE = 1e-6
 _SHORTEST = 1e-3
 """Seconds that a job asks for at the least."""
-
-
-def _limit(left: float) -> float | None:
-    return None if math.isinf(left) else left

@@ -164,7 +164,7 @@ class BoughtProcessors:
         return any(held.again and len(held.tasks) < depth for held in there)
 
     def processor_at(
-        self, site: SiteFacts, price: float, now: float, depth: int
+        self, site: SiteFacts, price: float, seconds: float, now: float, depth: int
     ) -> BoughtProcessor | None:
         """
         Return a processor that has room: idle, new, or with the fewest jobs before this one.
@@ -173,6 +173,8 @@ class BoughtProcessors:
         ----------
         price
             Price at which the job was bought; a processor has one price for all its jobs.
+        seconds
+            Time for which the job was bought.
         depth
             Jobs that a processor is given at most, the one that runs included.
 
@@ -183,7 +185,10 @@ class BoughtProcessors:
         """
         there = self._begun_at(site.name, now)
         # A lease has one price: a job bought at another needs a processor of its own.
-        usable = [held for held in there if held.again and held.price == price]
+        # Bargaining ends at whole micro-units for each job, so that equal prices differ by those.
+        usable = [
+            held for held in there if held.again and abs(held.price - price) * seconds <= _ROUNDING
+        ]
         best = min(usable, key=lambda held: len(held.tasks), default=None)
         if best is not None and not best.tasks:
             return best
@@ -197,6 +202,10 @@ class BoughtProcessors:
 
     def _begun_at(self, site: str, now: float) -> list[BoughtProcessor]:
         return [held for held in self._at[site].values() if not held.is_ahead(now)]
+
+
+_ROUNDING = 3e-6
+"""Currency units for one job, three micro-units, by which prices of equal bargains may differ."""
 
 
 # Jobs that wait for the processors of one site, and the pilots that run them.

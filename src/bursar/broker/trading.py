@@ -6,19 +6,24 @@ job by job through its trade server: a quote, an acceptance, an agreement that h
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Protocol
 
+import msgspec
+
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.pricing import lead_times, next_change, unit_price
-from bursar.market.trade_manager import TradeManager
+from bursar.market.pricing import OwnerState, lead_times, next_change, unit_price
+from bursar.market.purchasing import TRADE, DealRecord, TradeResult, carry_out, negotiate
+from bursar.market.trade_manager import TradeLimits, TradeManager
 from bursar.market.trade_messages import MessageExchange
-from bursar.market.trade_server import OwnerState, TradeServer
-from bursar.model.money import Refusal, to_micros
-from bursar.model.site import SiteFacts
+from bursar.market.trade_server import BargainingRules, TradeServer
+from bursar.model.allocation import Allocation
+from bursar.model.errors import SiteError
+from bursar.model.money import Micros, Refusal, rental_charge, to_micros
+from bursar.model.site import BuyingRules, SiteFacts
 
 AHEAD = 8 * 86_400.0
 """Seconds for which price changes are foreseen."""
@@ -72,6 +77,8 @@ class CampaignTrader:
     ----------
     crowded
         Whether the last purchase failed because of what others hold: it may succeed later.
+    too_dear
+        Whether the last purchase failed because the owner did not come down to what we pay.
     """
 
     def __init__(
@@ -84,7 +91,10 @@ class CampaignTrader:
         self.epoch = 0.0 if epoch is None else epoch
         self.is_dated = epoch is not None
         self.crowded = False
+        self.too_dear = False
+        self._deals_made: list[DealRecord] = []
         self._owners = owners
+        self._by_allocation: dict[str, tuple[str, str]] = {}  # site and agreement, by allocation
         self._sites = {site.name: site for site in sites}
         customer = "buyer" if owners is None else owners.customer
         self._manager = TradeManager(customer)
@@ -95,6 +105,7 @@ class CampaignTrader:
                 pricing=site.pricing,
                 currency=site.currency,
                 fixed_price=site.fixed_price or 0.0,
+                bargaining=BargainingRules(floor=site.buying.floor),
                 groups={customer: site.groups},
             )
             for site in sites
@@ -132,7 +143,8 @@ class CampaignTrader:
             return site.unit_price
         moment = self.epoch + now
         start = _after(moment, ahead)
-        return unit_price(site.pricing, server.asked(self._manager.name, 1, seconds, start, moment))
+        asked = server.asked(self._manager.name, 1, seconds, start, moment)
+        return site.buying.planned(unit_price(site.pricing, asked))
 
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
@@ -157,7 +169,7 @@ class CampaignTrader:
         while len(periods) < MOST:
             start = moment + begin
             asked = server.asked(self._manager.name, 1, max(seconds, _SHORTEST), start, start)
-            price = unit_price(pricing, asked)
+            price = site.buying.planned(unit_price(pricing, asked))
             end = next_change(pricing, moment + begin) - moment
             if end > AHEAD:
                 end = math.inf
@@ -198,7 +210,8 @@ class CampaignTrader:
             start = moment + begin
             asked = server.asked(self._manager.name, 1, max(seconds, _SHORTEST), start, moment)
             lead = max(step for step in steps if step <= begin)
-            found.append((begin, end, unit_price(pricing, asked), lead))
+            price = site.buying.planned(unit_price(pricing, asked))
+            found.append((begin, end, price, lead))
         return tuple(found)
 
     def buy(
@@ -208,6 +221,7 @@ class CampaignTrader:
         now: float,
         limit: float,
         ahead: float = 0.0,
+        task: int | None = None,
     ) -> Agreement | Refusal | None:
         """
         Agrees with a site on a processor for a job.
@@ -222,6 +236,8 @@ class CampaignTrader:
             Seconds from now to the begin of the job.
         limit
             Highest cost of the job, currency units; infinite for no limit.
+        task
+            Number of the job, for the journal; None: it has none.
 
         Returns
         -------
@@ -233,42 +249,145 @@ class CampaignTrader:
             return None
         moment = self.epoch + now
         start = _after(moment, ahead)
+        most = None if math.isinf(limit) else to_micros(max(0.0, limit))
         with self._speaking(site.name, server):
-            return self._buy(site, server, seconds, start, moment, limit)
+            result = self._buy(site, server, 1, seconds, start, moment, most)
+        if site.buying.negotiates:
+            self._deals_made.append(DealRecord(site=site.name, result=result, task=task))
+        if result.agreement is None:
+            reason = f": {result.refusal()}" if self.too_dear else " does not sell a processor then"
+            return Refusal(f"{site.name}{reason}", final=False)
+        return result.agreement
+
+    def bought_for(self, agreement: str, lease: str) -> None:
+        """Note the lease that an agreement pays for; do nothing where the price was posted."""
+        last = self._deals_made[-1] if self._deals_made else None
+        made = None if last is None else last.result.agreement
+        if last is not None and made is not None and made.id == agreement:
+            self._deals_made[-1] = msgspec.structs.replace(last, lease=lease)
+
+    def take_deals(self) -> list[tuple[str, str]]:
+        """Return the negotiations since the last call, as events for a journal."""
+        made, self._deals_made = self._deals_made, []
+        return [(TRADE, msgspec.json.encode(deal).decode()) for deal in made]
 
     def _buy(
         self,
         site: SiteFacts,
         server: TradeServer,
+        processors: int,
         seconds: float,
         start: float,
         moment: float,
-        limit: float,
-    ) -> Agreement | Refusal:
+        most: Micros | None,
+    ) -> TradeResult:
+        """Negotiate with one owner while nobody else does; ``most`` in micro-units."""
         self._deals += 1
         deal = f"job-{self._deals}"
         template = DealTemplate(
-            processors=1,
+            processors=processors,
             seconds=seconds,
             earliest=start,
             latest=start + seconds * (1 + _CLOSE) + _CLOSE,
             customer=self._manager.name,
             currency=site.currency,
         )
-        most = None if math.isinf(limit) else to_micros(max(0.0, limit))
-        answer = self._manager.ask(deal, [site.name], template, moment, limit=most)
-        self._exchange.deliver(answer, moment)
-        for quote in self._manager.quotes(deal, moment)[:1]:
-            self._exchange.deliver(self._manager.accept(quote, moment), moment)
-        agreements = self._manager.forget(deal)
+        # What another Bursar sells is negotiated with itself, when it is asked for.
+        rules = site.buying if site.remote is None else BuyingRules()
+        if rules.market == "bargain" and rules.reserve_price is not None:
+            reserve = rental_charge(processors * seconds, rules.reserve_price, 0.0)
+            most = reserve if most is None else min(most, reserve)
+        result = carry_out(
+            negotiate(
+                self._manager,
+                deal,
+                rules.market,
+                [site.name],
+                template,
+                TradeLimits(most=most, patience=rules.patience),
+                lambda: moment,
+            ),
+            self._exchange,
+            moment,
+        )
         # A campaign makes thousands of purchases: nothing of a finished conversation is kept.
         self._exchange.delivered.clear()
         server.forget(deal)
+        server.forget(f"{deal}-quote")
         held = bool(server.state.others) and not server.capacity.free(start, start + seconds)
-        self.crowded = held and not agreements
-        if not agreements:
-            return Refusal(f"{site.name} does not sell a processor then", final=False)
-        return agreements[0]
+        self.crowded = held and result.agreement is None
+        named = any(answer.price is not None for answer in result.answers)
+        self.too_dear = named and rules.negotiates and result.agreement is None
+        return result
+
+    # Whole allocations, of a plan or a pool, at sites whose owners negotiate.
+
+    def agree(
+        self, allocations: Sequence[Allocation], now: float, on_deal: Callable[[DealRecord], None]
+    ) -> list[Allocation]:
+        """
+        Agree with owners on allocations, on all or none; return them at the agreed prices.
+
+        Allocations of sites whose prices are posted stay as they are.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch; the start of an allocation counts from here.
+        on_deal
+            Called with what came of each negotiation.
+
+        Raises
+        ------
+        SiteError
+            When an owner does not sell within the limits.
+        """
+        made: list[Allocation] = []
+        try:
+            for allocation in allocations:
+                made.append(self._agreed_on(allocation, now, on_deal))
+        except SiteError:
+            for agreed in made:
+                self.released(agreed.name)
+            raise
+        return made
+
+    def _agreed_on(
+        self, allocation: Allocation, now: float, on_deal: Callable[[DealRecord], None]
+    ) -> Allocation:
+        site = self._sites.get(allocation.site)
+        server = self._servers.get(allocation.site)
+        if site is None or server is None or site.remote is not None:
+            return allocation
+        if not site.buying.negotiates or not allocation.paid:
+            return allocation
+        start = _after(now, allocation.start or 0.0)
+        seconds = WITHOUT_END if math.isinf(allocation.duration) else allocation.duration
+        most = None
+        if allocation.unit_price is not None:
+            fixed = allocation.fixed_price or 0.0
+            most = rental_charge(allocation.paid * seconds, allocation.unit_price, fixed)
+        with self._speaking(site.name, server):
+            result = self._buy(site, server, allocation.paid, seconds, start, now, most)
+        on_deal(DealRecord(site=site.name, result=result, lease=allocation.name))
+        if result.agreement is None:
+            raise SiteError(f"{site.name}: no agreement: {result.refusal()}", transient=True)
+        self._by_allocation[allocation.name] = site.name, result.agreement.id
+        terms = result.agreement.terms
+        return replace(allocation, unit_price=terms.unit_price, fixed_price=terms.fixed_price)
+
+    def released(self, allocation: str) -> None:
+        """Tell an owner that an allocation's processors are free again; repeats do nothing."""
+        if allocation in self._by_allocation:
+            self.over(*self._by_allocation.pop(allocation), paid=0.0)
+
+    def start_anew(self) -> None:
+        """Give back what an earlier process of the run had agreed on, and no longer holds."""
+        for name, server in self._servers.items():
+            if self._sites[name].buying.negotiates:
+                with self._speaking(name, server):
+                    for agreement in server.state.ours:
+                        server.finished(agreement)
 
     def restore(self, site: str, agreement: Agreement) -> None:
         """Inform an owner of an agreement made by an earlier incarnation of the run."""
@@ -382,6 +501,9 @@ def _after(moment: float, seconds: float) -> float:
         later = math.nextafter(later, math.inf)
     return later
 
+
+WITHOUT_END = 3_600.0
+"""Seconds for which an allocation without an end is agreed on, as its posted price is asked for."""
 
 _WAYS = 8
 """Ways to book that a plan tries, at most."""

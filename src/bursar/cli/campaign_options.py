@@ -25,6 +25,7 @@ from bursar.cli.options import (
     Deadline,
     DeadlineFactor,
     IfOutOfReach,
+    MarketOption,
     PlanMethod,
     PlanScheduler,
     Processors,
@@ -40,7 +41,7 @@ from bursar.cli.options import (
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering
-from bursar.model.site import SiteFacts
+from bursar.model.site import BuyingProtocol, SiteFacts, with_market
 
 # The options of ``bursar run`` and ``bursar simulate``, stated once for both commands.
 
@@ -54,6 +55,7 @@ class CampaignOptions:
 
     campaign: Annotated[Path | None, *CampaignPath.__metadata__] = None
     sites: SitesPath = None
+    market: MarketOption = None
     deadline: Deadline = None
     budget: Budget = None
     trade_off: TradeOff = None
@@ -349,7 +351,7 @@ def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
         replay_scale=None if options.replay is None else _scale(options.replay),
         size_scale=options.size_scale,
     )
-    sites = load_sites(options.sites)
+    sites = load_sites(options.sites, options.market)
     broker = brokering(
         choice=options.choice,
         alpha=options.alpha,
@@ -413,15 +415,29 @@ def load_campaign(
     return replace(campaign, goal=goal)
 
 
-def load_sites(path: Path | None) -> tuple[SiteFacts, ...]:
-    """The sites of a file, or this machine."""
+def load_sites(path: Path | None, market: BuyingProtocol | None = None) -> tuple[SiteFacts, ...]:
+    """
+    The sites of a file, or this machine.
+
+    Parameters
+    ----------
+    market
+        How processors are bought at all of them; None: as the file says of each.
+    """
     if path is None:
         from bursar.sites.local import this_machine
 
-        return (this_machine(),)
-    from bursar.formats.sites_toml import read_sites
+        found: tuple[SiteFacts, ...] = (this_machine(),)
+    else:
+        from bursar.formats.sites_toml import read_sites
 
-    return read_sites(path)
+        found = read_sites(path)
+    if market is None:
+        return found
+    try:
+        return tuple(with_market(site, market) for site in found)
+    except ValueError as error:
+        raise InputError(str(error), where="--market") from None
 
 
 def brokering(

@@ -26,6 +26,7 @@ from bursar.cli.options import (
     Budget,
     CampaignPath,
     Deadline,
+    MarketOption,
     PlanMethod,
     PlanScheduler,
     Processors,
@@ -58,6 +59,7 @@ def register_plan(app: typer.Typer) -> None:
 def plan_campaign(
     campaign: CampaignPath,
     sites: SitesPath = None,
+    market: MarketOption = None,
     deadline: Deadline = None,
     budget: Budget = None,
     trade_off: TradeOff = None,
@@ -125,7 +127,7 @@ def plan_campaign(
     from bursar.planning.policy import SearchLimits
     from bursar.report.progress import PlanProgress
 
-    facts = load_sites(sites)
+    facts = load_sites(sites, market)
     loaded = load_campaign(
         campaign,
         deadline=deadline,

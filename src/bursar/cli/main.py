@@ -232,6 +232,31 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Print results in the order in which tasks ended. Exit status 1 if a task failed.",
     ),
     CommandEntry(
+        "quote",
+        "trading",
+        "Ask services what processors cost; with --buy, buy at the lowest price.",
+    ),
+    CommandEntry(
+        "tender",
+        "trading",
+        "Call services for bids and buy from the lowest bidder. Prints the agreement's id.",
+    ),
+    CommandEntry(
+        "bargain",
+        "trading",
+        "Bargain with services, from the lowest quote on, and buy. Prints the agreement's id.",
+    ),
+    CommandEntry(
+        "auctions",
+        "trading",
+        "List a service's auctions: those open, those over lately, and the next ones.",
+    ),
+    CommandEntry(
+        "bid",
+        "trading",
+        "Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.",
+    ),
+    CommandEntry(
         "top",
         "service_commands",
         "Show a service live: instances, workers, throughput and spending.",
@@ -251,6 +276,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "account",
         "service_commands",
         "Show and change your money at a service: balance, agreements, charges.",
+    ),
+    CommandEntry(
+        "owner",
+        "trading",
+        "Run a service's business: its prices, agreements and revenue. Needs the scope sell.",
     ),
     CommandEntry(
         "certs",
@@ -321,6 +351,11 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import trace
 
             trace.register(app)
+        case "trading":
+            from bursar.cli import trading
+
+            trading.register(app)
+            trading.register_owner(app)
         case _:
             raise ValueError(f"no module of the command line: {module}")
 

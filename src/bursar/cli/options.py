@@ -10,6 +10,7 @@ import typer
 
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.model.matching import CHOICES
+from bursar.model.site import BuyingProtocol
 from bursar.planning.policy import Method, Scheduler
 
 # Options that several commands share, and the parsers for the option values.
@@ -30,6 +31,15 @@ SitesPath = Annotated[
         metavar="FILE",
         help="Sites file. In simulated time, sites without a log of their own are idle. "
         "Default: this machine alone.",
+    ),
+]
+MarketOption = Annotated[
+    BuyingProtocol | None,
+    typer.Option(
+        "--market",
+        help="How processors are bought at all sites whose owners sell: at the posted price, by "
+        "bargaining, or by tender. Default: as the sites file says of each.",
+        show_default=False,
     ),
 ]
 Deadline = Annotated[

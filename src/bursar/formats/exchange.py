@@ -106,6 +106,7 @@ class ExchangeTable(TomlTable, frozen=True):
                 for slot in facts.slots
             ),
             pricing=None if facts.pricing is None else _priced(facts.pricing, rate),
+            buying=replace(facts.buying, reserve_price=changed(facts.buying.reserve_price)),
             exchange=ExchangeRate(currency=own, rate=rate, since=f"{table.since}"),
         )
 

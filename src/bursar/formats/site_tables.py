@@ -27,12 +27,20 @@ from bursar.formats.quantities import (
     Duration,
     Price,
     Schema,
+    Share,
     Size,
 )
 from bursar.model.errors import InputError, errors_within
 from bursar.model.money import Pricing
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy, Release
-from bursar.model.site import BackgroundLoad, SiteFacts
+from bursar.model.site import (
+    FLOOR,
+    TRADE_PATIENCE,
+    BackgroundLoad,
+    BuyingProtocol,
+    BuyingRules,
+    SiteFacts,
+)
 from bursar.model.slot import Slot, find_oversubscription, peak_offered_processors
 
 DEFAULT_CURRENCY = "SU"
@@ -244,9 +252,41 @@ class LeasedSiteTable(SiteTable, frozen=True):
     pool: Annotated[
         PoolTable | None, Meta(description="How processors are acquired and released there.")
     ] = None
+    market: Annotated[
+        BuyingProtocol,
+        Meta(
+            description="How its processors are bought: at the posted price, by bargaining, or by "
+            "a call for tenders."
+        ),
+    ] = "posted"
+    reserve_price: Annotated[
+        Price | None,
+        Meta(description="Highest price that is paid in bargaining; default: the posted price."),
+    ] = None
+    market_patience: Annotated[
+        Duration, Meta(description="How long a purchase is negotiated; 30 s.")
+    ] = TRADE_PATIENCE
+    floor: Annotated[
+        Share | None,
+        Meta(
+            description="Share of its price down to which an owner in this file bargains; 0.8. "
+            "Another Bursar has a floor of its own."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reserve_price is not None and self.market != "bargain":
+            raise InputError('goes with market = "bargain" only', where="reserve_price")
+        if not self.market_patience:
+            raise InputError("must be positive", where="market_patience")
+        if self.provider == "remote" and self.floor is not None:
+            raise InputError("is up to the other Bursar", where="floor")
+        negotiates = self.market != "posted" and self.provider != "remote"
+        if negotiates and self.unit_price is None:
+            raise InputError("negotiates a unit_price, and none is given", where="market")
+        if negotiates and self.market == "bargain" and self.fixed_price is not None:
+            raise InputError("is no part of a price that is bargained for", where="fixed_price")
         if not self.price:
             return
         if self.unit_price is None:
@@ -262,9 +302,20 @@ class LeasedSiteTable(SiteTable, frozen=True):
     def own_facts(
         self, name: str, prices: SlotPrices, folder: Path
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        pricing = self._pricing(prices.unit) if self.price and prices.unit is not None else None
+        # Whoever negotiates deals with an owner, whose price without rules is the base.
+        owned = self.price or (self.market != "posted" and self.provider != "remote")
+        pricing = self._pricing(prices.unit) if owned and prices.unit is not None else None
         policy = AcquisitionPolicy() if self.pool is None else self.pool.policy()
-        return {"pricing": pricing, "acquiring": policy, **self.endpoint(folder)}, ()
+        reserve, currency = (None, None) if self.reserve_price is None else self.reserve_price
+        buying = BuyingRules(
+            market=self.market,
+            reserve_price=reserve,
+            patience=self.market_patience,
+            floor=FLOOR if self.floor is None else self.floor,
+        )
+        own = {"pricing": pricing, "acquiring": policy, "buying": buying}
+        named = () if currency is None else (currency,)
+        return {**own, **self.endpoint(folder)}, named
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
         """
@@ -298,12 +349,12 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
     ] = None
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
-        if self.shared and self.price:
+        if self.shared and (self.price or self.market != "posted"):
             raise InputError(
-                "processors whose prices change are promised to one buyer at a time, so that runs "
-                "cannot share them",
+                "processors whose prices change or are negotiated are promised to one buyer at a "
+                "time, so that runs cannot share them",
                 where="shared",
-                hint="leave it out, or the prices",
+                hint="leave it out, or the prices and the market",
             )
         processors = self.processors or len(os.sched_getaffinity(0))
         return {"processors": processors, "shared": self.shared}

@@ -68,7 +68,9 @@ class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Terms(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """
     Holds the processors, time and prices of a deal.
 
@@ -86,6 +88,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Currency units charged once. Not negative.
     currency
         Of both prices.
+    penalty
+        What the owner pays for agreed time that it does not deliver, as a share of the price of
+        that time, 0 to 1.
 
     Raises
     ------
@@ -99,6 +104,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unit_price: float
     fixed_price: float = 0.0
     currency: str = "SU"
+    penalty: float = 0.0
 
     def __post_init__(self) -> None:
         _check_lot(self.processors, self.seconds, self.start)
@@ -106,6 +112,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not 0 <= price < math.inf:
                 raise ValueError(f"{what} must not be negative, got {price}")
         check_currency(self.currency)
+        if not 0 <= self.penalty <= 1:
+            raise ValueError(f"penalty must be 0 to 1, got {self.penalty}")
         units = self.unit_price * self.processors * self.seconds + self.fixed_price
         if not math.isfinite(units) or self.amount > LARGEST:
             raise ValueError(f"a deal of {units:g} {self.currency} is too large")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import MappingProxyType
@@ -353,3 +353,49 @@ class CommittedCapacity:
         """Commit processors under an unused key."""
         self._commitments[key] = made
         self._free.change(made.start, made.end, -made.processors)
+
+
+# Memory of an owner.
+
+
+@dataclass(frozen=True, slots=True)
+class AdjustedFactor:
+    """
+    What supply and demand have made of an owner's price.
+
+    Parameters
+    ----------
+    factor
+        Factor on the price.
+    period
+        Number of the last period taken in; None before the first.
+    """
+
+    factor: float = 1.0
+    period: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerState:
+    """
+    Memory of an owner, apart from conversations that are going on.
+
+    Parameters
+    ----------
+    factor
+        Factor to which supply and demand have brought the price.
+    period
+        Number of the last period of supply and demand taken in; None before the first.
+    paid
+        Micro-units that each customer has paid.
+    ours
+        Processors committed to the customer at hand, by agreement.
+    others
+        Processors committed to all other customers.
+    """
+
+    factor: float = 1.0
+    period: int | None = None
+    paid: Mapping[str, Micros] = field(default_factory=dict)
+    ours: Mapping[str, Commitment] = field(default_factory=dict)
+    others: tuple[Commitment, ...] = ()

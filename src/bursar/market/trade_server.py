@@ -12,22 +12,35 @@ References
 
 import math
 from collections.abc import Container, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 from typing import Protocol as Interface
+
+import msgspec
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.negotiation.auction import Auctioneer, Bidder
 from bursar.market.negotiation.bilateral import BargainingOwner, Concession, PostedOwner
 from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderOwner
-from bursar.market.pricing import Commitment, CommittedCapacity, PriceQuery, adjusted, unit_price
+from bursar.market.pricing import (
+    AdjustedFactor,
+    Commitment,
+    CommittedCapacity,
+    OwnerState,
+    PriceQuery,
+    adjusted,
+    unit_price,
+)
 from bursar.market.trade_messages import CallForBids, Confirm, Offer, RequestQuote, TradeMessage
-from bursar.model.money import Micros, Pricing, Refusal
+from bursar.model.money import Micros, Pricing, Refusal, rental_charge
 
 NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 
 PROTOCOLS: tuple[NegotiationProtocol, ...] = ("posted", "bargaining", "tender", "auction")
+
+MOST_BIDDERS = 1_000
+"""Greatest number of bidders of one auction."""
 
 LONGEST_HOLD = 86_400.0
 """Longest time for which a quote or bid sets processors aside, seconds."""
@@ -72,30 +85,12 @@ class CountingRegistrar:
         """Do nothing, since nothing was written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerState:
-    """
-    Memory of an owner, apart from conversations that are going on.
+class BuyerLimits(Interface):
+    """Limits of what single customers may buy."""
 
-    Parameters
-    ----------
-    factor
-        Factor to which supply and demand have brought the price.
-    period
-        Number of the last period of supply and demand taken in; None before the first.
-    paid
-        Micro-units that each customer has paid.
-    ours
-        Processors committed to the customer at hand, by agreement.
-    others
-        Processors committed to all other customers.
-    """
-
-    factor: float = 1.0
-    period: int | None = None
-    paid: Mapping[str, Micros] = field(default_factory=dict)
-    ours: Mapping[str, Commitment] = field(default_factory=dict)
-    others: tuple[Commitment, ...] = ()
+    def refuse(self, customer: str, processors: int, start: float, end: float) -> Refusal | None:
+        """Return why a customer may not have so many processors more for a time; None: may."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +102,24 @@ class BargainingRules:
     ----------
     floor
         Lowest share of the price that the owner accepts in bargaining and auctions; 0 to 1.
+    reserve
+        Currency units per processor-second below which nothing is sold, by whatever rule. Not
+        negative.
     rounds, beta
         Number of concessions, and their shape; see
         :class:`bursar.market.negotiation.bilateral.Concession`.
     """
 
     floor: float = 0.8
+    reserve: float = 0.0
     rounds: int = 10
     beta: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 1:
             raise ValueError(f"floor must be 0 to 1, got {self.floor}")
+        if not 0 <= self.reserve < math.inf:
+            raise ValueError(f"reserve must not be negative, got {self.reserve}")
         Concession(first=0, reserve=0, rounds=self.rounds, beta=self.beta)  # raises what is wrong
 
 
@@ -145,6 +146,17 @@ class TradeServer:
         Customers served; None: everyone.
     registrar
         Registry of agreements; None: agreements are numbered.
+
+    Attributes
+    ----------
+    auctions
+        The owner's auctions by deal, with those that are over and not forgotten; read only.
+    penalty
+        Penalty of all agreements, see :class:`bursar.market.agreement.Terms`.
+    adjusted
+        Factor to which supply and demand have brought the price.
+    limits
+        Limits of single customers; None: there are none.
     """
 
     def __init__(
@@ -171,6 +183,7 @@ class TradeServer:
         self.currency = currency
         self.validity = validity
         self.capacity = CommittedCapacity(processors)
+        self.penalty = 0.0
         self._pricing = pricing
         self._fixed_price = fixed_price
         self._protocols = protocols
@@ -179,10 +192,10 @@ class TradeServer:
         self._groups = groups or {}
         self._customers = customers
         self._paid: dict[str, Micros] = {}
-        self._factor = 1.0
-        self._period: int | None = None
+        self.adjusted = AdjustedFactor()
+        self.limits: BuyerLimits | None = None
         self._sides: dict[tuple[str, str], NegotiationSide] = {}
-        self._auctions: dict[str, Auctioneer] = {}
+        self.auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
         self._concluded: dict[tuple[str, str], Agreement] = {}  # in earlier lives
         self._registrar = registrar or CountingRegistrar(name)
@@ -194,8 +207,10 @@ class TradeServer:
 
     def reprice(self, pricing: Pricing) -> None:
         """Set the pricing for new offers; earlier quotes and agreements keep the old prices."""
+        # A rule that stays goes on from where supply and demand have brought the price.
+        if pricing.adjusting != self._pricing.adjusting:
+            self.adjusted = AdjustedFactor()
         self._pricing = pricing
-        self._factor, self._period = 1.0, None
 
     def note_payment(self, customer: str, amount: Micros) -> None:
         """Count a customer's payment, positive micro-units, towards loyalty."""
@@ -207,7 +222,7 @@ class TradeServer:
 
     def take_up(self, state: OwnerState) -> None:
         """Replace the owner's memory by a state that another process has left."""
-        self._factor, self._period = state.factor, state.period
+        self.adjusted = AdjustedFactor(state.factor, state.period)
         self._paid = dict(state.paid)
         commitments: dict[Hashable, Commitment] = {}
         commitments.update(state.ours)
@@ -221,8 +236,8 @@ class TradeServer:
         # tuples.
         sold = self.capacity.by_key
         return OwnerState(
-            factor=self._factor,
-            period=self._period,
+            factor=self.adjusted.factor,
+            period=self.adjusted.period,
             paid=dict(self._paid),
             ours={key: c for key, c in sold.items() if isinstance(key, str)},
             others=tuple(c for key, c in sold.items() if not isinstance(key, str)),
@@ -247,8 +262,11 @@ class TradeServer:
         self._pass(now)
         if message.to != self.name:
             return reject_stray(message, self.name, f"is for {message.to}")
-        auction = self._auctions.get(message.deal)
-        if auction is not None and message.sender in auction.parties:
+        auction = self.auctions.get(message.deal)
+        if auction is not None:
+            refusal = self._admitted(auction, message)
+            if refusal:
+                return reject_stray(message, self.name, refusal)
             return self._freed(auction, auction.receive(message, now))
         key = message.sender, message.deal
         if key not in self._sides:
@@ -268,13 +286,13 @@ class TradeServer:
         """Let quotes expire and auctions close whose time has come."""
         self._pass(now)
         messages = [m for s in self._sides.values() if s.next_tick() <= now for m in s.tick(now)]
-        for auction in self._auctions.values():
+        for auction in self.auctions.values():
             messages += self._freed(auction, auction.tick(now))
         return tuple(messages)
 
     def next_tick(self) -> float:
         """Return the time of the next due :meth:`tick`; infinite for never."""
-        sides = (*self._sides.values(), *self._auctions.values())
+        sides = (*self._sides.values(), *self.auctions.values())
         return min((side.next_tick() for side in sides), default=math.inf)
 
     def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...] | Refusal:
@@ -289,14 +307,14 @@ class TradeServer:
         lot = auctioneer.lot
         if auctioneer.me != self.name or auctioneer.reverse or lot.currency != self.currency:
             raise ValueError("an auction must sell in the owner's name and currency")
-        if auctioneer.deal in self._auctions:
+        if auctioneer.deal in self.auctions:
             return Refusal(f"{auctioneer.deal} is an auction already", final=True)
         self._pass(now)
         end = lot.earliest + lot.seconds
         if not self.capacity.commit(_lot(auctioneer.deal), lot.processors, lot.earliest, end):
             return Refusal("the processors are not free", final=False)
         auctioneer.sell = self.sell
-        self._auctions[auctioneer.deal] = auctioneer
+        self.auctions[auctioneer.deal] = auctioneer
         return auctioneer.open(now)
 
     # The server as the Seller of each of its conversations.
@@ -311,7 +329,7 @@ class TradeServer:
             return Refusal(f"{customer} does not buy for {template.customer}", final=True)
         if template.processors > self.capacity.processors:
             return Refusal(f"has {self.capacity.processors} processors", final=True)
-        self.capacity.release(_quote(deal, customer))
+        self.let_go(deal, customer)
         earliest = max(template.earliest, now)
         latest = math.inf if template.latest is None else template.latest - template.seconds
         # After the customer's own earlier quote was released, which would otherwise compete with
@@ -319,15 +337,19 @@ class TradeServer:
         start = self.capacity.first_fit(template.processors, template.seconds, earliest, latest)
         if start is None:
             return Refusal("has no processors free in that time", final=False)
+        refusal = self._over_limit(customer, template.processors, start, start + template.seconds)
+        if refusal is not None:
+            return refusal
         try:
             asked = self.asked(customer, template.processors, template.seconds, start, now)
             return Terms(
                 processors=template.processors,
                 start=start,
                 seconds=template.seconds,
-                unit_price=unit_price(self._pricing, asked),
+                unit_price=max(unit_price(self._pricing, asked), self._bargaining.reserve),
                 fixed_price=self._fixed_price,
                 currency=self.currency,
+                penalty=self.penalty,
             )
         except ValueError as error:  # more, or later, than a deal may be
             return Refusal(str(error), final=True)
@@ -345,7 +367,7 @@ class TradeServer:
             customer=customer,
             groups=self._groups.get(customer, frozenset()),
             paid=self._paid.get(customer, 0),
-            adjusted=self._factor,
+            adjusted=self.adjusted.factor,
         )
 
     def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
@@ -357,6 +379,10 @@ class TradeServer:
             key = _quote(deal, customer)
             self.capacity.commit(key, terms.processors, terms.start, terms.end, until)
 
+    def let_go(self, deal: str, customer: str) -> None:
+        """Free the processors of a quote or bid that the customer does not take."""
+        self.capacity.release(_quote(deal, customer))
+
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
         """
         Bind the owner to a deal if the processors are still free.
@@ -366,14 +392,19 @@ class TradeServer:
         """
         if terms.end <= now or terms.start < now - self.validity:
             return Refusal("has begun", final=True)
-        self.capacity.release(_quote(deal, customer))
+        self.let_go(deal, customer)
         self.capacity.release(_lot(deal))
         # Checked after the quote's own hold was let go, which would count against the deal.
         if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
+        refusal = self._over_limit(customer, terms.processors, terms.start, terms.end)
+        if refusal is not None:
+            return refusal
         name = self._registrar.name()
         while name in self.capacity.by_key:  # taken in an earlier life, which counted from 1, too
             name = self._registrar.name()
+        if self.penalty > terms.penalty:  # an amount that was bargained or bid for names none
+            terms = msgspec.structs.replace(terms, penalty=self.penalty)
         agreement = Agreement(
             id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
         )
@@ -393,12 +424,21 @@ class TradeServer:
         self.capacity.release(agreement.id)
         return None
 
-    def restore(self, agreement: Agreement) -> None:
-        """Restore an agreement made before a restart, without checking for free processors."""
-        self.capacity.restore(
-            agreement.id, agreement.processors, agreement.start, agreement.terms.end
-        )
-        self._agreements[agreement.id] = agreement
+    def restore(self, agreement: Agreement, ended: float | None = None) -> None:
+        """
+        Restore an agreement made before a restart, without checking for free processors.
+
+        Parameters
+        ----------
+        ended
+            When it ended, seconds since the epoch: its processors stay committed until then, and
+            the agreement does not bind the owner. None: it has not ended.
+        """
+        end = agreement.terms.end if ended is None else ended
+        if end > agreement.start:
+            self.capacity.restore(agreement.id, agreement.processors, agreement.start, end)
+        if ended is None:
+            self._agreements[agreement.id] = agreement
 
     def restore_conclusion(self, deal: str, agreement: Agreement) -> None:
         """
@@ -407,11 +447,6 @@ class TradeServer:
         The offer that opened the conversation may be repeated and must not be sold twice.
         """
         self._concluded[agreement.customer, deal] = agreement
-
-    def restore_ended(self, agreement: Agreement, ended: float) -> None:
-        """Restore the processors of an agreement that ended before a restart."""
-        if ended > agreement.start:
-            self.capacity.restore(agreement.id, agreement.processors, agreement.start, ended)
 
     def finished(self, agreement: str) -> None:
         """Free the processors of an agreement that the customer no longer needs."""
@@ -429,6 +464,7 @@ class TradeServer:
         if customer is not None:
             self._sides.pop((customer, deal), None)
         else:
+            self.auctions.pop(deal, None)
             self._sides = {key: side for key, side in self._sides.items() if key[1] != deal}
 
     def forget_agreement(self, agreement: str, ended: float) -> None:
@@ -473,8 +509,29 @@ class TradeServer:
                 )
         return Refusal(f"does not open a deal with a {type(message).__name__}", final=True)
 
+    def _admitted(self, auction: Auctioneer, message: TradeMessage) -> str:
+        """Let a customer bid who asks for it; return why not, empty for one who may bid."""
+        if message.sender in auction.parties:
+            return ""
+        if self._customers is not None and message.sender not in self._customers:
+            return f"{message.sender} is no customer"
+        if not isinstance(message, RequestQuote) or len(auction.parties) >= MOST_BIDDERS:
+            return "is no bidder of this auction"
+        auction.admit(message.sender)
+        return ""
+
+    def _over_limit(
+        self, customer: str, processors: int, start: float, end: float
+    ) -> Refusal | None:
+        if self.limits is None:
+            return None
+        return self.limits.refuse(customer, processors, start, end)
+
     def _least(self, terms: Terms) -> Micros:
-        return math.ceil(terms.amount * self._bargaining.floor)
+        reserve = rental_charge(
+            terms.processors * terms.seconds, self._bargaining.reserve, terms.fixed_price
+        )
+        return max(math.ceil(terms.amount * self._bargaining.floor), reserve)
 
     def _concede(self, terms: Terms) -> Concession:
         return Concession(
@@ -497,14 +554,17 @@ class TradeServer:
         if rule is not None:
             current = math.floor(now / rule.every)
             # A clock that is set far ahead must not cost a loop over millions of periods.
-            begin = current if self._period is None else max(self._period, current - _PERIODS)
+            known, factor = self.adjusted.period, self.adjusted.factor
+            begin = current if known is None else max(known, current - _PERIODS)
             for period in range(begin, current):
                 # Use at each period's end, by the commitments known now.
                 used = self.capacity.used((period + 1) * rule.every)
-                self._factor = adjusted(rule, self._factor, used / self.capacity.processors)
+                factor = adjusted(rule, factor, used / self.capacity.processors)
             # Never back: when the clock is put back, a period must not move the price a second
             # time.
-            self._period = current if self._period is None else max(self._period, current)
+            self.adjusted = AdjustedFactor(
+                factor, current if known is None else max(known, current)
+            )
         # Starts up to one validity ago may still be accepted: what was busy then must stay known.
         self.capacity.forget(now, now - self.validity)
 

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from bursar.market.agreement import SignedRecord, UsageRecord, signed_bytes
+from bursar.market.agreement import Agreement, SignedRecord, Terms, UsageRecord, signed_bytes
 from bursar.model.errors import BursarError, InputError
-from bursar.model.money import Micros, rental_charge, to_micros
+from bursar.model.money import MICROS, Micros, format_amount, rental_charge, to_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,27 @@ def undelivered(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros
     return to_micros(terms.unit_price * seconds)
 
 
+GRACE = 60.0
+"""Seconds of each processor's agreed time that may be missing without a penalty."""
+
+
+def penalty_for(terms: Terms, delivered: float, ended: float) -> Micros:
+    """
+    Return what an owner owes for agreed time that was not delivered, micro-units, rounded down.
+
+    Time after the customer has ended the agreement was not to be delivered.
+
+    Parameters
+    ----------
+    delivered
+        Processor-seconds that were delivered.
+    ended
+        When the agreement ended, seconds since the epoch.
+    """
+    due = max(0.0, min(ended, terms.end) - terms.start - GRACE) * terms.processors
+    return max(0, math.floor((due - delivered) * terms.unit_price * terms.penalty * MICROS))
+
+
 def _of_one(records: Iterable[UsageRecord]) -> list[UsageRecord]:
     found = list(records)
     agreements = {record.agreement for record in found}
@@ -115,9 +136,19 @@ def verify(signed: SignedRecord, public_key: Ed25519PublicKey) -> bool:
     return True
 
 
-def check_chain(records: Sequence[SignedRecord], public_key: Ed25519PublicKey) -> list[str]:
+def check_chain(
+    records: Sequence[SignedRecord],
+    public_key: Ed25519PublicKey,
+    after: SignedRecord | None = None,
+) -> list[str]:
     """
     Return the faults of a chain of records, as evidence in a dispute.
+
+    Parameters
+    ----------
+    after
+        Last record that was checked before, which the first one here must follow; None: the chain
+        is checked from its beginning.
 
     Returns
     -------
@@ -126,8 +157,8 @@ def check_chain(records: Sequence[SignedRecord], public_key: Ed25519PublicKey) -
         reordered, but perhaps after the last.
     """
     faults = []
-    number, previous = 1, ""
-    for place, signed in enumerate(records, 1):
+    number, previous = (1, "") if after is None else (after.number + 1, after.digest)
+    for place, signed in enumerate(records, number):
         where = f"record {place} ({signed.record.agreement}, {signed.record.job})"
         if not verify(signed, public_key):
             faults.append(f"{where}: was changed, or signed with another key")
@@ -137,6 +168,72 @@ def check_chain(records: Sequence[SignedRecord], public_key: Ed25519PublicKey) -
             faults.append(f"{where}: does not follow the one before")
         number, previous = signed.number + 1, signed.digest
     return faults
+
+
+def audit(
+    agreement: Agreement,
+    records: Iterable[UsageRecord],
+    *,
+    charged: Micros,
+    penalty: Micros,
+    ended: float,
+    held: float,
+) -> list[str]:
+    """
+    Return where an owner's bill for one agreement is wrong, by its signed records and our count.
+
+    Parameters
+    ----------
+    agreement
+        The agreement, with the parties by their names in usage records.
+    records
+        All records of the agreement, whose signatures and order were checked.
+    charged, penalty
+        Paid, less what came back as a penalty, and the penalty; by the owner's word, micro-units.
+    ended
+        When the agreement ended, seconds since the epoch, by the owner's word.
+    held
+        Processor-seconds that the customer can have had, at the most.
+
+    Returns
+    -------
+    list of str
+        One line for each finding; empty when there is none.
+    """
+    terms, found, jobs = agreement.terms, [], set[str]()
+    delivered = 0.0
+    for record in records:
+        if (record.provider, record.customer) != (agreement.owner, agreement.customer):
+            found.append(f"record {record.job} is of other parties")
+        elif record.job in jobs:
+            found.append(f"record {record.job} is there twice")
+        else:
+            delivered += record.delivered
+        jobs.add(record.job)
+
+    def money(amount: Micros) -> str:
+        return format_amount(amount, terms.currency)
+
+    if delivered > held:
+        found.append(
+            f"signed {delivered:.1f} processor-seconds, of which there were {held:.1f} at the most"
+        )
+    gross = min(terms.charge(delivered), terms.amount) if delivered else 0
+    owed = penalty_for(terms, delivered, ended)
+    # The owner's clock may have moved on between its records and its word.
+    slack = math.ceil(_SLACK * terms.processors * terms.unit_price * MICROS)
+    if penalty < owed - slack:
+        found.append(f"owes a penalty of {money(owed)}, and paid {money(penalty)}")
+    if charged > max(0, gross - penalty):
+        found.append(
+            f"charged {money(charged)}, and its signed records come to "
+            f"{money(max(0, gross - penalty))}"
+        )
+    return found
+
+
+_SLACK = 1.0
+"""Seconds by which a penalty may be less than what follows from the records."""
 
 
 def encode_signed(signed: SignedRecord) -> bytes:

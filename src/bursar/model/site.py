@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bursar.model.matching import Fact
@@ -84,6 +84,74 @@ class RemoteEndpoint:
     seal: SealLevel | None = None
     patience: float = REMOTE_PATIENCE
     trust: Trust = "data"
+
+
+# How a buyer comes to a price with the owner of a site.
+
+BuyingProtocol = Literal["posted", "bargain", "tender"]
+"""The posted price, bargaining from offer to counter-offer, or a call for tenders."""
+
+TRADE_PATIENCE = 30.0
+"""Seconds for which a buyer negotiates, unless told otherwise."""
+
+FLOOR = 0.8
+"""Share of the posted price down to which an owner bargains, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuyingRules:
+    """
+    Rules by which processors of a site are bought.
+
+    Parameters
+    ----------
+    market
+        How the price is found.
+    reserve_price
+        Most that is paid in bargaining, currency units per processor-second; None: the posted
+        price.
+    patience
+        Seconds for which a purchase is negotiated. Positive.
+    floor
+        Share of the posted price down to which an owner inside a run bargains, 0 to 1; a service
+        has a floor of its own.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    market: BuyingProtocol = "posted"
+    reserve_price: float | None = None
+    patience: float = TRADE_PATIENCE
+    floor: float = FLOOR
+
+    def __post_init__(self) -> None:
+        if not 0 < self.patience < math.inf:
+            raise ValueError(f"patience must be positive, got {self.patience:g}")
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor must be 0 to 1, got {self.floor:g}")
+        if self.reserve_price is not None and not 0 <= self.reserve_price < math.inf:
+            raise ValueError(f"reserve_price must not be negative, got {self.reserve_price:g}")
+
+    @property
+    def negotiates(self) -> bool:
+        """Whether a purchase is more than the acceptance of the posted price."""
+        return self.market != "posted"
+
+    def planned(self, posted: float) -> float:
+        """
+        Return the price that a purchase is planned with: the most that it can come to.
+
+        Parameters
+        ----------
+        posted
+            Posted price, currency units per processor-second.
+        """
+        if self.market == "bargain" and self.reserve_price is not None:
+            return min(posted, self.reserve_price)
+        return posted
 
 
 # Facts of a site that offers processors.
@@ -170,6 +238,8 @@ class SiteFacts:
         The Dask cluster that it is, where it is one.
     remote
         The other Bursar that it is, where it is one.
+    buying
+        How its processors are bought.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
         that comes later waits until the processors are free. None: where no owner's prices promise
@@ -201,6 +271,7 @@ class SiteFacts:
     acquiring: AcquisitionPolicy = field(default_factory=AcquisitionPolicy)
     dask: DaskEndpoint | None = None
     remote: RemoteEndpoint | None = None
+    buying: BuyingRules = field(default_factory=BuyingRules)
     shared: bool | None = None
     source: str = field(default="", compare=False)
 
@@ -284,3 +355,27 @@ class SiteFacts:
                 leased=True,
             ),
         )
+
+
+def with_market(site: SiteFacts, market: BuyingProtocol) -> SiteFacts:
+    """
+    Return a site whose processors are bought in another way.
+
+    Sites that are known by their slots only, and those without a price, stay as they are.
+
+    Raises
+    ------
+    ValueError
+        When the site has a fixed price, and its owner in a sites file is to be bargained with.
+    """
+    if site.remote is None and (site.unit_price is None or site.kind == "advertised"):
+        return site
+    reserve = site.buying.reserve_price if market == "bargain" else None
+    buying = replace(site.buying, market=market, reserve_price=reserve)
+    if site.remote is not None or not buying.negotiates:
+        return replace(site, buying=buying)
+    if market == "bargain" and site.fixed_price:
+        raise ValueError(
+            f"{site.name} has a fixed price, which is no part of what is bargained for"
+        )
+    return replace(site, buying=buying, pricing=site.pricing or Pricing(site.unit_price or 0.0))

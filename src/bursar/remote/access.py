@@ -377,6 +377,12 @@ def find_service(site: str | None, environment: Mapping[str, str] = os.environ) 
     return _service(site, tables[site], path, environment)
 
 
+def known_services(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names in the services file; none where there is no such file."""
+    path = services_file(environment)
+    return list(_tables(path)) if path.exists() else []
+
+
 def services_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the services file, which need not exist."""
     if value := environment.get("BURSAR_SERVICES", ""):

@@ -384,12 +384,21 @@ class AsyncServiceClient:
     # Money.
 
     trade = _request(calls.trade)
+    auctions = _request(calls.auctions)
+    heard = _request(calls.heard)
     agreements = _request(calls.agreements)
     agreement = _request(calls.agreement)
     cancel_agreement = _request(calls.cancel_agreement)
     account = _request(calls.account)
     invoice = _request(calls.invoice)
     usage = _request(calls.usage)
+
+    # The owner's business.
+
+    prices = _request(calls.prices)
+    reprice = _request(calls.reprice)
+    sales = _request(calls.sales)
+    revenue = _request(calls.revenue)
 
     # Administration.
 

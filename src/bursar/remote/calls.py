@@ -16,7 +16,9 @@ import msgspec
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.model.errors import InputError
+from bursar.model.money import Pricing
 from bursar.model.task import File
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote import routes
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
@@ -332,6 +334,16 @@ def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
     return request(routes.TRADE, body=message)
 
 
+def auctions() -> ApiCall[list[market.LotInfo]]:
+    """List the auctions that are held, were held lately, or come next."""
+    return _field_of(request(routes.AUCTIONS), "auctions")
+
+
+def heard(deal: str, after: int) -> ApiCall[list[AnyMessage]]:
+    """Ask for an auctioneer's messages after a number."""
+    return request(routes.HEARD, deal=deal, after=after)
+
+
 def agreements() -> ApiCall[list[api.AgreementInfo]]:
     """List the caller's agreements."""
     return _field_of(request(routes.AGREEMENTS), "agreements")
@@ -352,12 +364,32 @@ def account() -> ApiCall[api.AccountInfo]:
     return request(routes.ACCOUNT)
 
 
-def usage() -> ApiCall[list[SignedRecord]]:
-    """Ask for the caller's usage records, signed by the service."""
-    return request(routes.USAGE)
+def prices() -> ApiCall[Pricing]:
+    """Ask for the owner's prices, with the rules by which they change."""
+    return request(routes.PRICES)
 
 
-def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[api.InvoiceInfo]:
+def reprice(pricing: Pricing) -> ApiCall[None]:
+    """Set the owner's prices."""
+    return _unread(request(routes.REPRICE, body=pricing))
+
+
+def sales() -> ApiCall[dict[str, api.AgreementList]]:
+    """List all agreements by customer."""
+    return request(routes.SALES)
+
+
+def revenue(since: float = 0.0, until: float | None = None) -> ApiCall[market.RevenueInfo]:
+    """Ask for the owner's revenue in a period, seconds since the epoch."""
+    return request(routes.REVENUE, since=since, until=until)
+
+
+def usage(after: int = 0) -> ApiCall[list[SignedRecord]]:
+    """Ask for the caller's usage records after a number, signed by the service."""
+    return request(routes.USAGE, after=after)
+
+
+def invoice(since: float = 0.0, until: float | None = None) -> ApiCall[market.InvoiceInfo]:
     """Ask for the charges of a period, seconds since the epoch; ``until`` None: until now."""
     return request(routes.INVOICE, since=since, until=until)
 

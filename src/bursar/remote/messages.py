@@ -425,6 +425,8 @@ class SiteInfo(ResponseStruct, frozen=True):
         Seconds until one processor would be there; None: unknown.
     seal
         PEM of the certificate to which tasks may be sealed; empty: the workers cannot open any.
+    usage_key
+        Ed25519 key by which its usage records are verified, 64 hexadecimal digits; empty: unknown.
     draining
         Whether it takes nothing more.
     version
@@ -446,11 +448,9 @@ class SiteInfo(ResponseStruct, frozen=True):
     waiting: float | None = None
     attributes: dict[str, str | int | float | bool] = {}
     seal: str = ""
+    usage_key: str = ""
     draining: bool = False
     version: str = ""
-
-
-# Money. Deals themselves are the messages of :mod:`bursar.market.trade_messages`.
 
 
 class AgreementInfo(ResponseStruct, frozen=True):
@@ -463,8 +463,10 @@ class AgreementInfo(ResponseStruct, frozen=True):
         ``"signed"`` before it begins, ``"running"``, ``"over"``, ``"cancelled"``.
     begun
         When its processors were all there; None: not yet.
-    charged, held
-        Paid and set aside, micro-units.
+    charged, held, penalty
+        Paid, less what came back as a penalty; set aside; and the penalty, micro-units.
+    deal
+        Negotiation or auction that it came of; empty: unknown.
     """
 
     id: str
@@ -480,6 +482,8 @@ class AgreementInfo(ResponseStruct, frozen=True):
     ended: float | None = None
     charged: int = 0
     held: int = 0
+    penalty: int = 0
+    deal: str = ""
 
 
 class AgreementList(ResponseStruct, frozen=True):
@@ -503,26 +507,6 @@ class Deposit(RequestStruct, frozen=True):
 
     amount: Annotated[int, Meta(gt=0, le=10**15)]
     key: Name
-
-
-class InvoiceLine(ResponseStruct, frozen=True):
-    """What one agreement, or shared processors of one instance, came to."""
-
-    what: str
-    since: float
-    until: float
-    processor_seconds: float
-    amount: int
-
-
-class InvoiceInfo(ResponseStruct, frozen=True):
-    """What the caller was charged, line by line; ``total`` is their sum."""
-
-    user: str
-    owner: str
-    currency: str
-    lines: list[InvoiceLine]
-    total: int
 
 
 # Health and errors.

@@ -18,6 +18,7 @@ from bursar.market.trade_messages import AnyMessage
 from bursar.model.errors import InputError
 from bursar.model.money import Pricing
 from bursar.remote import admin_messages as admin
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.messages import Count, Name, RequestStruct
 
@@ -102,6 +103,19 @@ class PeriodQuery(RequestStruct, frozen=True):
 
     since: EpochSeconds = 0.0
     until: EpochSeconds | None = None
+
+
+class HeardQuery(RequestStruct, frozen=True):
+    """Select an auctioneer's messages about a deal, from the one after number ``after`` on."""
+
+    deal: Name
+    after: Count = 0
+
+
+class UsageQuery(RequestStruct, frozen=True):
+    """Select the signed records after number ``after`` of the caller's chain."""
+
+    after: Count = 0
 
 
 class Empty(RequestStruct, frozen=True):
@@ -413,6 +427,17 @@ TRADE = _route(
     "A message of a deal; what is answered",
     body=AnyMessage,
 )
+AUCTIONS = _route(
+    "GET /trade/auctions", "auctions", "read", market.LotList, "Auctions, held and announced"
+)
+HEARD = _route(
+    "GET /trade/messages",
+    "heard",
+    "submit",
+    list[AnyMessage],
+    "What an auctioneer has told the caller, who bids there",
+    query=HeardQuery,
+)
 AGREEMENTS = _route(
     "GET /trade/agreements", "agreements", "read", api.AgreementList, "The caller's agreements"
 )
@@ -430,7 +455,7 @@ INVOICE = _route(
     "GET /trade/invoice",
     "invoice",
     "read",
-    api.InvoiceInfo,
+    market.InvoiceInfo,
     "What the caller was charged",
     query=PeriodQuery,
 )
@@ -440,6 +465,7 @@ USAGE = _route(
     "read",
     list[SignedRecord],
     "What the caller was delivered, signed",
+    query=UsageQuery,
 )
 ACCOUNT = _route("GET /account", "account", "read", api.AccountInfo, "The caller's account")
 REPRICE = _route(
@@ -449,6 +475,17 @@ REPRICE = _route(
     NoneType,
     "What the owner asks from now on",
     body=Pricing,
+)
+PRICES = _route(
+    "GET /trade/prices", "prices", "sell", Pricing, "What the owner asks now, with its rules"
+)
+REVENUE = _route(
+    "GET /trade/revenue",
+    "revenue",
+    "sell",
+    market.RevenueInfo,
+    "What the owner earned in a period, by customer",
+    query=PeriodQuery,
 )
 SALES = _route(
     "GET /trade/sales",

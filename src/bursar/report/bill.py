@@ -15,10 +15,11 @@ from msgspec import UNSET, UnsetType, field
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
+from bursar.market.purchasing import DisputeRecord
 from bursar.model.money import MICROS, ExchangeRate, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
-from bursar.report.tables import table_of
+from bursar.report.tables import plain, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,6 +158,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         Each site's own record beside the bill.
     unsettled
         Leases that were given back, and of which the sites have not said what they came to.
+    disputes
+        Bills of sites that their own signed usage records, or our count, do not bear out.
     """
 
     run: str
@@ -169,6 +172,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: list[str]
     figures: list[SiteFigures] = []
     unsettled: list[str] = []
+    disputes: list[DisputeRecord] = []
 
     @property
     def by_site(self) -> dict[str, Micros]:
@@ -180,6 +184,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the bill as JSON, with amounts in whole micro-units and in currency units."""
+        # Only where there are some: most bills have none.
+        disputes = {"disputes": msgspec.to_builtins(self.disputes)} if self.disputes else {}
         return {
             "run": self.run,
             "currency": self.currency,
@@ -189,6 +195,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
             "held_micros": self.held,
             "unpriced_sites": self.unpriced,
             "unsettled": self.unsettled,
+            **disputes,
             "sites": msgspec.to_builtins(self.figures),
             "leases": msgspec.to_builtins(self.leases),
             "tasks": msgspec.to_builtins(self.tasks),
@@ -203,6 +210,7 @@ def make_bill(
     records: Iterable[AttemptRecord],
     recorded: Mapping[str, PilotUsage] | None = None,
     recorded_at: Mapping[str, str] | None = None,
+    disputes: Sequence[DisputeRecord] = (),
 ) -> Bill:
     """
     Make the bill of a run. Open leases of a run that goes on are not yet included.
@@ -219,6 +227,8 @@ def make_bill(
         Every attempt, by task.
     recorded, recorded_at
         What the sites' own records say of each lease, and at which site.
+    disputes
+        Bills of sites that are wrong.
     """
     recorded, recorded_at = recorded or {}, recorded_at or {}
     paid = ledger.settled()
@@ -269,6 +279,7 @@ def make_bill(
         granted=ledger.funded,
         held=ledger.held,
         unpriced=sorted({lease.site for lease in leases if not lease.is_priced}),
+        disputes=list(disputes),
     )
 
 
@@ -328,6 +339,14 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
             f"(bursar run --resume {bill.run} asks again)",
             soft_wrap=True,
         )
+    for dispute in bill.disputes:
+        for finding in dispute.findings:
+            console.print(
+                f"{dispute.lease}: {plain(dispute.site)} {plain(finding)} "
+                f"(agreement {plain(dispute.agreement)})",
+                style="bold",
+                soft_wrap=True,
+            )
     for site in bill.unpriced:
         console.print(f"{site}: price unknown")
     console.print(f"total: {amount(bill.total)}", style="bold")

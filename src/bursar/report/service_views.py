@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.model.money import format_amount
 from bursar.remote.admin_messages import Overview, WorkerInfo
-from bursar.remote.messages import AccountInfo, AgreementInfo, InstanceInfo, InvoiceInfo, Result
+from bursar.remote.market_messages import InvoiceInfo
+from bursar.remote.messages import AccountInfo, AgreementInfo, InstanceInfo, Result
 from bursar.report.progress import LiveDisplay
 from bursar.report.tables import UNKNOWN, plain, span, table_of
 

@@ -2,8 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from bursar.model.money import format_amount
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -323,6 +325,9 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
             markup=False,
         )
         console.print(f"  {one['why']}", highlight=False, markup=False)
+        for deal in one["deals"]:
+            for line in _deal_lines(deal):
+                console.print(f"  {line}", highlight=False, markup=False)
         if one["sites"]:
             rows = [
                 (
@@ -335,6 +340,28 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
                 for site in one["sites"]
             ]
             console.print(table_of("site", "price", "busy", "jobs", "why", rows=rows))
+
+
+_MARKETS = {"posted": "posted price", "bargain": "bargaining", "tender": "tender"}
+
+
+def _deal_lines(deal: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was agreed, then what each owner answered, then the next best offer."""
+
+    def money(micros: int | None) -> str:
+        return "nothing" if micros is None else format_amount(micros, deal["currency"])
+
+    agreed = "no agreement" if deal["amount"] is None else f"agreed on {money(deal['amount'])}"
+    limit = "" if deal["limit"] is None else f", limit {money(deal['limit'])}"
+    lot = f"{deal['processors']} processors for {span(deal['seconds'])}"
+    yield f"{_MARKETS[deal['market']]}: {agreed} for {lot}{limit}"
+    for answer in deal["answers"]:
+        ours = "" if answer["ours"] is None else f", we offered up to {money(answer['ours'])}"
+        reason = f": {plain(answer['reason'])}" if answer["reason"] else ""
+        first = money(answer["first"])
+        named = "" if answer["first"] is None else f", asked {first}, last {money(answer['price'])}"
+        yield f"  {plain(answer['owner'])} {answer['state']}{named}{ours}{reason}"
+    yield f"  next best: {deal['next_best'] or 'none'}"
 
 
 def print_site_reasons(site: str, tasks: int, held: Sequence[Mapping[str, Any]]) -> None:

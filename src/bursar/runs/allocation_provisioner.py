@@ -3,22 +3,24 @@
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
+from bursar.broker.trading import CampaignTrader
 from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, lease_of
+from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Refusal, Transfer
 from bursar.provisioning.allocation_life import LATE, AllocationLife
-from bursar.runs.settlement import LeaseSettlements, with_credit
+from bursar.runs.settlement import LeaseSettlements, LeaseTerms, with_credit
 from bursar.sites.allocation_keeper import AllocationKeeper, loss_of
-from bursar.sites.protocol import HeldProcessors, LastingSite, SharedSite, Site
+from bursar.sites.protocol import HeldProcessors, LastingSite, NegotiatingSite, SharedSite, Site
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -49,27 +51,6 @@ class AllocationObserver:
 
     def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
         """Note that an allocation is over or was never granted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTerms:
-    """
-    Terms common to all leases of a run.
-
-    Parameters
-    ----------
-    run
-        Identity of the run, by which worker processes are recognised.
-    rigid
-        Whether some task may hold several processors.
-    inherited
-        Leases of an earlier incarnation that go on: open in the guard, with workers that still run.
-    """
-
-    run: str
-    currency: str
-    rigid: bool
-    inherited: Collection[str] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -117,6 +98,9 @@ class AllocationProvisioner:
         Called with an allocation that ended before its tasks did.
     route
         Finds the site of an allocation that was requested without one.
+    trading
+        Agrees on prices with owners that negotiate, allocation by allocation; None: whoever asks
+        for an allocation has agreed on the price already.
     """
 
     def __init__(
@@ -133,6 +117,7 @@ class AllocationProvisioner:
         route: Callable[[Allocation], Allocation] | None = None,
         watch: AllocationObserver | None = None,
         settlements: LeaseSettlements,
+        trading: CampaignTrader | None = None,
     ) -> None:
         self._watch = watch or AllocationObserver()
         self._settlements = settlements
@@ -159,6 +144,12 @@ class AllocationProvisioner:
         self._leaving = False
         self._tasks = TaskSupervisor()  # one for each allocation
         self._failures: list[BaseException] = []  # while everything goes back
+        self._trading = trading
+        if trading is not None:
+            trading.start_anew()
+        for site in sites.values():
+            if isinstance(site, NegotiatingSite):
+                site.on_deal = self._keep_deal
 
     async def sign(self, allocations: Sequence[Allocation]) -> None:
         """
@@ -179,8 +170,11 @@ class AllocationProvisioner:
             if isinstance(site, SharedSite):
                 await site.take(by_site[name], self._notify)
         now = self._dispatcher.now()
+        if self._trading is not None:
+            # Prices before leases: what is set aside and paid is the agreed price.
+            allocations = self._trading.agree(allocations, now, self._keep_deal)
         for name, site in self._sites.items():
-            self._lead[name] = await site.reserve(by_site[name])
+            self._lead[name] = await site.reserve([a for a in allocations if a.site == name])
         try:
             for allocation in allocations:
                 # All leases before the first request: a plan whose end cannot be paid is not begun.
@@ -347,12 +341,13 @@ class AllocationProvisioner:
             await self._room(one)
         if self._route is not None and not one.allocation.site:
             keeper.life.allocation = self._route(one.allocation)
+        if self._trading is not None and one.allocation.start is None:
+            asked, now = [one.allocation], self._dispatcher.now()
+            (keeper.life.allocation,) = self._trading.agree(asked, now, self._keep_deal)
         allocation = one.allocation
-        # A batch job goes on for a while when the run is killed: its worst case is on disk before
-        # it is asked for.
-        if self._settlements.unwatched(allocation.site):
-            await self._set_aside(allocation)
         site = self._sites[allocation.site]
+        if self._settlements.sets_aside(allocation.site):
+            await self._set_aside(allocation)
         # Only what is held without an end can be taken over: an agreed one may pass meanwhile.
         if not (isinstance(site, LastingSite) and site.is_lasting and math.isinf(allocation.until)):
             self._dispatcher.attach(allocation.name)
@@ -565,6 +560,8 @@ class AllocationProvisioner:
     def _settle(self, life: AllocationLife) -> None:
         """Pay an allocation that is over, or leave that to the provider's count."""
         now = self._dispatcher.now()
+        if self._trading is not None:
+            self._trading.released(life.allocation.name)
         life.withdraw(now)  # if the run ends before the site was asked
         a = life.allocation
         if a.name in self._guard.leases:
@@ -581,6 +578,10 @@ class AllocationProvisioner:
             lease, until = with_credit(self._sites, lease, until, self._notify)
             self._guard.credit(lease)
         self._write(self._guard.charges.close(name, until))
+
+    def _keep_deal(self, record: MarketRecord) -> None:
+        """Journal a negotiation, whatever came of it, or what is wrong with a bill."""
+        self._note(record.kind, msgspec.json.encode(record).decode(), ())
 
     def _write(self, lease: Lease) -> None:
         self._note("lease", msgspec.json.encode(lease).decode(), self._guard.transfers())

@@ -393,6 +393,8 @@ def _real(
             made = RunEnvironment(sites=sites, supply=ScheduledSupply(economy))
         case _:
             made = RunEnvironment(sites=sites, supply=PlannedSupply(plan, replan))
+    if info.policy.kind != "economy" and any(facts.buying.negotiates for facts in info.sites):
+        made = replace(made, trading=CampaignTrader(info.sites, owners=owners))
     made = replace(made, lifespan=_ending(sites, folder, made.lifespan))
     if seconds := outlives():
         made = replace(made, contact=WorkerContactFile(folder.worker_contact, seconds))

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from bursar.broker.trading import CampaignTrader
 from bursar.engine.core import DataAt
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.task import Task
@@ -64,6 +65,9 @@ class RunEnvironment:
     ----------
     supply
         What brings processors of these sites to the tasks; serves one incarnation.
+    trading
+        Agrees with owners that negotiate on each allocation; None: no owner does, or the supply
+        agrees with them itself.
     loop
         Factory of the event loop; None: asyncio's default.
     lifespan
@@ -90,6 +94,7 @@ class RunEnvironment:
 
     sites: Mapping[str, Site]
     supply: Supply
+    trading: CampaignTrader | None = None
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     lifespan: LifespanFactory = nullcontext
     delay: Delay | None = None

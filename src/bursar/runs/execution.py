@@ -24,7 +24,7 @@ from bursar.model.campaign import Goal
 from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
-from bursar.runs.allocation_provisioner import AllocationProvisioner, LeaseTerms
+from bursar.runs.allocation_provisioner import AllocationProvisioner
 from bursar.runs.environment import RunEnvironment, RunWork
 from bursar.runs.folder import AttemptFolders, RunFolder
 from bursar.runs.incarnations import (
@@ -36,7 +36,7 @@ from bursar.runs.incarnations import (
     split_bookings,
 )
 from bursar.runs.processor_sharing import ProcessorSharing
-from bursar.runs.settlement import LeaseSettlements
+from bursar.runs.settlement import LeaseSettlements, LeaseTerms
 from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
 from bursar.runs.surviving_workers import SurvivingWorkers, WorkerContact, cut_off
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
@@ -444,6 +444,7 @@ class RunExecution:
             route=self._supply.route,
             watch=self._supply,
             settlements=self.settlements,
+            trading=self._environment.trading,
         )
         self._sharing = ProcessorSharing(
             self._environment.sites, self.dispatcher, self.provision, self.guard

@@ -9,6 +9,7 @@ import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
 from bursar.market.lease import Lease
+from bursar.market.purchasing import TRADE, DealRecord
 from bursar.model.errors import InputError, spelling_hint
 from bursar.provisioning.accounting import (
     AllocationUsage,
@@ -226,6 +227,7 @@ class PlacementReason:
     why: str
     others: tuple[SiteDecision, ...] = ()
     status: str | None = None
+    deals: tuple[DealRecord, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the decision as a JSON object."""
@@ -237,6 +239,7 @@ class PlacementReason:
             "why": self.why,
             "status": self.status,
             "sites": [msgspec.structs.asdict(weighed) for weighed in self.others],
+            "deals": [deal.to_dict() for deal in self.deals],
         }
 
 
@@ -288,6 +291,7 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
         raise InputError(f'no task "{task}"', hint=spelling_hint(task, ids))
     number = ids.index(task)
     attempts = [r for r in record.journal.records if r.outcome.task == number]
+    deals = _deals_of(record, number)
     begin = record.incarnations[0][0] if record.incarnations else 0.0
     if not _is_decided(record):
         reason = _planned(record, number)
@@ -299,6 +303,7 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
                 at=r.outcome.start - begin,
                 why=reason,
                 status=str(r.outcome.status),
+                deals=tuple(deals.get(r.lease, ())),
             )
             for r in attempts
         ]
@@ -321,9 +326,21 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
                         why=f"{decision.strategy}: {reason}{_limits(decision)}",
                         others=tuple(sites),
                         status=status,
+                        deals=tuple(deals.get(lease, ())),
                     )
                 )
     return placed
+
+
+def _deals_of(record: RunRecord, task: int) -> dict[str, list[DealRecord]]:
+    """Return the negotiations that brought a task's processors, by lease."""
+    found: dict[str, list[DealRecord]] = defaultdict(list)
+    for event in record.journal.events:
+        if event.kind == TRADE:
+            deal = msgspec.json.decode(event.text, type=DealRecord)
+            if deal.task in (None, task):
+                found[deal.lease].append(deal)
+    return found
 
 
 def why_not(record: RunRecord, site: str) -> list[SiteReason]:

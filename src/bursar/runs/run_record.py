@@ -19,6 +19,7 @@ from bursar.dispatch.journal import (
 from bursar.dispatch.journal_records import AttemptRecord, JournalState
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
+from bursar.market.purchasing import DISPUTE, DisputeRecord
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
@@ -112,6 +113,15 @@ class RunRecord:
         return {pilot: sites[pilot] for pilot in self.recorded if pilot in sites}
 
     @cached_property
+    def disputes(self) -> list[DisputeRecord]:
+        """Bills of sites that their own signed records, or our count, do not bear out."""
+        return [
+            msgspec.json.decode(event.text, type=DisputeRecord)
+            for event in self.journal.events
+            if event.kind == DISPUTE
+        ]
+
+    @cached_property
     def bill(self) -> Bill:
         """The run's cost so far."""
         bill = make_bill(
@@ -122,6 +132,7 @@ class RunRecord:
             self.journal.records,
             self.recorded,
             self.recorded_at,
+            self.disputes,
         )
         rates = {site.name: site.exchange for site in self.info.sites if site.exchange}
         figures = [

@@ -7,7 +7,8 @@ the worst case stays set aside.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -17,7 +18,7 @@ from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, SettledBy
 from bursar.model.errors import BursarError
 from bursar.model.money import Transfer
-from bursar.sites.protocol import MeteringSite, Site, TaskSharingSite
+from bursar.sites.protocol import MeteringSite, NegotiatingSite, Site, TaskSharingSite
 from bursar.supervisor import TaskSupervisor
 
 SETTLING = 60.0
@@ -25,6 +26,27 @@ SETTLING = 60.0
 
 SOON = 3.0
 """Seconds of such a wait after which the run says what it waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """
+    Terms common to all leases of a run.
+
+    Parameters
+    ----------
+    run
+        Identity of the run, by which worker processes are recognised.
+    rigid
+        Whether some task may hold several processors.
+    inherited
+        Leases of an earlier incarnation that go on: open in the guard, with workers that still run.
+    """
+
+    run: str
+    currency: str
+    rigid: bool
+    inherited: Collection[str] = ()
 
 
 class LeaseSettlements:
@@ -71,6 +93,15 @@ class LeaseSettlements:
         """Seconds for which a pilot there may go on after the run was killed."""
         there = self._sites.get(site)
         return there.unwatched if isinstance(there, MeteringSite) else 0.0
+
+    def sets_aside(self, site: str) -> bool:
+        """Whether the most that an allocation can cost is held before the site is asked for it."""
+        # A batch job goes on for a while when the run is killed: its worst case is on disk before
+        # it is asked for. While a price is negotiated, other allocations must not take the money.
+        there = self._sites[site]
+        if isinstance(there, NegotiatingSite) and there.facts.buying.negotiates:
+            return True
+        return self.unwatched(site) > 0
 
     def end(self, lease: str) -> None:
         """Note that a lease was given back, and settle the lease when the site reports."""

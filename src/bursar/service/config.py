@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.decoding import TomlTable
-from bursar.formats.quantities import Credit, Duration, Share, Size
+from bursar.formats.quantities import Credit, Duration, Price, Share, Size, Use
 from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -208,6 +208,87 @@ class SealingFiles:
     key: Path
 
 
+class AuctionSettings(TomlTable, frozen=True, kw_only=True):
+    """Processors that the service auctions again and again."""
+
+    rule: Annotated[
+        Literal["english", "dutch", "first-price", "vickrey", "share"],
+        Meta(description="Kind of auction."),
+    ]
+    processors: Annotated[int, Meta(description="Number of processors of the lot.", ge=1)]
+    duration: Annotated[Duration, Meta(description="For how long the lot is sold.")]
+    every: Annotated[
+        Duration, Meta(description="Time from one opening to the next; whole multiples since 1970.")
+    ]
+    lasts: Annotated[
+        Duration, Meta(description="For how long bids are taken; the lot begins then.")
+    ]
+    reserve: Annotated[
+        Price | None,
+        Meta(
+            description="Least price at which the lot is sold; default: the floor of the posted "
+            "price. Shares have none."
+        ),
+    ] = None
+    step: Annotated[
+        Share,
+        Meta(description="Step of open prices, as a share of the reserve; 0.05."),
+    ] = 0.05
+    first: Annotated[
+        float,
+        Meta(description="Opening price of a Dutch auction, as a multiple of the reserve.", ge=1),
+    ] = 2.0
+
+    def __post_init__(self) -> None:
+        for key in ("duration", "every", "lasts"):
+            if not getattr(self, key) > 0:
+                raise InputError("must be positive", where=key)
+        if self.lasts >= self.every:
+            raise InputError("must be shorter than every", where="lasts")
+        if not self.step > 0:
+            raise InputError("must be positive", where="step")
+        if self.rule == "share" and self.reserve is not None:
+            raise InputError("shares have no reserve", where="reserve")
+
+    @property
+    def reserve_price(self) -> float | None:
+        """Least price, currency units per processor-second; None: the floor of the posted price."""
+        return None if self.reserve is None else self.reserve[0]
+
+
+class SaleQuota(TomlTable, frozen=True, kw_only=True):
+    """Use that customers may agree on in a period."""
+
+    amount: Annotated[Use, Meta(description="Use that may be agreed on in a period.")]
+    every: Annotated[
+        Duration, Meta(description="Period; periods begin at whole multiples of it since 1970.")
+    ]
+    users: Annotated[frozenset[str], Meta(description="Users who have the amount together.")] = (
+        frozenset()
+    )
+    groups: Annotated[
+        frozenset[str],
+        Meta(
+            description="Groups whose members have the amount together; default, without users, "
+            "too: each user has the amount alone."
+        ),
+    ] = frozenset()
+
+    def __post_init__(self) -> None:
+        for key in ("amount", "every"):
+            if not getattr(self, key) > 0:
+                raise InputError("must be positive", where=key)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several users have the amount together."""
+        return bool(self.users or self.groups)
+
+    def counts(self, user: str, groups: frozenset[str]) -> bool:
+        """Return whether what a user of some groups buys counts."""
+        return not self.is_shared or user in self.users or bool(self.groups & groups)
+
+
 class MarketSettings(TomlTable, frozen=True):
     """Settings for selling processors; the prices are said in [site]."""
 
@@ -229,12 +310,51 @@ class MarketSettings(TomlTable, frozen=True):
     floor: Annotated[
         Share, Meta(description="Share of the price down to which the service bargains.")
     ] = 0.8
+    reserve: Annotated[
+        Price | None,
+        Meta(description="Price below which nothing is sold, by whatever rule; default: none."),
+    ] = None
+    buyers: Annotated[
+        frozenset[str],
+        Meta(description="Users who may buy; default, without buyer_groups, too: everybody."),
+    ] = frozenset()
+    buyer_groups: Annotated[frozenset[str], Meta(description="Groups whose members may buy.")] = (
+        frozenset()
+    )
+    processors: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most processors that are sold at once; default: all."),
+    ] = None
+    processors_per_user: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most processors that are sold to one user at once; default: all."),
+    ] = None
+    quotas: Annotated[
+        tuple[SaleQuota, ...],
+        Meta(description="Use that users may agree on in a period."),
+    ] = ()
     holds: Annotated[bool, Meta(description="Whether a quote sets its processors aside.")] = False
+    penalty: Annotated[
+        Share,
+        Meta(
+            description="What the service pays for agreed time that it does not deliver, as a "
+            "share of the price of that time; 0."
+        ),
+    ] = 0.0
+    auctions: Annotated[
+        tuple[AuctionSettings, ...],
+        Meta(description="Auctions that are held on a schedule."),
+    ] = ()
 
     def __post_init__(self) -> None:
         if not self.validity:
             raise InputError("must be positive", where="validity")
         msgspec.structs.force_setattr(self, "protocols", tuple(dict.fromkeys(self.protocols)))
+
+    @property
+    def reserve_price(self) -> float:
+        """Price below which nothing is sold, currency units per processor-second; 0: none."""
+        return 0.0 if self.reserve is None else self.reserve[0]
 
 
 class UserSettings(TomlTable, frozen=True):

@@ -380,6 +380,7 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
             where="service.worker_listen",
             hint='set worker_listen = "0.0.0.0:7481"',
         )
+    _check_market(file.market, site)
     _check_local_user(file.tasks.local_user, "tasks.local_user", site)
     for name, user in file.users.items():
         place = joined("users", name)
@@ -408,6 +409,24 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         http=file.limits.requests,
         log=file.log,
     )
+
+
+def _check_market(market: MarketSettings, site: SiteFacts) -> None:
+    for key in ("processors", "processors_per_user"):
+        if (getattr(market, key) or 0) > site.processors:
+            raise InputError(f"the site has {site.processors}", where=f"market.{key}")
+    prices = {"market.reserve": market.reserve}
+    for i, auction in enumerate(market.auctions):
+        prices[f"market.auctions[{i}].reserve"] = auction.reserve
+    for place, price in prices.items():
+        if price is not None and price[1] not in (None, site.currency):
+            raise InputError(f"is in {price[1]}, the site counts in {site.currency}", where=place)
+    for i, auction in enumerate(market.auctions):
+        most = market.processors or site.processors
+        if auction.processors > most:
+            raise InputError(f"{most} are sold at once", where=f"market.auctions[{i}].processors")
+        if auction.reserve is not None and auction.reserve[0] < market.reserve_price:
+            raise InputError("is below market.reserve", where=f"market.auctions[{i}].reserve")
 
 
 def _site(file: ServiceFile, folder: Path) -> SiteFacts:

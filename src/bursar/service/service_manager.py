@@ -188,6 +188,7 @@ class ServiceManager:
             waiting=0.0 if free else None,
             attributes=dict(facts.attributes),
             seal=self._seal,
+            usage_key=self._billing.usage_key,
             draining=self._state().status == "draining",
             version=VERSION,
         )

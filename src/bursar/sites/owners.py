@@ -24,8 +24,7 @@ from pathlib import Path
 
 import apsw
 
-from bursar.market.pricing import Commitment
-from bursar.market.trade_server import OwnerState
+from bursar.market.pricing import Commitment, OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts

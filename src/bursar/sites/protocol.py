@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from bursar.market.lease import Lease
+from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
@@ -106,6 +107,18 @@ class MeteringSite(Protocol):
         MeteredTime or None
             None: the provider does not count, and our own clock holds.
         """
+
+
+@runtime_checkable
+class NegotiatingSite(Protocol):
+    """A site that may negotiate the price of what it acquires, and tells what came of it."""
+
+    on_deal: Callable[[MarketRecord], None]
+    """Called with each negotiation, successful or not, and with each bill that is wrong."""
+
+    @property
+    def facts(self) -> SiteFacts:
+        """Facts of the site, with the rules by which it is bought from."""
 
 
 @runtime_checkable

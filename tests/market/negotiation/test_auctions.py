@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.auctioneers import (
+    DutchAuctioneer,
+    EnglishAuctioneer,
+    SealedAuctioneer,
+)
 from bursar.market.trade_messages import Bid, MessageExchange, RejectBid, TradeMessage
 from bursar.market.trade_server import BargainingRules
 from bursar.model.money import Refusal
-from bursar_devtools.auctions import DutchAuctioneer, EnglishAuctioneer, SealedAuctioneer
 
 SAME_TIME = msgspec.structs.replace(WANTED, latest=WANTED.earliest + WANTED.seconds)
 

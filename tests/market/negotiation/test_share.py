@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, server
 
+from bursar.market.negotiation.auctioneers import ShareAuctioneer, proportional_shares
 from bursar.market.trade_messages import MessageExchange
-from bursar_devtools.auctions import ShareAuctioneer, proportional_shares
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 10**15), max_size=8))

@@ -13,6 +13,7 @@ from bursar.market.usage import check_chain
 from bursar.model.errors import InputError
 from bursar.model.money import Pricing, Refusal
 from bursar.model.site import SiteFacts
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.service.billing.service_billing import LONGEST, MOST
 from bursar.service.billing.service_ledger import ROW, ServiceLedger
@@ -314,7 +315,7 @@ def test_shared_use_is_added_up_and_posted() -> None:
     shop.billing.admission.used("shared", "alice", "i1", 1, 1.0)
     shop.wait(10.0)
     assert shop.billing.accounts.invoice("alice").lines == [
-        api.InvoiceLine(
+        market.InvoiceLine(
             what="i1",
             since=shop.now - 3_609.0,
             until=shop.now - 10.0,

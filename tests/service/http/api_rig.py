@@ -14,6 +14,7 @@ from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import Reject, TradeMessage
 from bursar.model.money import Pricing
 from bursar.model.provisioning import ProcessorDemand
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.service.config import HttpLimits
@@ -261,8 +262,8 @@ class FakeTill:
     def spent(self) -> int:
         return 7
 
-    def invoice(self, user: str, since: float, until: float) -> api.InvoiceInfo:
-        return api.InvoiceInfo(user=user, owner="site", currency="SU", lines=[], total=0)
+    def invoice(self, user: str, since: float, until: float) -> market.InvoiceInfo:
+        return market.InvoiceInfo(user=user, owner="site", currency="SU", lines=[], total=0)
 
     def usage(self, user: str) -> Sequence[SignedRecord]:
         return ()

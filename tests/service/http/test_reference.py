@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList, WorkerInfo
 from bursar.remote.routes import ROUTES, ApiRoute
@@ -60,9 +61,13 @@ def test_the_page_has_every_route_and_no_other() -> None:
         api.SiteInfo,
         api.SlotInfo,
         api.AgreementInfo,
+        market.LotInfo,
+        market.LotList,
+        market.RevenueInfo,
+        market.CustomerRevenue,
         api.AccountInfo,
-        api.InvoiceInfo,
-        api.InvoiceLine,
+        market.InvoiceInfo,
+        market.InvoiceLine,
         NewToken,
         TokenInfo,
         api.Deposit,

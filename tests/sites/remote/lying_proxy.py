@@ -51,7 +51,11 @@ class LyingProxy:
 
 
 @contextmanager
-def lying_proxy(service: int, lie: Lie) -> Iterator[LyingProxy]:
+def lying_proxy(
+    service: int,
+    lie: Lie = lambda result: result,
+    falsify: Callable[[str, Any], Any] = lambda path, document: document,
+) -> Iterator[LyingProxy]:
     """
     Run a proxy that passes everything on and changes each result.
 
@@ -61,6 +65,8 @@ def lying_proxy(service: int, lie: Lie) -> Iterator[LyingProxy]:
         Port of the real service on the loopback interface.
     lie
         What becomes of a result.
+    falsify
+        What becomes of another JSON document, by the path that was asked for.
     """
 
     def changed(line: bytes) -> bytes:
@@ -95,7 +101,12 @@ def lying_proxy(service: int, lie: Lie) -> Iterator[LyingProxy]:
                     return
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
-                is_lines = "ndjson" in answer.getheader("Content-Type", "")
+                kind = answer.getheader("Content-Type", "")
+                is_lines = "ndjson" in kind
+                if kind.startswith("application/json") and not is_results:
+                    told_so = falsify(self.path.partition("?")[0], json.loads(answer.read()))
+                    piece = json.dumps(told_so).encode()
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                 while piece := answer.readline():
                     if is_results and is_lines and self.command == "GET":
                         piece = changed(piece)

@@ -24,6 +24,7 @@ from bursar.market.trade_messages import (
     InformOutcome,
     Reject,
     RejectBid,
+    RequestQuote,
     Rule,
     TradeMessage,
 )
@@ -33,6 +34,10 @@ from bursar.model.money import Micros, Refusal
 
 SellLot = Callable[[str, str, Terms, float], Agreement | Refusal]
 """Binds the owner, by deal, customer, terms and present time; see ``Seller.sell``."""
+
+
+BidCheck = Callable[[str, Micros], str]
+"""Returns why a bidder may not bid an amount; empty when it may."""
 
 
 class Auctioneer(NegotiationSide):
@@ -54,6 +59,8 @@ class Auctioneer(NegotiationSide):
     sell
         How the owner is bound, where it is this party that sells; without it the
         outcome is told and the deal made elsewhere.
+    may_bid
+        Returns why a bidder may not bid an amount (micro-units), empty when it may.
 
     Attributes
     ----------
@@ -78,6 +85,7 @@ class Auctioneer(NegotiationSide):
         closes: float,
         reverse: bool = False,
         sell: SellLot | None = None,
+        may_bid: BidCheck | None = None,
     ) -> None:
         super().__init__(me, deal, bidders, lot.currency)
         self.lot = lot
@@ -85,6 +93,7 @@ class Auctioneer(NegotiationSide):
         self.closes = closes
         self.reverse = reverse
         self.sell = sell
+        self.may_bid = may_bid
         self.winner: str | None = None
         self.price: Micros | None = None
         self.agreement: Agreement | None = None
@@ -92,18 +101,22 @@ class Auctioneer(NegotiationSide):
     def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Call for bids."""
         self.state = "called"
-        return tuple(
-            self._make(
-                CallForBids,
-                bidder,
-                template=self.lot,
-                rule=self.rule,
-                closes=self.closes,
-                price=self.open_price,
-                reverse=self.reverse,
-            )
-            for bidder in self.parties
+        return tuple(self._call(bidder, self.open_price) for bidder in self.parties)
+
+    def _call(self, bidder: str, price: Micros | None) -> TradeMessage:
+        return self._make(
+            CallForBids,
+            bidder,
+            template=self.lot,
+            rule=self.rule,
+            closes=self.closes,
+            price=price,
+            reverse=self.reverse,
         )
+
+    def asking(self, now: float) -> Micros | None:
+        """Return the price that is asked at a moment, micro-units; None where bids are sealed."""
+        return self.open_price
 
     @property
     def is_over(self) -> bool:
@@ -130,6 +143,7 @@ class Auctioneer(NegotiationSide):
         """Decide the auction."""
 
     def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
+        bidder = message.sender
         match message:
             case Bid():
                 if self.state != "called" or now >= self.closes:
@@ -138,7 +152,13 @@ class Auctioneer(NegotiationSide):
                     return self._reject(
                         message, f"counts in {message.currency}, expected {self.currency}"
                     )
-                return self._bid(message, now)
+                reason = "" if self.may_bid is None else self.may_bid(bidder, message.amount)
+                return self._reject(message, reason) if reason else self._bid(message, now)
+            case RequestQuote() if self.state == "called" and now < self.closes:
+                # Of somebody who has heard of the auction elsewhere.
+                return (self._call(message.sender, self.asking(now)),)
+            case RequestQuote():
+                return self._refuse(message, "bids are closed")
             case Reject():
                 return self._passed(message.sender, now)
             case Confirm() if self.reverse and self.state == "sold" and self.agreement is None:
@@ -238,6 +258,10 @@ class Bidder(NegotiationSide):
         self._call: CallForBids | None = None
         self._bids: list[Micros] = []
 
+    def open(self, lot: DealTemplate) -> tuple[TradeMessage, ...]:
+        """Ask to be called for bids, in an auction that is open to all."""
+        return (self._make(RequestQuote, self.auctioneer, template=lot),)
+
     def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case CallForBids() if self.state == "open" and message.rule in _RULES:
@@ -254,6 +278,8 @@ class Bidder(NegotiationSide):
             case Confirm() if self.state == "won" and self._seller is None:
                 return self._confirmed(message)
             case Reject():
+                # Before the call: the auction takes no more bidders.
+                self.state = "lost" if self.state == "open" else self.state
                 return ()
         return self._unexpected(message)
 

@@ -39,6 +39,13 @@ class NegotiationSide(ABC):
         """Names of the parties that this side has heard from."""
         return tuple(self._received)
 
+    def admit(self, party: str) -> None:
+        """Take in another party, which has heard nothing yet; a known one stays as it is."""
+        if party not in self._received:
+            self._received[party] = []
+            self._sent[party] = [[]]
+            self._count[party] = 0
+
     def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
         Process a message, or answer with a rejection and a reason.
@@ -73,6 +80,14 @@ class NegotiationSide(ABC):
     def again(self, party: str) -> tuple[TradeMessage, ...]:
         """Return the last messages to a party, to be sent again when answers were lost."""
         return next((tuple(sent) for sent in reversed(self._sent[party]) if sent), ())
+
+    def heard(self, party: str) -> tuple[TradeMessage, ...]:
+        """Return the messages of a party that this side has taken up, in order."""
+        return tuple(self._received[party])
+
+    def said(self, party: str) -> tuple[TradeMessage, ...]:
+        """Return the messages that this side has made for a party, in order."""
+        return tuple(message for sent in self._sent[party] for message in sent)
 
     @abstractmethod
     def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
@@ -165,6 +180,10 @@ class Seller(Protocol):
         """
         ...
 
+    def let_go(self, deal: str, customer: str) -> None:
+        """Free what a quote or bid reserved: the customer does not take it."""
+        ...
+
     def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
         """Bind the owner if the processors are still free."""
         ...
@@ -203,6 +222,7 @@ class OwnerSide(NegotiationSide, ABC):
             refusal = self.seller.take_back(self.agreement, now)
             if refusal is not None:
                 return self._refuse(message, refusal.reason)
+        self.seller.let_go(self.deal, self.customer)
         self.state = "cancelled"
         return (self._make(Cancel, self.customer),)
 

@@ -115,7 +115,12 @@ class TenderBuyer(BuyerSide):
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         reason = self._fault(bid, now)
         if reason:
-            return (self._make(RejectBid, bid.sender, reason=reason, of=bid.number),)
+            rejected = self._make(RejectBid, bid.sender, reason=reason, of=bid.number)
+            # Who bid too much has answered: the others' bids need not wait for the close.
+            waited = bool(self._waiting)
+            self._waiting.discard(bid.sender)
+            closed = waited and self.state == "called" and not self._waiting
+            return (rejected, *(self._next(now) if closed else ()))
         self._bids[bid.sender] = bid
         self._waiting.discard(bid.sender)
         return self._settled(now)
@@ -181,7 +186,8 @@ class TenderOwner(OwnerSide):
                 if now >= self._expires:
                     return self._refuse(message, "the bid has expired")
                 return self._sell(message, self._terms, now)
-            case InformOutcome() | RejectBid() if self.state in ("open", "bid"):
+            case InformOutcome() | RejectBid() if self.state in ("open", "bid", "lost"):
+                self.seller.let_go(self.deal, self.customer)
                 self.state = "lost"
                 return ()
             case Cancel() if self.state != "cancelled":

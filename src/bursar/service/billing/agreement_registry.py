@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bursar.market.agreement import Agreement, UsageRecord
-from bursar.market.usage import AgreementRates, charge
+from bursar.market.usage import AgreementRates, charge, penalty_for
 from bursar.model.money import Micros, Refusal
 from bursar.provisioning.accounting import ProcessorSpan
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
@@ -51,6 +51,9 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         Whether the agreement was cancelled before it began.
     charged
         Amount paid, in micro-units.
+    penalty
+        Amount that the owner owes the customer for what was not delivered, in micro-units: as much
+        of it as was paid is refunded, and the rest is credited to the customer.
     talk
         Identifier of the negotiation; empty in records of earlier versions, which did not keep it.
     """
@@ -64,6 +67,7 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ended: float | None = None
     cancelled: bool = False
     charged: Micros = 0
+    penalty: Micros = 0
     talk: str = ""
 
     @property
@@ -143,9 +147,12 @@ def on_time_passed(deal: AgreementRecord, now: float) -> AgreementRecord:
     return replace(deal, seen=max(deal.seen, now))
 
 
-def on_agreement_ended(deal: AgreementRecord, now: float, charged: Micros) -> AgreementRecord:
-    """Mark the agreement as ended, with the amount charged."""
-    return replace(deal, ready=0, ended=min(max(now, deal.seen), deal.end), charged=charged)
+def on_agreement_ended(
+    deal: AgreementRecord, now: float, charged: Micros, penalty: Micros = 0
+) -> AgreementRecord:
+    """Mark the agreement as ended, with the amount charged and the penalty that is owed for it."""
+    ended = min(max(now, deal.seen), deal.end)
+    return replace(deal, ready=0, ended=ended, charged=charged, penalty=penalty)
 
 
 def on_agreement_cancelled(deal: AgreementRecord, now: float) -> AgreementRecord:
@@ -353,14 +360,26 @@ class AgreementRegistry:
                 self._keep(on_time_passed(deal, now))
 
     def end(self, name: str, now: float) -> Micros:
-        """End an agreement: what was delivered is paid, the rest goes back to the user."""
+        """
+        End an agreement: what was delivered is paid, the rest goes back to the user.
+
+        Returns
+        -------
+        int
+            What the user has paid, less the penalty, micro-units.
+        """
         # The last interval is metered first: the charge follows from the usage records alone.
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
-        charged = amount_owed(deal, self._meter.of(name))
+        records = self._meter.of(name)
+        charged = amount_owed(deal, records)
+        delivered = math.fsum(record.delivered for record in records)
+        penalty = penalty_for(deal.agreement.terms, delivered, now)
         self._ledger.settle(name, charged, now)
-        self._keep(on_agreement_ended(deal, now, charged))
+        if penalty:
+            self._ledger.penalise(deal.agreement.customer, name, charged, penalty, now)
+        self._keep(on_agreement_ended(deal, now, charged, penalty))
         self._on_change(name)
-        return charged
+        return max(0, charged - penalty)
 
     def _follow(self, deal: AgreementRecord, interval: ProcessorSpan | None) -> AgreementRecord:
         """Keep a deal, and meter an interval that was delivered."""
@@ -444,6 +463,9 @@ def _deal_faults(
             yield f"{name}: holds {held}, expected {expected}"
         if paid != deal.charged or paid > amount:
             yield f"{name}: paid {paid}, charged {deal.charged}, agreed on {amount}"
+        refunded = promise.refunded if promise is not None else 0
+        if refunded != min(deal.charged, deal.penalty):
+            yield f"{name}: refunded {refunded}, owes a penalty of {deal.penalty}"
         if promise is not None and promise.user != deal.agreement.customer:
             yield f"{name}: {promise.user} pays for {deal.agreement.customer}"
         delivered = sum(record.delivered for record in meter.of(name))

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from bursar.market.pricing import CommittedCapacity, unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
-from bursar.model.money import Micros, Pricing, to_micros
+from bursar.model.money import Micros, Pricing, format_amount, to_micros
 from bursar.model.site import SiteFacts
 from bursar.model.slot import ResourceProfile, Slot
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.service.billing.agreement_registry import (
     HORIZON,
@@ -19,12 +18,14 @@ from bursar.service.billing.agreement_registry import (
     find_inconsistencies,
     unknown_agreement,
 )
+from bursar.service.billing.auction_house import AuctionHouse
+from bursar.service.billing.owner_rules import PriceList, SaleLimits
 from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.billing.shared_usage import SharedUsageMeter, UserAccounts
 from bursar.service.config import MarketSettings, UserSettings
-from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError
-from bursar.store import Position, RecordStore
+from bursar.service.interfaces import Clock, Entropy, ServiceError
+from bursar.store import RecordStore
 
 # Open negotiations: how many a user may have, and how long each is remembered.
 
@@ -115,79 +116,6 @@ def free_slots(capacity: CommittedCapacity, now: float) -> list[Slot]:
     ]
 
 
-# The owner's prices: those of the configuration, or a later change.
-
-CHANGED = BILLING_KINDS[6]
-
-
-class _PriceChange(msgspec.Struct, frozen=True):
-    """A pricing policy, and the one of the configuration that was replaced."""
-
-    instead_of: Pricing
-    pricing: Pricing
-
-
-_CHANGES = msgspec.msgpack.Decoder(_PriceChange)
-
-
-class PriceList:
-    """
-    The owner's pricing policy; a change holds until the configuration is changed.
-
-    Parameters
-    ----------
-    journal
-        Journal, not yet open.
-    configured
-        Policy of the configuration.
-    """
-
-    def __init__(self, journal: RecordStore, configured: Pricing) -> None:
-        self.pricing = configured
-        self._journal = journal
-        self._configured = configured
-        self._position: Position | None = None
-        self._is_stale = False
-        journal.register([CHANGED], self)
-
-    def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """Take in the record of the last price change."""
-        self._position = position
-        changed = _CHANGES.decode(payload)
-        # Whichever of the two was changed last counts: a change by the API, as long as the file
-        # still says what it said then; otherwise the file.
-        if changed.instead_of == self._configured:
-            self.pricing = changed.pricing
-        self._is_stale = changed.instead_of != self._configured
-
-    def open(self) -> None:
-        """Drop a price change for good if the configuration has changed since."""
-        if self._is_stale:
-            self._forget()
-
-    def change(self, pricing: Pricing) -> None:
-        """Set the prices from now on; the change is in the journal on return."""
-        payload = msgspec.msgpack.encode(_PriceChange(self._configured, pricing))
-        # In one batch: a crash leaves either the old price or the new one.
-        position = self._journal.append(CHANGED, payload, essential=True)
-        self._forget()
-        self._position = position
-        self.pricing = pricing
-
-    def reconfigure(self, configured: Pricing) -> None:
-        """Apply the prices of a configuration that was read again, if the prices differ."""
-        if configured == self._configured:
-            return
-        self._configured = self.pricing = configured
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._position is not None:
-            self._journal.kill(self._position)
-        self._position = None
-        self._is_stale = False
-
-
 MOST_SLOTS = 200
 
 _TYPICAL = 3_600.0
@@ -251,6 +179,7 @@ class ServiceBilling:
         self._meter = UsageRecordLog(journal, entropy)
         self._shared_usage = SharedUsageMeter(journal, self._ledger, entropy)
         self._dealings = AgreementRegistry(journal, self._ledger, self._meter, entropy, on_change)
+        self._limits = SaleLimits(selling, users, self._dealings)
         self._negotiations = Negotiations()
         self.accounts = UserAccounts(
             site.name, journal, self._ledger, self._meter, self._shared_usage, clock
@@ -267,16 +196,26 @@ class ServiceBilling:
         )
         self._owner = TradeServer(
             site.name,
-            processors=site.processors,
+            processors=selling.processors or site.processors,
             pricing=self._prices.pricing,
             currency=site.currency,
             fixed_price=self.fixed_price,
             protocols=selling.protocols,
             validity=selling.validity,
             holds=selling.holds,
-            bargaining=BargainingRules(floor=selling.floor),
+            bargaining=BargainingRules(floor=selling.floor, reserve=selling.reserve_price),
             groups={name: user.groups for name, user in users.items()},
+            customers=self._limits,
             registrar=self._dealings,
+        )
+        self._owner.penalty = selling.penalty
+        self._owner.limits = self._limits
+        self._on_change = on_change
+        self._house = AuctionHouse(
+            selling.auctions,
+            self._owner,
+            floor_price=self._floor_price,
+            may_bid=self._may_bid,
         )
 
     def open(self) -> None:
@@ -293,6 +232,7 @@ class ServiceBilling:
         self._meter.open()
         self._prices.open()
         self._owner.reprice(self._prices.pricing)
+        self._owner.adjusted = self._prices.adjusted
         self._dealings.open(now)
         for deal in self._dealings.deals.values():
             # Ended ones too: an acceptance whose answer was lost may be repeated much later, and
@@ -304,10 +244,11 @@ class ServiceBilling:
             # Offers of starts that have just passed are still valid: the processors must not be
             # sold again for seconds in which the customer had them.
             elif not deal.cancelled and deal.ended > now - self._owner.validity:
-                self._owner.restore_ended(deal.agreement, deal.ended)
+                self._owner.restore(deal.agreement, deal.ended)
         for user in self._ledger.accounts.accounts:
             # Prices may depend on how much a customer has paid so far.
             self._paid(user, self._ledger.accounts.spent_by(user))
+        self._house.open(now)
         # Agreements that ended while the service was away are settled before anybody asks.
         self.tick(now)
 
@@ -339,7 +280,30 @@ class ServiceBilling:
         forgotten = self._negotiations.record_message(user, message.deal, now)
         if forgotten is not None:
             self._owner.forget(forgotten, user)
-        return self._owner.deliver(message, now)
+        answers = self._owner.deliver(message, now)
+        self._prices.note_adjusted(self._owner.adjusted)
+        if message.deal in self._house.deals:
+            self._on_change(message.deal)  # a bid may change when the auction closes
+        # What an auction tells other bidders is asked for by them.
+        return tuple(answer for answer in answers if answer.to == user)
+
+    def heard(self, user: str, deal: str, after: int) -> list[TradeMessage]:
+        """
+        Return what an auctioneer has told a bidder after a number.
+
+        Raises
+        ------
+        ServiceError
+            404, when there is no such auction, or the user does not bid there.
+        """
+        messages = self._house.heard(user, deal, after)
+        if messages is None:
+            raise ServiceError("not-found", 404, f'no auction "{deal}" in which you bid')
+        return messages
+
+    def auctions(self) -> market.LotList:
+        """Return the auctions that are held, were held lately, or come next."""
+        return market.LotList(auctions=self._house.lots(self._clock()))
 
     def agreements(self, user: str) -> api.AgreementList:
         """Return the agreements of a user, ended ones included."""
@@ -409,6 +373,16 @@ class ServiceBilling:
         """Return what one processor costs a user now, in currency units per processor-second."""
         return self._price(user, now, 1, _TYPICAL)
 
+    @property
+    def usage_key(self) -> str:
+        """Ed25519 key by which usage records are verified, hexadecimal."""
+        return self.accounts.public_key.public_bytes_raw().hex()
+
+    @property
+    def pricing(self) -> Pricing:
+        """Prices that the owner asks, with the rules by which they change."""
+        return self._prices.pricing
+
     def reprice(self, pricing: Pricing) -> None:
         """Set the prices from now on, until the configuration is changed."""
         self._prices.change(pricing)
@@ -427,7 +401,9 @@ class ServiceBilling:
 
     def tick(self, now: float) -> None:
         """Handle what is due by now; to be called at :meth:`next_tick`."""
+        self._house.tick(now)
         self._owner.tick(now)
+        self._prices.note_adjusted(self._owner.adjusted)
         for deal in self._dealings.all_open():
             if now >= deal.end:
                 self._end(deal.agreement.id, now)
@@ -441,6 +417,8 @@ class ServiceBilling:
         """Return when :meth:`tick` next has something to do; infinite for never."""
         return min(
             self._owner.next_tick(),
+            self._prices.next_period(),
+            self._house.next_tick(),
             self._dealings.next_tick(self._clock()),
             self._shared_usage.next_tick(),
             self._negotiations.next_tick(),
@@ -457,7 +435,18 @@ class ServiceBilling:
         self, user: str, now: float, processors: int, seconds: float, start: float | None = None
     ) -> float:
         asked = self._owner.asked(user, processors, seconds, now if start is None else start, now)
-        return unit_price(self._prices.pricing, asked)
+        return max(unit_price(self._prices.pricing, asked), self._selling.reserve_price)
+
+    def _floor_price(self, processors: int, seconds: float, start: float, now: float) -> float:
+        asked = self._owner.asked("", processors, seconds, start, now)
+        price = unit_price(self._prices.pricing, asked) * self._selling.floor
+        return max(price, self._selling.reserve_price)
+
+    def _may_bid(self, user: str, amount: Micros) -> str:
+        """Return why a user may not bid an amount: who cannot pay must not spoil an auction."""
+        if not self._ledger.is_limited(user) or amount <= self._ledger.available(user):
+            return ""
+        return f"the account has {format_amount(self._ledger.available(user), self.currency)}"
 
     def _known(self, user: str, agreement: str) -> AgreementRecord:
         deal = self._dealings.of_user(user, agreement)
@@ -491,6 +480,8 @@ class ServiceBilling:
             ready=deal.ready,
             begun=deal.begun,
             ended=deal.ended,
-            charged=deal.charged,
+            charged=max(0, deal.charged - deal.penalty),
+            penalty=deal.penalty,
             held=agreement.terms.amount if deal.is_open else 0,
+            deal=deal.talk,
         )

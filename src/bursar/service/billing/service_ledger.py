@@ -103,6 +103,8 @@ class UsageRecordLog:
 
 ROW = BILLING_KINDS[0]
 
+_PENALTY_CREDIT = "penalty-credit:"
+
 FORMAT = "service 1"
 """Version of the rows and of their chain of hashes."""
 
@@ -193,6 +195,15 @@ class ServiceLedger:
         """Return what a user has paid, and owes for usage that is not yet posted."""
         return self._accounts.spent_by(user) + self._owed.get(user, 0)
 
+    def penalties(self, since: float, until: float) -> dict[str, Micros]:
+        """Return the penalties that were credited to users in a period, beyond refunds."""
+        found: dict[str, Micros] = {}
+        for row in self._accounts.rows:
+            if since <= row.time < until and row.key.startswith(_PENALTY_CREDIT):
+                user = bare_name(row.target)
+                found[user] = found.get(user, 0) + row.amount
+        return found
+
     # Operations. Each row is in the journal when they return.
 
     def add_charge(self, user: str, amount: Micros) -> None:
@@ -228,6 +239,24 @@ class ServiceLedger:
         if promise.held > 0:
             key = f"release:{agreement}"
             _done(self._accounts.release(now, key, agreement, promise.held))
+
+    def penalise(
+        self, user: str, agreement: str, charged: Micros, penalty: Micros, now: float
+    ) -> None:
+        """
+        Pay a user the penalty for an agreement that the owner did not keep.
+
+        As much as was charged comes back from what the owner was paid; the rest the owner owes from
+        outside this ledger, as it does with credit, and the user may spend it.
+        """
+        refund = min(charged, penalty)
+        memo = f"penalty for {agreement}"
+        if refund:
+            key = f"penalty:{agreement}"
+            _done(self._accounts.refund(now, key, agreement, refund, memo=memo))
+        if penalty > refund:
+            key = f"{_PENALTY_CREDIT}{agreement}"
+            _done(self._accounts.grant(now, key, user, penalty - refund, memo=memo))
 
     def deposit(self, user: str, amount: Micros, key: str, now: float) -> None:
         """

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from bursar.market.agreement import SignedRecord
 from bursar.market.statements import InvoiceItem, make_invoice
 from bursar.model.money import Micros, from_micros, to_micros
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
 from bursar.service.interfaces import BILLING_KINDS, Clock, Entropy, ServiceError
@@ -247,7 +248,7 @@ class UserAccounts:
 
     def invoice(
         self, user: str, since: float = -math.inf, until: float = math.inf
-    ) -> api.InvoiceInfo:
+    ) -> market.InvoiceInfo:
         """
         Return the charges posted from ``since`` until before ``until``, summed as in the ledger.
 
@@ -259,7 +260,7 @@ class UserAccounts:
             shared = {usage.id: usage for usage in self._shared_usage.posted_of(user)}
             invoice = make_invoice(ledger.accounts, ledger.provider, user, since, until)
             lines = [self._line(item, shared.get(item.agreement)) for item in invoice.items]
-        return api.InvoiceInfo(
+        return market.InvoiceInfo(
             user=user,
             owner=self._owner,
             currency=ledger.currency,
@@ -276,15 +277,46 @@ class UserAccounts:
         """Return the public key by which usage records are verified."""
         return self._meter.public_key
 
+    def revenue(self, since: float, until: float) -> market.RevenueInfo:
+        """
+        Return what users were charged from ``since`` until before ``until``, for the owner.
+
+        Both moments are in seconds since the epoch.
+        """
+        credits = self._ledger.penalties(since, until)
+        customers = []
+        for user, account in self._ledger.accounts.accounts.items():
+            if account.kind != "user":
+                continue
+            invoice = self.invoice(user, since, until)
+            penalty = credits.get(user, 0)
+            if not (invoice.lines or penalty):
+                continue
+            customers.append(
+                market.CustomerRevenue(
+                    user=user,
+                    agreements=len(invoice.lines),
+                    processor_seconds=math.fsum(line.processor_seconds for line in invoice.lines),
+                    amount=invoice.total,
+                    penalty=penalty,
+                )
+            )
+        return market.RevenueInfo(
+            owner=self._owner,
+            currency=self._ledger.currency,
+            customers=customers,
+            total=sum(one.amount - one.penalty for one in customers),
+        )
+
     def spent(self) -> Micros:
         """Return the total that all users have paid."""
         return self._ledger.accounts.spent
 
-    def _line(self, item: InvoiceItem, shared: SharedUsage | None) -> api.InvoiceLine:
+    def _line(self, item: InvoiceItem, shared: SharedUsage | None) -> market.InvoiceLine:
         # A shared tally is in the ledger under an identifier of its own; users are shown the
         # instance.
         if shared is not None:
-            return api.InvoiceLine(
+            return market.InvoiceLine(
                 what=shared.what,
                 since=shared.since,
                 until=shared.until,
@@ -292,7 +324,7 @@ class UserAccounts:
                 amount=item.total,
             )
         records = self._meter.of(item.agreement)
-        return api.InvoiceLine(
+        return market.InvoiceLine(
             what=item.agreement,
             since=min(record.start for record in records),
             until=max(record.end for record in records),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from bursar.market.agreement import SignedRecord
 from bursar.market.trade_messages import AnyMessage
 from bursar.model.money import Pricing
+from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.remote.routes import (
@@ -23,11 +24,13 @@ from bursar.remote.routes import (
     NDJSON,
     Empty,
     FilesQuery,
+    HeardQuery,
     PeriodQuery,
     PutQuery,
     ResultsQuery,
     TasksQuery,
     ThroughQuery,
+    UsageQuery,
 )
 from bursar.service.files.file_store import FileOwner
 from bursar.service.files.instance_files import parse_name
@@ -53,6 +56,18 @@ async def deliver(call: AuthorizedRequest, body: AnyMessage) -> HttpResponse:
     return json_response(answers)
 
 
+async def auctions(call: AuthorizedRequest) -> market.LotList:
+    """List the auctions that are held, were held lately, or come next."""
+    return call.service.billing.auctions()
+
+
+async def heard(call: AuthorizedRequest, query: HeardQuery) -> HttpResponse:
+    """Return what an auctioneer has told a bidder; an agreement is durable before it is told."""
+    messages = call.service.billing.heard(call.user, query.deal, query.after)
+    await call.service.journal.durable()
+    return json_response(messages)
+
+
 async def agreements(call: AuthorizedRequest) -> api.AgreementList:
     """List the caller's agreements."""
     return call.service.billing.agreements(call.user)
@@ -70,15 +85,15 @@ async def cancel_agreement(call: AuthorizedRequest) -> api.AgreementInfo:
     return ended
 
 
-async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> api.InvoiceInfo:
+async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> market.InvoiceInfo:
     """Return the caller's charges in a period."""
     until = call.service.clock() if query.until is None else query.until
     return call.service.billing.accounts.invoice(call.user, query.since, until)
 
 
-async def usage(call: AuthorizedRequest) -> list[SignedRecord]:
-    """Return the caller's signed usage records."""
-    return list(call.service.billing.accounts.usage(call.user))
+async def usage(call: AuthorizedRequest, query: UsageQuery) -> list[SignedRecord]:
+    """Return the caller's signed usage records after a number."""
+    return list(call.service.billing.accounts.usage(call.user)[query.after :])
 
 
 async def account(call: AuthorizedRequest) -> api.AccountInfo:
@@ -90,6 +105,17 @@ async def reprice(call: AuthorizedRequest, body: Pricing) -> None:
     """Set the prices that are asked from now on."""
     call.service.billing.reprice(body)
     await call.service.journal.durable()
+
+
+async def prices(call: AuthorizedRequest) -> Pricing:
+    """Return the owner's prices, with the rules by which they change."""
+    return call.service.billing.pricing
+
+
+async def revenue(call: AuthorizedRequest, query: PeriodQuery) -> market.RevenueInfo:
+    """Return what the owner earned in a period, by customer."""
+    until = call.service.clock() if query.until is None else query.until
+    return call.service.billing.accounts.revenue(query.since, until)
 
 
 async def sales(call: AuthorizedRequest) -> dict[str, api.AgreementList]:

@@ -1,5 +1,6 @@
-"""Agreements bought at the posted price, and what the service charges for them."""
+"""Agreements bought at the posted or a negotiated price, and what the service charges."""
 
+import asyncio
 import math
 import secrets
 import time
@@ -7,20 +8,26 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from bursar.market.agreement import DealTemplate, Terms
-from bursar.market.trade_manager import TradeManager
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from bursar.market.agreement import Agreement, DealTemplate, SignedRecord, Terms, UsageRecord
+from bursar.market.purchasing import DealRecord
+from bursar.market.trade_manager import TradeLimits, TradeManager
 from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
+from bursar.market.usage import audit, check_chain
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
-from bursar.model.money import from_micros
+from bursar.model.money import from_micros, rental_charge
+from bursar.model.site import BuyingRules
 from bursar.provisioning.accounting import PilotUsage, append_usage
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, SiteInfo
+from bursar.remote.service_trading import ServiceTrader, TradingService
 from bursar.sites.remote.held import HeldInstance
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 
-# Buy agreements with a service at the posted price, and end agreements.
+# Buy agreements with a service at the posted or a negotiated price, and end agreements.
 
 _CLOSE = 1e-9
 """Relative tolerance of prices above the planned one, for rounding errors."""
@@ -61,6 +68,9 @@ class ServicePurchaser:
     ) -> None:
         self._client = client
         self._owner = owner
+        self._service = TradingService(
+            name=owner, client=client, owner=owner, customer=customer, currency=currency
+        )
         self._manager = TradeManager(customer)
         self._currency = currency
         self._record = record
@@ -101,6 +111,69 @@ class ServicePurchaser:
             return await self._accept(pilot, quotes[0])
         finally:
             self._manager.forget(deal)
+
+    async def negotiate(
+        self,
+        pilot: Allocation,
+        seconds: float,
+        rules: BuyingRules,
+        on_deal: Callable[[DealRecord], None],
+        *,
+        earliest: float,
+        latest: float | None,
+    ) -> PurchaseRecord:
+        """
+        Negotiate about processors for a pilot, up to the price that the pilot expects.
+
+        Parameters
+        ----------
+        seconds
+            Duration.
+        on_deal
+            Called with what came of it, whatever that is.
+        earliest, latest
+            See :meth:`buy`.
+
+        Raises
+        ------
+        SiteError
+            When there is no agreement.
+        """
+        template = DealTemplate(
+            processors=pilot.processors,
+            seconds=seconds,
+            earliest=earliest,
+            latest=latest,
+            currency=self._currency,
+        )
+        most = rental_charge(
+            pilot.processors * seconds, pilot.unit_price or 0.0, pilot.fixed_price or 0.0
+        )
+        # On disk before any message that may end in an agreement: after a kill, the next process
+        # finds the agreement by its negotiation.
+        expected = Terms.of_amount(template, earliest, most)
+        deals: list[str] = []
+
+        def bind(deal: str) -> None:
+            deals.append(deal)
+            self._record.write(PurchaseRecord(pilot.name, expected, deal=deal))
+
+        trader = ServiceTrader([self._service], on_binding=bind)
+        result = await trader.negotiate(
+            rules.market, template, TradeLimits(most=most, patience=rules.patience)
+        )
+        on_deal(DealRecord(site=pilot.site, result=result, lease=pilot.name))
+        if result.agreement is not None:
+            (deal,) = deals
+            terms = result.agreement.terms
+            bought = PurchaseRecord(pilot.name, terms, result.agreement.id, deal=deal)
+            self._record.write(bought)
+            return bought
+        # Where an acceptance was not answered there may be one, which is looked for later.
+        for deal in deals if not result.unknown else ():
+            self._record.write(PurchaseRecord(pilot.name, expected, over=True, deal=deal))
+        reason = "; ".join(answer.reason for answer in result.answers if answer.reason)
+        raise SiteError(f"no agreement by {rules.market}: {reason or 'no answer'}", transient=True)
 
     async def _accept(self, pilot: Allocation, quote: PriceQuote) -> PurchaseRecord:
         terms = quote.terms
@@ -249,10 +322,7 @@ class InvoiceReconciler:
         Each of its processors counts from when it was ready; we see it a look later.
         """
         pilot = held.pilot
-        # Generous on our side: both clocks and the last look are allowed for before a charge counts
-        # as odd.
-        ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
-        most = terms.charge(ours)
+        most = terms.charge(most_held(held, terms))
         if info.charged > most:
             self._notify(
                 f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
@@ -313,6 +383,80 @@ class InvoiceReconciler:
                 f"{bought.terms.currency} for {bought.pilot}; the bill says "
                 f"{from_micros(guessed):.6g}"
             )
+
+
+class UsageAuditor:
+    """
+    Checks a service's bills by the usage records that the service signs.
+
+    The key that the service shows first counts for the whole run; the chain of records is read
+    once, and then only what was added.
+
+    Parameters
+    ----------
+    owner, customer
+        Names of the service and of the run's user in usage records.
+    key
+        Ed25519 key, hexadecimal.
+
+    Raises
+    ------
+    SiteError
+        When it is no key.
+    """
+
+    def __init__(self, owner: str, customer: str, key: str) -> None:
+        self._owner = owner
+        self._customer = customer
+        try:
+            self._key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+        except ValueError:
+            raise SiteError("shows a key for usage records that is none") from None
+        self._last: SignedRecord | None = None
+        self._records: dict[str, list[UsageRecord]] = {}
+
+    async def audit(
+        self, client: AsyncServiceClient, terms: Terms, info: AgreementInfo, held: float
+    ) -> list[str]:
+        """
+        Return what is wrong with the bill for an agreement that is over; empty: nothing.
+
+        Parameters
+        ----------
+        terms
+            Terms that were agreed on.
+        held
+            Processor-seconds that can have been had, at the most.
+        """
+        fresh = await client.usage(0 if self._last is None else self._last.number)
+        # Signatures take a tenth of a millisecond each: not in the loop's thread.
+        faults = await asyncio.to_thread(check_chain, fresh, self._key, self._last)
+        for signed in fresh:
+            self._records.setdefault(signed.record.agreement, []).append(signed.record)
+            self._last = signed
+        if len(faults) > 1:
+            faults = [f"{faults[0]}, and {len(faults) - 1} more faults of signed records"]
+        agreement = Agreement(
+            id=info.id,
+            owner=self._owner,
+            customer=self._customer,
+            terms=terms,
+            signed_at=0.0,
+        )
+        return faults + audit(
+            agreement,
+            self._records.get(info.id, ()),
+            charged=info.charged,
+            penalty=info.penalty,
+            ended=terms.end if info.ended is None else info.ended,
+            held=held,
+        )
+
+
+def most_held(held: HeldInstance, terms: Terms) -> float:
+    """Return the processor-seconds that a pilot can have had by our own count, at the most."""
+    # Generous: both clocks and the last look are allowed for before a charge counts as odd.
+    return terms.processors * (time.monotonic() - held.since + _LATE) + held.early
 
 
 def _seconds(pilot: Allocation, use: float) -> float | None:

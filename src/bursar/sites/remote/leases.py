@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.market.lease import Lease
+from bursar.market.purchasing import DisputeRecord, MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.site import RemoteEndpoint, SiteFacts
@@ -22,8 +23,10 @@ from bursar.sites.remote.agreement_purchase import (
     InvoiceReconciler,
     PriceExceeded,
     ServicePurchaser,
+    UsageAuditor,
     check_shared_price,
     end_deal,
+    most_held,
 )
 from bursar.sites.remote.held import HeldInstance, InstanceCheck
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
@@ -113,6 +116,7 @@ class RemoteLeases:
         self._record = record
         self._settling = settling
         self._buyer: ServicePurchaser | None = None
+        self._auditor: UsageAuditor | None = None
         self._lives: dict[str, _RemoteAllocation] = {}  # by name
         self._siblings = InstanceFileIndex()
         self._retired: HeldInstance | None = None
@@ -120,6 +124,7 @@ class RemoteLeases:
         self._closing = False
         self._tasks = TaskSupervisor(self._on_failure)  # tasks that end by themselves
         self.on_event: Callable[[str], None] = lambda message: None
+        self.on_deal: Callable[[MarketRecord], None] = lambda record: None
         self.changed = asyncio.Event()
         """Set when something of ours has changed at the service."""
 
@@ -246,6 +251,8 @@ class RemoteLeases:
         name = self._published.name
         if self._buyer is None:
             customer = (await self._contact.ask(self._contact.client.account())).user
+            if info.usage_key:  # the one that is shown first counts
+                self._auditor = UsageAuditor(info.name, customer, info.usage_key)
             self._buyer = ServicePurchaser(
                 self._contact.client,
                 owner=info.name,
@@ -260,7 +267,13 @@ class RemoteLeases:
         if most is not None and pilot.unit_price > most:
             pilot = replace(pilot, unit_price=most)
         try:
-            buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
+            rules = self._published.buying
+            if rules.negotiates:
+                buying = self._buyer.negotiate(
+                    pilot, seconds, rules, self.on_deal, earliest=earliest, latest=latest
+                )
+            else:
+                buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
             return await self._contact.ask(buying)
         except PriceExceeded as error:
             self._status.take_price(error.terms.unit_price, error.terms.fixed_price)
@@ -356,6 +369,7 @@ class RemoteLeases:
     ) -> None:
         quick_client = self._contact.quick_client
         is_settled = False
+        info: AgreementInfo | None = None
         try:
             if bought is not None:
                 info = await self._end_deal(bought, quick_client)
@@ -364,6 +378,8 @@ class RemoteLeases:
             else:
                 await self._end_shared(held, quick_client)
             is_settled = True
+            if bought is not None and info is not None:
+                await self._audit(held, bought, info)
             await self._retire(held)
         except SiteError as error:
             self._cleared = False  # it is tried again once the service answers
@@ -376,6 +392,31 @@ class RemoteLeases:
             entry.life.released(time.time())
             entry.life.settle(time.time())
             self.changed.set()
+
+    async def _audit(self, held: HeldInstance, bought: PurchaseRecord, info: AgreementInfo) -> None:
+        """Tell of a bill that the service's own signed records or our count do not bear out."""
+        if self._auditor is None:
+            return
+        asking = self._auditor.audit(
+            self._contact.quick_client, bought.terms, info, most_held(held, bought.terms)
+        )
+        try:
+            findings = await self._contact.ask(asking)
+        except SiteError as error:
+            problem = self._contact.plain(error)
+            self._notify(f"{held.pilot.name}: its signed usage records cannot be had: {problem}")
+            return
+        if findings:
+            for finding in findings:
+                self._notify(f"{held.pilot.name}: {finding}")
+            self.on_deal(
+                DisputeRecord(
+                    site=self._published.name,
+                    lease=held.pilot.name,
+                    agreement=info.id,
+                    findings=tuple(findings),
+                )
+            )
 
     async def meter(self, lease: Lease) -> MeteredTime | None:
         """
@@ -461,7 +502,11 @@ class RemoteLeases:
         info = await self._contact.ask(end_deal(client, bought, self._record.agreements))
         # Only after the service has answered: a kill in between repeats the ending, which changes
         # nothing.
-        self._record.write(PurchaseRecord(bought.pilot, bought.terms, bought.agreement, over=True))
+        # One that was found by its terms is known by its name from now on, for the settlement.
+        name = bought.agreement or ("" if info is None else info.id)
+        self._record.write(
+            PurchaseRecord(bought.pilot, bought.terms, name, over=True, deal=bought.deal)
+        )
         return info
 
     async def _destroy(self, handle: str, client: AsyncServiceClient) -> None:

@@ -19,17 +19,22 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         Id of the agreement; empty if not recorded.
     over
         Whether nothing of the purchase is left.
+    deal
+        Identifier of the negotiation; empty where the posted price was accepted.
     """
 
     pilot: str
     terms: Terms
     agreement: str = ""
     over: bool = False
+    deal: str = ""
 
     def is_of(self, agreement: AgreementInfo) -> bool:
         """Whether an agreement is, or may be, the result of this purchase."""
         if self.agreement:
             return agreement.id == self.agreement
+        if self.deal:
+            return agreement.deal == self.deal
         # A start that is asked for may be another deal's, too.
         terms = self.terms
         return (agreement.start, agreement.seconds, agreement.processors) == (

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from bursar.market.lease import Lease
+from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.matching import SiteStatus
@@ -71,6 +72,15 @@ class RemoteSite:
     def facts(self) -> SiteFacts:
         """Facts of the site, with the prices that the service last posted."""
         return self._status.facts()
+
+    @property
+    def on_deal(self) -> Callable[[MarketRecord], None]:
+        """Called with each negotiation; see :class:`bursar.sites.protocol.NegotiatingSite`."""
+        return self._leases.on_deal
+
+    @on_deal.setter
+    def on_deal(self, listener: Callable[[MarketRecord], None]) -> None:
+        self._leases.on_deal = listener
 
     def offers(self) -> tuple[Slot, ...]:
         """Slots that can be bought; starts are seconds from now."""

@@ -184,6 +184,8 @@ class RemoteSiteStatus:
             unit, fixed = self._dearer[:2]
         if not sells(info):
             unit, fixed = info.shared_price, 0.0
+        elif unit is not None:
+            unit = self._published.buying.planned(unit)
         return replace(
             self._published,
             unit_price=unit,
@@ -281,8 +283,11 @@ class RemoteSiteStatus:
         return max(0, min(free, self._published.processors - held))
 
 
+_SELLING = frozenset(("posted", "bargaining", "tender"))
+
+
 def sells(info: SiteInfo) -> bool:
     """Whether a service's processors are to be bought."""
-    return "posted" in info.protocols and (
+    return not _SELLING.isdisjoint(info.protocols) and (
         info.must_buy or bool(info.unit_price) or bool(info.fixed_price)
     )

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Iterable
 
 from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.negotiation.auctioneers import SealedAuctioneer
 from bursar.market.negotiation.bilateral import Concession
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_messages import TradeMessage
 from bursar.model.money import to_micros
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.service.interfaces import Clock
-from bursar_devtools.auctions import SealedAuctioneer
 from bursar_devtools.faults.agreement_checker import AgreementChecker
 from bursar_devtools.faults.client_campaign import ClientCampaign, NegotiationWay
 

@@ -33,9 +33,11 @@ from bursar_papers.experiment import Cell, Effort, Experiment, Row
 from bursar_papers.market import market_findings
 from bursar_papers.market.market_measures import (
     PROTOCOLS,
+    MarketProtocol,
     mean_quotes,
     measure,
     simulate_market,
+    sold_twice,
 )
 from bursar_papers.market.market_simulation import FIRST_GROUP, MarketScenario
 from bursar_papers.nimrodg import JOBS, PRICES, SECONDS
@@ -72,6 +74,22 @@ CHEAP, DEAR = "flat at 0.8", "demand from 1"
 """Beside demand, where owners have several processors: its lowest price, and a steeper rise."""
 
 
+BUYERS = (2, 5, 20)
+"""Buyers that compete; the jobs of all together stay the same."""
+
+OWNERS: dict[int, tuple[float, ...]] = {1: (19.0,), 10: tuple(float(price) for price in PRICES)}
+"""Base prices by number of owners, with the same mean; they have ten processors in all."""
+
+BUYERS_PROTOCOLS: dict[int, tuple[MarketProtocol, ...]] = {
+    1: ("posted", "tender", "bargaining"),
+    10: ("posted", "tender", "bargaining", "first-price", "vickrey"),
+}
+"""
+By number of owners. An owner auctions one processor in each period, so there are no auctions of one
+owner; an order of the double auction is for ten jobs at once, which a small campaign cannot pay.
+"""
+
+
 def _rules(policy: str) -> tuple[Rule, ...]:
     if policy == CHEAP:
         return (Demand(points=((0.0, 0.8),)),)
@@ -105,6 +123,31 @@ def setting(cell: Cell) -> MarketScenario:
     )
 
 
+def buyers_setting(cell: Cell) -> MarketScenario:
+    """
+    The market of a cell in which buyers compete.
+
+    All buyers together have the jobs and the money of two users of the other figures, so that
+    nothing but the number of brokers differs: they need 91 % of the processors until the deadline.
+    Each buyer counts on its share of the processors.
+    """
+    prices = OWNERS[cell["owners"]]
+    jobs = max(1, cell["jobs"] // cell["users"])
+    # A smaller market, for a test, has a deadline that is as much nearer.
+    size = jobs * cell["users"] / (2 * JOBS)
+    return MarketScenario(
+        customers=cell["users"],
+        jobs=jobs,
+        seconds=SECONDS,
+        deadline=DEADLINE * size,
+        budget=BUDGET * jobs / JOBS,
+        prices=prices,
+        processors=len(PRICES) // len(prices),
+        counted_on=1 / cell["users"],
+        seed=cell["seed"],
+    )
+
+
 def _repeated(effort: Effort, cells: Sequence[Cell]) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 2, "normal": 5, "full": 20}
     return [
@@ -132,6 +175,35 @@ def _outage_cells(effort: Effort) -> list[Cell]:
     return _repeated(effort, [{"outage": out, "users": n} for out in (False, True) for n in USERS])
 
 
+def _buyers_cells(effort: Effort) -> list[Cell]:
+    repetitions: dict[Effort, int] = {"quick": 2, "normal": 5, "full": 20}
+    return [
+        {"protocol": p, "owners": owners, "users": n, "jobs": 2 * JOBS, "seed": seed}
+        for owners, protocols in BUYERS_PROTOCOLS.items()
+        for p in protocols
+        for n in BUYERS
+        for seed in range(repetitions[effort])
+    ]
+
+
+def _measure_buyers(cell: Cell, data: Path) -> list[Row]:
+    place = simulate_market(buyers_setting(cell), cell["protocol"])
+    buyers = place.customers.values()
+    kept = sum(len(buyer.ended) == len(buyer.values) for buyer in buyers)
+    measures = measure(place)
+    return [
+        dict(cell)
+        | {
+            "efficiency": measures.efficiency,
+            "earned": measures.earned,
+            "paid": measures.paid,
+            "completed": measures.completed,
+            "kept": 100 * kept / len(buyers),
+            "sold_twice": sold_twice(place),
+        }
+    ]
+
+
 def _measure(cell: Cell, data: Path) -> list[Row]:
     place = simulate_market(setting(cell), cell.get("protocol", "posted"))
     return [dict(cell) | asdict(measure(place))]
@@ -157,6 +229,26 @@ def _draw(rows: Sequence[Row], x: str) -> "dict[str, altair.TopLevelMixin]":
     return {
         what: drawing.bars(shown, x=x, y=what, by="of", titles=(x, title))
         for what, title in titles.items()
+    }
+
+
+def _draw_buyers(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
+    titles = {
+        "efficiency": "welfare, % of the largest",
+        "earned": "earned by all owners",
+        "completed": "jobs done by the deadline (%)",
+        "kept": "buyers who keep their deadline (%)",
+    }
+    return {
+        f"{what}-{owners}": drawing.bars(
+            [row | {"of": f"{row['users']} buyers"} for row in rows if row["owners"] == owners],
+            x="protocol",
+            y=what,
+            by="of",
+            titles=("protocol", title),
+        )
+        for what, title in titles.items()
+        for owners in OWNERS
     }
 
 
@@ -233,5 +325,19 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         measure=_measure,
         findings=market_findings.find_breakdowns,
         charts=_draw_outage,
+    ),
+    Experiment(
+        paper="market",
+        figure="buyers",
+        title="2, 5 and 20 buyers compete at one owner and at ten",
+        about=(
+            "200 jobs of 90 s in all, divided among the buyers with 342,000; ten processors of one "
+            "owner or of ten, of which they need 91 % until the deadline. Means ± half the 95 % "
+            "interval."
+        ),
+        cells=_buyers_cells,
+        measure=_measure_buyers,
+        findings=market_findings.find_buyers,
+        charts=_draw_buyers,
     ),
 )

@@ -313,6 +313,76 @@ def find_breakdowns(rows: Sequence[Row]) -> list[PaperFinding]:
     return found
 
 
+def find_buyers(rows: Sequence[Row]) -> list[PaperFinding]:
+    """What more buyers change, for the same jobs and money."""
+    return [
+        *(
+            _by_buyers(rows, value, title, owners)
+            for value, title in _OF_BUYERS.items()
+            for owners in sorted({row["owners"] for row in rows})
+        ),
+        _never_sold_twice(rows),
+        *_of_rivals(rows),
+    ]
+
+
+def _by_buyers(rows: Sequence[Row], value: str, title: str, owners: int) -> PaperFinding:
+    means = grouped(selected(rows, owners=owners), ("protocol", "users"), value)
+    told = [
+        f"{kind}: {', '.join(str(mean) for (of, _), mean in means.items() if of == kind)}"
+        for kind in dict.fromkeys(kind for kind, _ in means)
+    ]
+    place = "one owner" if owners == 1 else f"{owners} owners"
+    what = f"{title}, {place}, by 2, 5, 20 buyers"
+    return PaperFinding(what=what, paper="", ours="\n".join(told))
+
+
+def _never_sold_twice(rows: Sequence[Row]) -> PaperFinding:
+    sample = Summary.of([row["sold_twice"] for row in rows])
+    return PaperFinding(
+        what="processor-seconds sold twice, all cells",
+        paper="0",
+        ours=str(sample),
+        comparisons=(compare_with_bounds(sample, 0.0, 0.0),),
+        own=True,
+        uncounted="identity",
+        remark="the audit of each cell fails otherwise",
+    )
+
+
+def _of_rivals(rows: Sequence[Row]) -> list[PaperFinding]:
+    found = []
+    for owners in sorted({row["owners"] for row in rows}):
+        place = "one owner" if owners == 1 else f"{owners} owners"
+        for protocol, value, paper in (
+            ("vickrey", "paid", "rivals raise the second bid"),
+            ("first-price", "paid", "rivals raise bids"),
+        ):
+            if not selected(rows, protocol=protocol, owners=owners):
+                continue
+            many = {"protocol": protocol, "owners": owners, "users": 20}
+            few = many | {"users": 2}
+            sample = changes(rows, value, many, few)
+            found.append(
+                PaperFinding(
+                    what=f"{protocol}: {value}, 20 buyers above 2, {place} (%)",
+                    paper=paper,
+                    ours=str(sample),
+                    comparisons=(compare_with_bounds(sample, at_least=ABOVE),),
+                )
+            )
+    return found
+
+
+_OF_BUYERS = {
+    "efficiency": "efficiency (%)",
+    "earned": "earned by all owners",
+    "paid": "paid for a job",
+    "completed": "jobs done by the deadline (%)",
+    "kept": "buyers who keep their deadline (%)",
+}
+
+
 def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> list[PaperFinding]:
     """
     List each measure under each kind, by number of users.

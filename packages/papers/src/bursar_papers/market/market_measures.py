@@ -233,6 +233,18 @@ def max_welfare(place: MarketSimulation) -> float:
     return sum(max(0.0, v - c) for v, c in zip(values, costs, strict=False))
 
 
+def sold_twice(place: MarketSimulation) -> float:
+    """Return the processor-seconds that owners have sold beyond what they have."""
+    return float(
+        sum(
+            (used - place.owners[owner].capacity.processors) * (end - begin)
+            for owner in place.owners
+            for begin, end, used in _sold(place, owner).steps()
+            if used > place.owners[owner].capacity.processors
+        )
+    )
+
+
 def mean_quotes(place: MarketSimulation) -> dict[tuple[float, str], float]:
     """Mean unit price of what each owner quoted in each trade, by seconds from the begin."""
     found: dict[tuple[float, str], list[float]] = defaultdict(list)
@@ -282,13 +294,17 @@ def _variation(place: MarketSimulation) -> float:
 
 def _oversold(place: MarketSimulation, owner: str) -> list[str]:
     """Report times at which an owner has sold more processors than the owner has."""
-    sold = ResourceProfile.summed(
+    return [
+        f"{owner} has sold {used} processors at {moment}"
+        for moment, _, used in _sold(place, owner).steps()
+        if used > place.owners[owner].capacity.processors
+    ]
+
+
+def _sold(place: MarketSimulation, owner: str) -> ResourceProfile:
+    """Return how many processors of an owner are sold, over time."""
+    return ResourceProfile.summed(
         (deal.agreement.start, deal.agreement.terms.end, deal.agreement.processors)
         for deal in place.deals
         if deal.agreement.owner == owner
     )
-    return [
-        f"{owner} has sold {used} processors at {moment}"
-        for moment, _, used in sold.steps()
-        if used > place.owners[owner].capacity.processors
-    ]

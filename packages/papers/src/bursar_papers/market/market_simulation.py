@@ -68,6 +68,8 @@ class MarketScenario:
         jobs in a row.
     outage
         From when to when the cheapest owner delivers nothing, seconds from the begin.
+    counted_on
+        Share of all processors on which each customer counts until the deadline.
     seed
         Of values and arrivals.
     """
@@ -84,6 +86,7 @@ class MarketScenario:
     ahead: int = 0
     block: int = 0
     outage: tuple[float, float] | None = None
+    counted_on: float = 1.0
     seed: int = 0
 
 
@@ -183,8 +186,9 @@ class MarketSimulation:
         """
         Return the most that a customer pays now for each of its next jobs, micro-units by job.
 
-        There are at most as many jobs as processors. Limits rise with urgency: the share of all
-        processors that the customer's waiting jobs need until the deadline, 1 at most.
+        There are at most as many jobs as processors. Limits rise with urgency: the share of the
+        processors on which the customer counts that its waiting jobs need until the deadline, 1 at
+        most.
 
         Parameters
         ----------
@@ -192,7 +196,8 @@ class MarketSimulation:
             Seconds since the epoch.
         """
         left = max(self.setting.seconds, self.end - now)
-        needed = len(customer.waiting) * self.setting.seconds / (self.processors * left)
+        processors = self.processors * self.setting.counted_on
+        needed = len(customer.waiting) * self.setting.seconds / (processors * left)
         money = self.accounts.balance(f"user:{customer.name}")
         return dict(customer.limits(money, min(1.0, needed), self.processors))
 

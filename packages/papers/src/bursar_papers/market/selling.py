@@ -5,15 +5,15 @@ from functools import partial
 
 from bursar.market.agreement import Terms
 from bursar.market.negotiation.auction import Auctioneer
-from bursar.market.trade_messages import Ask, Bid, TradeMessage
-from bursar.model.money import Micros, Refusal, to_micros
-from bursar_devtools.auctions import (
-    DoubleAuctioneer,
+from bursar.market.negotiation.auctioneers import (
     DutchAuctioneer,
     EnglishAuctioneer,
     SealedAuctioneer,
     ShareAuctioneer,
 )
+from bursar.market.trade_messages import Ask, Bid, TradeMessage
+from bursar.model.money import Micros, Refusal, to_micros
+from bursar_devtools.double_auction import DoubleAuctioneer
 from bursar_papers.market.buying import confirmed_agreements
 from bursar_papers.market.customer import MarketCustomer
 from bursar_papers.market.double_auction import DoubleAuctionTrader

@@ -1,5 +1,5 @@
 """
-Auctions that a program may hold: English, Dutch, sealed bids, double, proportional share.
+Auctions of one owner's lot: English, Dutch, sealed bids, proportional share.
 
 English: open and rising, until nobody bids more. Bidders who bid up to their valuations
 leave the lot to the one with the highest, at no more than an increment above the second
@@ -12,12 +12,7 @@ Sealed bids, one for each bidder: the best bid that meets the reserve wins, of e
 first received. The winner pays its own bid; in Vickrey's auction [1]_ the second best bid, or
 the reserve where that is more, so that to bid one's valuation is best whatever the others do.
 
-Double: buyers bid, owners ask, and one price clears the market. Processors for one and the
-same time are traded. The highest bids meet the lowest asks while a bid is not below its ask.
-Every price in an interval suits all who then trade and none who do not; the k-double auction
-[2]_ takes the price at the share k.
-
-Proportional share [3]_: a machine is divided among bidders by what each bids. Processors are
+Proportional share [2]_: a machine is divided among bidders by what each bids. Processors are
 whole: what the proportions leave over goes by largest remainders, of equal ones to the higher
 bid, then to the first received. Who gets a processor pays its bid; who gets none pays nothing.
 
@@ -25,27 +20,20 @@ References
 ----------
 .. [1] Vickrey (1961). Counterspeculation, auctions, and competitive sealed tenders.
    Journal of Finance 16(1): 8-37.
-.. [2] Satterthwaite, Williams (1989). Bilateral trade with the sealed bid k-double
-   auction: existence and efficiency. J. Economic Theory 48(1): 107-133.
-.. [3] Buyya, Abramson, Giddy, Stockinger (2002). Economic models for resource management
+.. [2] Buyya, Abramson, Giddy, Stockinger (2002). Economic models for resource management
    and scheduling in grid computing. CCPE 14(13-15): 1507-1542.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from bursar.market.agreement import LARGEST, Agreement, DealTemplate, Terms
 from bursar.market.negotiation.auction import Auctioneer, SellLot
-from bursar.market.negotiation.side import NegotiationSide
 from bursar.market.trade_messages import (
     Ask,
     Bid,
-    CallForBids,
     Confirm,
     InformOutcome,
-    RejectBid,
-    Trade,
     TradeMessage,
 )
 from bursar.model.money import Micros, Refusal
@@ -65,6 +53,9 @@ class EnglishAuctioneer(Auctioneer):
         Seconds without a bid after which the auction ends; positive.
     opened
         Opening time of the auction, seconds since the epoch.
+    latest
+        When it ends at the latest, seconds since the epoch; the first bid is waited for until then.
+        None: each bid gives it ``quiet`` seconds more.
     """
 
     rule = "english"
@@ -80,6 +71,7 @@ class EnglishAuctioneer(Auctioneer):
         increment: Micros,
         quiet: float,
         opened: float,
+        latest: float | None = None,
         reverse: bool = False,
         sell: SellLot | None = None,
     ) -> None:
@@ -91,10 +83,11 @@ class EnglishAuctioneer(Auctioneer):
             bidders,
             lot,
             reserve=reserve,
-            closes=opened + quiet,
+            closes=opened + quiet if latest is None else latest,
             reverse=reverse,
             sell=sell,
         )
+        self._latest = math.inf if latest is None else latest
         self.increment = increment
         self.quiet = quiet
         self.open_price = reserve
@@ -108,6 +101,9 @@ class EnglishAuctioneer(Auctioneer):
             return self.reserve
         return self.worth(self.worth(self.standing) + self.increment)
 
+    def asking(self, now: float) -> Micros | None:
+        return self.asked
+
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         # A leader who bids again would only raise its own price: most likely a repeated message.
         if bid.sender == self.leader:
@@ -115,7 +111,7 @@ class EnglishAuctioneer(Auctioneer):
         if self.worth(bid.amount) < self.worth(self.asked):
             return self._reject(bid, f"{self.asked} micro-units are asked")
         self.leader, self.standing = bid.sender, bid.amount
-        self.closes = now + self.quiet
+        self.closes = min(now + self.quiet, self._latest)
         if not 0 <= self.asked <= LARGEST:  # nothing better can be said
             return self._close(now)
         return tuple(
@@ -198,6 +194,9 @@ class DutchAuctioneer(Auctioneer):
             return self.reserve
         return self.worth(self.worth(self.first) - level * self.step)
 
+    def asking(self, now: float) -> Micros | None:
+        return self.price_at(now)
+
     def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Announce the clock's price after each change; end below the reserve."""
         if self.state != "called" or now >= self.closes:
@@ -245,6 +244,8 @@ class SealedAuctioneer(Auctioneer):
     ----------
     second_price
         Whether the winner pays the second best bid (Vickrey) in place of its own.
+    waits
+        Whether the auction lasts until it closes, also when all have bid: others may join.
     """
 
     def __init__(
@@ -257,25 +258,28 @@ class SealedAuctioneer(Auctioneer):
         reserve: Micros,
         closes: float,
         second_price: bool = False,
+        waits: bool = False,
         reverse: bool = False,
         sell: SellLot | None = None,
     ) -> None:
         super().__init__(
             me, deal, bidders, lot, reserve=reserve, closes=closes, reverse=reverse, sell=sell
         )
+        self._waits = waits
         self.rule = "vickrey" if second_price else "first-price"
         self._bids: dict[str, Micros] = {}
         self._waiting = set(self.parties)
 
     def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
-        if bid.sender not in self._waiting:
+        if bid.sender in self._bids or not (self._waits or bid.sender in self._waiting):
             return self._reject(bid, "a bid stands already")
         self._bids[bid.sender] = bid.amount
         return self._passed(bid.sender, now)
 
     def _passed(self, bidder: str, now: float) -> tuple[TradeMessage, ...]:
         self._waiting.discard(bidder)
-        return self._close(now) if self.state == "called" and not self._waiting else ()
+        is_done = self.state == "called" and not self._waiting and not self._waits
+        return self._close(now) if is_done else ()
 
     def _close(self, now: float) -> tuple[TradeMessage, ...]:
         """
@@ -296,202 +300,6 @@ class SealedAuctioneer(Auctioneer):
         if self.rule == "vickrey":
             paid = valid[1][0] if len(valid) > 1 else least
         return self._award(winner, self.worth(paid), now)
-
-
-# Double auction: buyers bid, owners ask, one price clears the market.
-
-
-@dataclass(frozen=True, slots=True)
-class LimitOrder:
-    """
-    A bid or ask in a double auction, with the limit of its price.
-
-    Parameters
-    ----------
-    processors
-        Most processors to trade. Positive.
-    amount
-        Worst acceptable price of one processor, micro-units.
-    """
-
-    party: str
-    processors: int
-    amount: Micros
-
-
-@dataclass(frozen=True, slots=True)
-class Clearing:
-    """
-    What a double auction comes to: one price, and who trades how much.
-
-    Parameters
-    ----------
-    price
-        Price of one processor, micro-units; None when nothing is traded.
-    trades
-        Processors that each buyer takes of each owner.
-    """
-
-    price: Micros | None
-    trades: tuple[Trade, ...]
-
-
-def clear(bids: Sequence[LimitOrder], asks: Sequence[LimitOrder], k: float = 0.5) -> Clearing:
-    """
-    Match bids with asks and set the prices of the trades.
-
-    Of equal orders the one received first goes first. What one side pays, the other
-    gets, to the micro-unit.
-
-    Parameters
-    ----------
-    bids, asks
-        In the order received.
-    k
-        0: the price best for buyers; 1: best for owners.
-    """
-    if not 0 <= k <= 1:
-        raise ValueError(f"k must be 0 to 1, got {k}")
-    wanted = sorted(bids, key=lambda order: -order.amount)
-    offered = sorted(asks, key=lambda order: order.amount)
-    met: list[tuple[str, str, int]] = []
-    i = j = 0  # the bid and the ask at the margin
-    got = given = 0  # of each, processors met already
-    low, high = 0, 0
-    while i < len(wanted) and j < len(offered) and wanted[i].amount >= offered[j].amount:
-        # The last pair that trades bounds the price, since pairs only get worse.
-        low, high = offered[j].amount, wanted[i].amount
-        count = min(wanted[i].processors - got, offered[j].processors - given)
-        met.append((wanted[i].party, offered[j].party, count))
-        got += count
-        given += count
-        if got == wanted[i].processors:
-            i, got = i + 1, 0
-        if given == offered[j].processors:
-            j, given = j + 1, 0
-    if not met:
-        return Clearing(None, ())
-    # Whoever is left over must not wish to trade at the price.
-    if i < len(wanted):
-        low = max(low, wanted[i].amount)
-    if j < len(offered):
-        high = min(high, offered[j].amount)
-    # Whole micro-units per processor, so that payments and receipts are equal.
-    price = low + math.floor(k * (high - low))
-    return Clearing(
-        price,
-        tuple(
-            Trade(buyer=buyer, owner=owner, processors=count, amount=price * count)
-            for buyer, owner, count in met
-        ),
-    )
-
-
-class DoubleAuctioneer(NegotiationSide):
-    """
-    Collects one order of each party, and clears once. Its states: open, called, cleared.
-
-    Parameters
-    ----------
-    me, deal
-        The auctioneer, who does not trade, and the conversation.
-    buyers, owners
-        Parties that may bid, and parties that may ask.
-    lot
-        Times of the traded processors; each party states its number of processors.
-    closes
-        Time before which orders are accepted, seconds since the epoch.
-    k
-        See :func:`clear`.
-    """
-
-    def __init__(
-        self,
-        me: str,
-        deal: str,
-        buyers: Iterable[str],
-        owners: Iterable[str],
-        lot: DealTemplate,
-        *,
-        closes: float,
-        k: float = 0.5,
-    ) -> None:
-        self.buyers, self.owners = tuple(buyers), tuple(owners)
-        if set(self.buyers) & set(self.owners):
-            raise ValueError("a party buys or sells, not both")
-        super().__init__(me, deal, (*self.buyers, *self.owners), lot.currency)
-        self.lot = lot
-        self.closes = closes
-        self.k = k
-        self.clearing: Clearing | None = None
-        self._orders: dict[str, LimitOrder] = {}
-
-    def open(self, now: float) -> tuple[TradeMessage, ...]:
-        """Call for bids and asks."""
-        self.state = "called"
-        return tuple(
-            self._make(
-                CallForBids,
-                party,
-                template=self.lot,
-                rule="double",
-                closes=self.closes,
-                reverse=party in self.owners,
-            )
-            for party in self.parties
-        )
-
-    def next_tick(self) -> float:
-        return self.closes if self.state == "called" else math.inf
-
-    def tick(self, now: float) -> tuple[TradeMessage, ...]:
-        """Clear the market when orders close, and report the trades to each party."""
-        if self.state != "called" or now < self.closes:
-            return ()
-        orders = self._orders.values()
-        self.clearing = clear(
-            [order for order in orders if order.party in self.buyers],
-            [order for order in orders if order.party in self.owners],
-            self.k,
-        )
-        self.state = "cleared"
-        return tuple(self._outcome(party) for party in self.parties)
-
-    def _outcome(self, party: str) -> TradeMessage:
-        assert self.clearing is not None
-        trades = tuple(t for t in self.clearing.trades if party in (t.buyer, t.owner))
-        return self._make(
-            InformOutcome,
-            party,
-            won=bool(trades),
-            amount=self.clearing.price,
-            currency=self.currency,
-            processors=sum(trade.processors for trade in trades) or None,
-            trades=trades,
-        )
-
-    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
-        if not isinstance(message, Bid | Ask):
-            return self._unexpected(message)
-        reason = self._fault(message, now)
-        if reason:
-            return (self._make(RejectBid, message.sender, reason=reason, of=message.number),)
-        assert message.processors is not None
-        self._orders[message.sender] = LimitOrder(
-            message.sender, message.processors, message.amount
-        )
-        return ()
-
-    def _fault(self, message: Bid | Ask, now: float) -> str:
-        if self.state != "called" or now >= self.closes:
-            return "orders are closed"
-        if message.sender not in (self.buyers if isinstance(message, Bid) else self.owners):
-            return "buyers bid, owners ask"
-        if message.sender in self._orders:
-            return "an order stands already"
-        if message.currency != self.currency:
-            return f"counts in {message.currency}, expected {self.currency}"
-        return "" if message.processors is not None else "expected processors"
 
 
 # Proportional share: a machine is divided among bidders by what each bids.
