@@ -419,9 +419,9 @@ def load_sites(path: Path | None) -> tuple[SiteFacts, ...]:
         from bursar.sites.local import this_machine
 
         return (this_machine(),)
-    from bursar.formats.sites_toml import read_sites
+    from bursar.api.site_resolution import read_counted_sites
 
-    return read_sites(path)
+    return read_counted_sites(path)
 
 
 def brokering(

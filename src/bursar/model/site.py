@@ -8,7 +8,7 @@ from typing import Literal
 from bursar.model.matching import Fact
 from bursar.model.money import ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
-from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler
+from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler, SshHosts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 
@@ -127,7 +127,7 @@ class SiteFacts:
         Unique among the sites of a run.
     kind
         Which implementation of the Site protocol provides it: ``"local"``, ``"batch"``,
-        ``"remote"``, ``"dask"``, ``"advertised"`` or ``"simulated"``.
+        ``"remote"``, ``"dask"``, ``"ssh"``, ``"advertised"`` or ``"simulated"``.
     processors
         How many it offers. Positive.
     speed
@@ -170,6 +170,8 @@ class SiteFacts:
         The Dask cluster that it is, where it is one.
     remote
         The other Bursar that it is, where it is one.
+    ssh
+        Its machines, where they are plain ones that are reached by ssh.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
         that comes later waits until the processors are free. None: where no owner's prices promise
@@ -201,6 +203,7 @@ class SiteFacts:
     acquiring: AcquisitionPolicy = field(default_factory=AcquisitionPolicy)
     dask: DaskEndpoint | None = None
     remote: RemoteEndpoint | None = None
+    ssh: SshHosts | None = None
     shared: bool | None = None
     source: str = field(default="", compare=False)
 
