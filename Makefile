@@ -56,16 +56,17 @@ browser:
 	    { apt-get update -qq && apt-get install -qq -y chromium > /dev/null 2>&1; }; }; } || \
 	echo '*** No chromium here, and it cannot be installed: the tests of report.html in a browser are LEFT OUT. ***'
 
-# Slurm and Grid Engine, for tests on real ones: installed where we may, else those tests are skipped.
+# Slurm, Grid Engine and an ssh server, for tests on real ones: installed where we may, else those tests are skipped.
 # Services of theirs stay off (policy-rc.d): the tests start their own, in folders of their own.
 schedulers:
 	@PATH="$$PATH:/usr/sbin:/sbin"; export PATH DEBIAN_FRONTEND=noninteractive; \
 	absent() { for program in "$$@"; do command -v $$program > /dev/null || return 0; done; return 1; }; \
 	slurm() { absent slurmctld slurmd sbatch munged; }; \
+	sshd() { absent sshd ssh ssh-keygen; }; \
 	gridengine() { absent sge_qmaster sge_execd qsub; }; \
 	add() { apt-get install -qq -y --no-install-recommends "$$@" > /dev/null 2>&1 < /dev/null || \
 	        { apt-get update -qq && apt-get install -qq -y --no-install-recommends "$$@"; } > /dev/null 2>&1 < /dev/null; }; \
-	if { slurm || gridengine; } && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	if { slurm || gridengine || sshd; } && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  policy=/usr/sbin/policy-rc.d; \
 	  if [ ! -e $$policy ]; then \
 	    trap "rm -f $$policy" EXIT; trap 'exit 130' INT TERM; \
@@ -73,9 +74,11 @@ schedulers:
 	  fi; \
 	  ! slurm || add slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins || :; \
 	  ! gridengine || add gridengine-master gridengine-exec gridengine-client || :; \
+	  ! sshd || add openssh-server openssh-client || :; \
 	fi; \
 	! slurm || echo '*** No Slurm here, and it cannot be installed: the tests on real Slurm clusters are LEFT OUT. ***'; \
-	! gridengine || echo '*** No Grid Engine here, and it cannot be installed: the tests on a real one are LEFT OUT. ***'
+	! gridengine || echo '*** No Grid Engine here, and it cannot be installed: the tests on a real one are LEFT OUT. ***'; \
+	! sshd || echo '*** No ssh server here, and it cannot be installed: the tests of sites of kind "ssh" are LEFT OUT. ***'
 
 lint: $(VENV)/.made
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ GOOD = {
     "advertised": "slot = [{ start = 0, duration = 10, processors = 4 }]\n",
     "simulated": "processors = 2\n",
     "dask": 'processors = 2\nscheduler = "tcp://head:8786"\n',
+    "ssh": 'hosts = ["ann@node1"]\n',
     "remote": 'processors = 2\nurl = "https://grid.example.org:7480"\n',
     **dict.fromkeys(BATCH, "processors = 2\n"),
 }
@@ -31,6 +32,7 @@ MISSPELT = {
     "advertised": ("slotss = 'a.csv'", "slots"),
     "simulated": ("tracce = 'log.swf'", "trace"),
     "dask": ("schedulr = 'tcp://head:8786'", "scheduler"),
+    "ssh": ("host = ['node1']", "hosts"),
     "remote": ("fingerprnt = 'ab'", "fingerprint"),
     **dict.fromkeys(BATCH, ("directivs = []", "directives")),
 }
@@ -40,6 +42,7 @@ OTHERS = {
     "advertised": ("trace = 'log.swf'", "a simulated site", '"simulated"'),
     "simulated": ("url = 'https://x'", "another Bursar", '"remote"'),
     "dask": ("patience = 30", "another Bursar", '"remote"'),
+    "ssh": ("scheduler = 'tcp://head:8786'", "a Dask cluster", '"dask"'),
     "remote": ("slots = 'a.csv'", "an advertised site", '"advertised"'),
     **dict.fromkeys(BATCH, ("ca = 'ca.pem'", "a Dask cluster or another Bursar", '"dask" or')),
 }
@@ -49,6 +52,7 @@ OF_THE_WRONG_TYPE = {
     "advertised": ("slots = 3", "slots", "expected text, got a whole number"),
     "simulated": ("looseness = 'much'", "looseness", "expected a number, got text"),
     "dask": ("ca = ['ca.pem']", "ca", "expected text, got a list"),
+    "ssh": ("reverse = 1", "reverse", "expected true or false, got a whole number"),
     "remote": ("patience = true", "patience", "expected a time such as .*got true"),
     **dict.fromkeys(BATCH, ("setup = 'module load x'", "setup", "expected a list, got text")),
 }
@@ -58,6 +62,7 @@ OUT_OF_RANGE = {
     "advertised": ("fixed_price = -1", "fixed_price", "must not be negative, got -1"),
     "simulated": ("looseness = 0.5", "looseness", "expected a number >= 1.0"),
     "dask": ("pool = { most = 0 }", r"pool\.most", "expected a whole number >= 1"),
+    "ssh": ("pool = { most = 0 }", r"pool\.most", "expected a whole number >= 1"),
     "remote": ("patience = -1", "patience", "must not be negative, got -1"),
     **dict.fromkeys(BATCH, ("pool = { fewest = -1 }", r"pool\.fewest", "a whole number >= 0")),
 }

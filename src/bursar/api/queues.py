@@ -1,7 +1,8 @@
-"""Queries of batch schedulers, other Bursars and Dask clusters, with or without a running loop."""
+"""Queries of schedulers, other Bursars, Dask clusters and hosts, with or without a running loop."""
 
 import asyncio
 import ctypes
+import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from bursar.sites.batch import BatchSite
     from bursar.sites.dask.dask_site import DaskSite
     from bursar.sites.remote.remote_site import RemoteSite
+    from bursar.sites.ssh_site import SshSite
 
 # Calling of work that needs an asyncio loop where one may already run.
 
@@ -100,7 +102,7 @@ def query_sites(
     sites: Sequence[SiteFacts],
 ) -> Mapping[str, tuple[SiteFacts, SiteStatus] | SiteError]:
     """Return, by name, the present report or the error of each site that can be asked."""
-    asked = [site for site in sites if can_be_queried(site) or site.dask is not None]
+    asked = [site for site in sites if can_be_queried(site) or site.dask or site.ssh]
     return _ask_all(asked, _status_of_site)
 
 
@@ -123,6 +125,33 @@ def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     return tuple(found)
 
 
+def with_counted_hosts(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
+    """
+    Return the sites, where hosts that do not state their processors were asked for them.
+
+    Raises
+    ------
+    SiteError
+        When none of a site's hosts can be used.
+    """
+    hosts = {site.name: site.ssh.hosts for site in sites if site.ssh is not None}
+    answers = _ask_all(
+        [
+            site
+            for site in sites
+            if any(host.processors is None for host in hosts.get(site.name, ()))
+        ],
+        lambda site: site.facts,
+    )
+    found = []
+    for site in sites:
+        answer = answers.get(site.name, site)
+        if isinstance(answer, SiteError):
+            raise answer
+        found.append(answer)
+    return tuple(found)
+
+
 def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]:
     """Return the status of the sites that can be asked."""
     return {
@@ -135,7 +164,9 @@ def _offer(site: "BatchSite | RemoteSite") -> SiteFacts:
     return replace(site.facts, slots=site.offers())
 
 
-def _status_of_site(site: "BatchSite | RemoteSite | DaskSite") -> tuple[SiteFacts, SiteStatus]:
+def _status_of_site(
+    site: "BatchSite | RemoteSite | DaskSite | SshSite",
+) -> tuple[SiteFacts, SiteStatus]:
     return site.facts, site.status()
 
 
@@ -169,6 +200,14 @@ async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
                 cluster = DaskSite(facts, "ask", Path(folder))
                 async with cluster.opened():
                     return what(cluster)
+            if facts.ssh is not None:
+                from bursar.sites.ssh_site import SshSite
+
+                # Several commands may ask at a time, each over connections of its own.
+                machines = SshSite(facts, run=secrets.token_hex(8))
+                async with machines.connected():
+                    await machines.refresh()
+                    return what(machines)
             from bursar.sites.batch import BatchSite
 
             site = BatchSite(facts, run="ask", folder=Path(folder))

@@ -29,14 +29,33 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
 
         return (this_machine(),)
     if isinstance(sites, str | Path):
-        from bursar.formats.sites_toml import read_sites
-
-        return read_sites(Path(sites))
+        return read_counted_sites(Path(sites))
     if isinstance(sites, SiteFacts):
         return (sites,)
     if not sites:
         raise InputError("no site is given; leave sites out for this machine")
     return tuple(sites)
+
+
+def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:
+    """
+    Read a sites file, and ask hosts how many processors they have where the file does not say so.
+
+    Raises
+    ------
+    InputError
+        When the file is wrong.
+    SiteError
+        When no host of a site answers that has to be asked.
+    """
+    from bursar.formats.sites_toml import read_sites
+
+    sites = read_sites(path)
+    if all(site.ssh is None for site in sites):
+        return sites
+    from bursar.api.queues import with_counted_hosts
+
+    return with_counted_hosts(sites)
 
 
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:

@@ -429,9 +429,9 @@ def load_sites(path: Path | None, market: BuyingProtocol | None = None) -> tuple
 
         found: tuple[SiteFacts, ...] = (this_machine(),)
     else:
-        from bursar.formats.sites_toml import read_sites
+        from bursar.api.site_resolution import read_counted_sites
 
-        found = read_sites(path)
+        found = read_counted_sites(path)
     if market is None:
         return found
     try:

@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,8 +87,10 @@ def register(app: typer.Typer) -> None:
 
 def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
     """Show the sites with processors and prices, and the state of those that can be queried."""
+    from bursar.formats.sites_toml import read_sites
 
-    facts, answers = _asked(load_sites(sites))
+    # A file as it is: machines that do not answer are shown, not an error.
+    facts, answers = _asked(load_sites(None) if sites is None else read_sites(sites))
     now = _prices_now(facts)
     if as_json:
         print_json(
@@ -123,6 +126,8 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
     for said in exchange_lines(facts):
         Console().print(said, highlight=False)
     for answer in answers.values():
+        for line in _host_lines(answer):
+            Console().print(line, markup=False, highlight=False, soft_wrap=True)
         if isinstance(answer, SiteError):
             Console(stderr=True).print(str(answer), markup=False, highlight=False)
 
@@ -151,7 +156,7 @@ def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, SiteA
             site.name: LocalSite(site, places=owners).status() if site.kind == "local" else None
             for site in sites
         }
-    if any((site.batch or site.remote or site.dask) is not None for site in sites):
+    if any((site.batch or site.remote or site.dask or site.ssh) is not None for site in sites):
         from bursar.api.queues import query_sites
 
         for name, answer in query_sites(sites).items():
@@ -172,6 +177,24 @@ def _shown(status: SiteAnswer) -> tuple[str, str]:
     return str(status.free_processors), "unknown" if wait is None else f"{wait:g} s"
 
 
+def _host_lines(status: SiteAnswer) -> Iterator[str]:
+    """Yield a line for each machine of a site that is a list of machines."""
+    if not isinstance(status, SiteStatus):
+        return
+    for host in status.hosts:
+        if host.error:
+            yield f"{status.site}: {host.error}"
+            continue
+        memory = [
+            "unknown" if size is None else f"{size / 1e9:.3g} GB"
+            for size in (host.memory, host.free_memory)
+        ]
+        yield (
+            f"{status.site}: {host.host}: {host.processors} processors, {host.free} free; "
+            f"memory {memory[0]}, {memory[1]} free"
+        )
+
+
 def _status_fields(status: SiteAnswer) -> dict[str, Any]:
     """Status fields of the JSON output, for scripts."""
     error = str(status) if isinstance(status, SiteError) else None
@@ -182,6 +205,7 @@ def _status_fields(status: SiteAnswer) -> dict[str, Any]:
         "free_processors": None if status is None else status.free_processors,
         "traversal_time_s": None if status is None else status.traversal_time,
         "free_memory": None if status is None else status.free_memory,
+        "hosts": [] if status is None else [asdict(host) for host in status.hosts],
     }
 
 

@@ -77,11 +77,19 @@ RUN = "BURSAR_RUN"
 WORKER = "BURSAR_WORKER"
 TASK = "BURSAR_TASK"
 
+PILOT = "BURSAR_PILOT"
+"""Variable of a pilot that ssh has started, and of all that the pilot starts."""
+
 _PROGRAM = b"bursar.worker.worker"
 
 
 def kill_leftovers(
-    run: str, worker: str | None = None, *, spared: Collection[str] = (), patience: float = 5.0
+    run: str,
+    worker: str | None = None,
+    *,
+    spared: Collection[str] = (),
+    patience: float = 5.0,
+    variable: str = RUN,
 ) -> int:
     """
     Kill the processes of a run, or of one worker of the run, and wait until all are gone.
@@ -96,8 +104,10 @@ def kill_leftovers(
         Names of workers that are left alone, with all that they have started.
     patience
         Seconds to wait for them to be gone.
+    variable
+        Environment variable that holds the run's mark.
     """
-    marks = [f"{RUN}={run}".encode()]
+    marks = [f"{variable}={run}".encode()]
     if worker is not None:
         marks.append(f"{WORKER}={worker}".encode())
     killed = 0

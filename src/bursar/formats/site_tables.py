@@ -492,3 +492,13 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
             rows = read_slots(file)
         for line, row in rows:
             yield f"slots: {file}:{line}", f"line {line}", row
+
+
+def file_at(key: str, said: str | None, folder: Path) -> str:
+    """Return the absolute path of a file that must exist; empty where none is named."""
+    if said is None:
+        return ""
+    path = folder / Path(said).expanduser()
+    if not path.is_file():
+        raise InputError(f"no file {path}", where=key)
+    return str(path.absolute())

@@ -25,7 +25,9 @@ from bursar.formats.site_tables import (
     SimulatedSiteTable,
     SiteTable,
     Text,
+    file_at,
 )
+from bursar.formats.ssh_tables import SshSiteTable
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.network import Link
 from bursar.model.provisioning import BatchScheduler, Manager
@@ -203,7 +205,10 @@ class DaskSiteTable(TlsSiteTable, frozen=True, tag="dask", kw_only=True):
     def endpoint(self, folder: Path) -> dict[str, Any]:
         endpoint = DaskEndpoint(
             scheduler=self.scheduler,
-            **{key: _file(key, getattr(self, key), folder) for key in ("ca", "certificate", "key")},
+            **{
+                key: file_at(key, getattr(self, key), folder)
+                for key in ("ca", "certificate", "key")
+            },
         )
         return {"processors": self.processors, "dask": endpoint}
 
@@ -267,7 +272,7 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
         files = ("token_file", "ca", "certificate", "key")
-        paths = {key: _file(key, getattr(self, key), folder) for key in files}
+        paths = {key: file_at(key, getattr(self, key), folder) for key in files}
         if paths["token_file"]:
             _check_private(paths["token_file"], "token_file")
         endpoint = RemoteEndpoint(
@@ -279,16 +284,6 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
             **paths,
         )
         return {"processors": self.processors, "remote": endpoint}
-
-
-def _file(key: str, said: str | None, folder: Path) -> str:
-    """Return the absolute path of a file that must exist; empty where none is named."""
-    if said is None:
-        return ""
-    path = folder / Path(said).expanduser()
-    if not path.is_file():
-        raise InputError(f"no file {path}", where=key)
-    return str(path.absolute())
 
 
 def _check_private(path: str, where: str) -> None:
@@ -309,6 +304,7 @@ AnySiteTable = (
     | SimulatedSiteTable
     | DaskSiteTable
     | RemoteSiteTable
+    | SshSiteTable
     | SlurmSiteTable
     | GridEngineSiteTable
     | PbsSiteTable

@@ -41,6 +41,29 @@ Fact = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """
+    State of one machine of a site of kind ``"ssh"``.
+
+    Parameters
+    ----------
+    processors, free
+        Processors that may be used there, and those of them that no run holds.
+    memory, free_memory
+        Bytes; None when unknown.
+    error
+        Why it cannot be used, in one line; empty: it can.
+    """
+
+    host: str
+    processors: int = 0
+    free: int = 0
+    memory: int | None = None
+    free_memory: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteStatus:
     """
     State of a site, as published by the site at a given time.
@@ -62,6 +85,8 @@ class SiteStatus:
         ``"Production"`` while it takes jobs.
     attributes
         Further ones, by name.
+    hosts
+        State of each machine, where the site is a list of machines.
     """
 
     site: str
@@ -73,6 +98,7 @@ class SiteStatus:
     free_memory: int | None = None
     state: str = "Production"
     attributes: Mapping[str, Fact] = field(default_factory=dict)
+    hosts: tuple[HostStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

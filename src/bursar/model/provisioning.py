@@ -183,3 +183,66 @@ class BatchScheduler:
     python: str | None = None
     folder: str | None = None
     reach: str | None = None
+
+
+# Plain machines that are reached by ssh.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshHost:
+    """
+    Describes one machine of a site of kind ``"ssh"``.
+
+    Parameters
+    ----------
+    name
+        The host as ssh knows it, ``"user@host"`` or ``"host"``.
+    processors, memory
+        Processors that may be used there, and bytes; None: the host is asked.
+    port
+        Port of its ssh server; None: what ssh's configuration says.
+    """
+
+    name: str
+    processors: int | None = None
+    memory: int | None = None
+    port: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name with the port, where one is stated; unique among the hosts of a site."""
+        return self.name if self.port is None else f"{self.name}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshHosts:
+    """
+    Describes the machines of a site of kind ``"ssh"``, and how they are reached.
+
+    Parameters
+    ----------
+    jump
+        Host or hosts over which the connections go, as ``ssh -J`` takes them; None: none.
+    identity_file
+        Private key; None: what ssh's configuration and agent offer.
+    options
+        Further arguments of ssh.
+    python
+        Interpreter at the hosts that has this package; None: the one that runs this.
+    reach
+        Host or address under which the hosts find this machine; None: its name.
+    reverse
+        Whether workers come back through the ssh connection, as the hosts cannot reach this
+        machine.
+    shared
+        Whether other runs of the user may use the same processors at the same time.
+    """
+
+    hosts: tuple[SshHost, ...]
+    jump: str | None = None
+    identity_file: str | None = None
+    options: tuple[str, ...] = ()
+    python: str | None = None
+    reach: str | None = None
+    reverse: bool = False
+    shared: bool = True

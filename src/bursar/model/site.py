@@ -8,7 +8,7 @@ from typing import Literal
 from bursar.model.matching import Fact
 from bursar.model.money import ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
-from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler
+from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler, SshHosts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 
@@ -195,7 +195,7 @@ class SiteFacts:
         Unique among the sites of a run.
     kind
         Which implementation of the Site protocol provides it: ``"local"``, ``"batch"``,
-        ``"remote"``, ``"dask"``, ``"advertised"`` or ``"simulated"``.
+        ``"remote"``, ``"dask"``, ``"ssh"``, ``"advertised"`` or ``"simulated"``.
     processors
         How many it offers. Positive.
     speed
@@ -240,6 +240,8 @@ class SiteFacts:
         The other Bursar that it is, where it is one.
     buying
         How its processors are bought.
+    ssh
+        Its machines, where they are plain ones that are reached by ssh.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
         that comes later waits until the processors are free. None: where no owner's prices promise
@@ -272,6 +274,7 @@ class SiteFacts:
     dask: DaskEndpoint | None = None
     remote: RemoteEndpoint | None = None
     buying: BuyingRules = field(default_factory=BuyingRules)
+    ssh: SshHosts | None = None
     shared: bool | None = None
     source: str = field(default="", compare=False)
 

@@ -459,6 +459,10 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
         from bursar.sites.remote.remote_site import RemoteSite
 
         return RemoteSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.ssh is not None:
+        from bursar.sites.ssh_site import SshSite
+
+        return SshSite(facts, run=folder.identity, folder=str(folder.path.absolute()))
     if facts.dask is not None:
         from bursar.sites.dask.dask_site import DaskSite
 

@@ -340,8 +340,8 @@ class BatchSite:
             await self._make_ready()
             terms = pilot_terms(
                 self._facts,
-                self._batch,
                 pilot,
+                reach=self._batch.reach,
                 on_join=lambda: self._joined(entry),
                 on_leave=lambda: self._watch.doubt(entry.job),
             )

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bursar.dispatch.linux_processes import kill_leftovers, traces_of, workers_of
@@ -21,13 +20,10 @@ from bursar.sites.protocol import PilotBeginListener
 from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.detached_workers import DetachedStarter
 from bursar.worker.launch import Endpoint, LocalWorkers
-from bursar.worker.worker_memory import memory_limit
+from bursar.worker.worker_memory import available_memory, memory_limit
 
 if TYPE_CHECKING:  # a run that shares nothing starts sooner without its database
     from bursar.sites.owners import OwnersBook
-
-MEMORY = Path("/proc/meminfo")
-"""File in which Linux states the memory that is available."""
 
 
 def this_machine() -> SiteFacts:
@@ -338,17 +334,3 @@ def _end_orphans(run: str) -> None:
     if run:
         for name in traces_of(run) - workers_of(run).keys():
             kill_leftovers(run, name)
-
-
-def available_memory(meminfo: Path = MEMORY) -> int | None:
-    """Return the memory that programs may still take, bytes; None where Linux does not say."""
-    try:
-        text = meminfo.read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        name, _, amount = line.partition(":")
-        number, _, unit = amount.strip().partition(" ")
-        if name == "MemAvailable" and number.isdecimal() and unit == "kB":
-            return int(number) * 1024
-    return None

@@ -1,4 +1,4 @@
-"""How much memory a worker's tasks may use together."""
+"""How much memory a worker's tasks may use together, and how much of a machine's is available."""
 
 import contextlib
 import os
@@ -9,6 +9,10 @@ GROUP = Path("/proc/self/cgroup")
 
 GROUPS = Path("/sys/fs/cgroup")
 """Where control groups of version 2 are mounted."""
+
+
+MEMORY = Path("/proc/meminfo")
+"""File in which Linux states the memory that is available."""
 
 
 def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> tuple[int | None, str]:
@@ -38,3 +42,17 @@ def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> tuple[int | None
             if folder == groups:
                 break
     return min(limits, default=(None, ""))
+
+
+def available_memory(meminfo: Path = MEMORY) -> int | None:
+    """Return the memory that programs may still take, bytes; None where Linux does not say."""
+    try:
+        text = meminfo.read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, amount = line.partition(":")
+        number, _, unit = amount.strip().partition(" ")
+        if name == "MemAvailable" and number.isdecimal() and unit == "kB":
+            return int(number) * 1024
+    return None

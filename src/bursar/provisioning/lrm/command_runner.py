@@ -64,6 +64,13 @@ class CommandResult(NamedTuple):
         return "; ".join(lines)[:500] or f"ended with status {self.status} and said nothing"
 
 
+def ssh_command(options: Sequence[str] = ()) -> list[str]:
+    """Return ssh with arguments, ours before the caller's: it never asks for a password."""
+    # BatchMode: a password prompt would wait for ever where nobody sees it.
+    ours = ("BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={_CONNECT}")
+    return ["ssh", "-T", *(word for option in ours for word in ("-o", option)), *options]
+
+
 class CommandRunner:
     """
     Runs commands, a few at a time, and keeps files that only their owner can read.
@@ -78,7 +85,9 @@ class CommandRunner:
     ssh
         Login node on which they are run, as ssh knows it; None: this machine.
     scheduler
-        Name of the scheduler, for hints.
+        Name of the scheduler, for hints; empty: the caller judges status 127 of a command itself.
+    ssh_options
+        Further arguments of ssh, before the host.
     timeout
         Seconds after which a command is stopped, unless the call says otherwise.
 
@@ -95,6 +104,7 @@ class CommandRunner:
         without: Sequence[str] = (),
         ssh: str | None = None,
         scheduler: str = "the scheduler",
+        ssh_options: Sequence[str] = (),
         timeout: float = TIMEOUT,
     ) -> None:
         self._environment = dict(environment or {})
@@ -105,6 +115,7 @@ class CommandRunner:
         self._without = tuple(name for name in without if name not in self._environment)
         self.ssh = ssh
         self._scheduler = scheduler
+        self._ssh_options = tuple(ssh_options)
         self._turn = asyncio.Semaphore(MOST_AT_ONCE)
         self._timeout = timeout
         self.commands = 0
@@ -175,10 +186,7 @@ class CommandRunner:
         variables = [f"{k}={v}" for k, v in (self._environment | extra).items()]
         # ssh joins its arguments for the user's login shell: every word has to be quoted for it.
         line = shlex.join(["env", *without, *variables, *command])
-        # BatchMode: a password prompt would wait for ever where nobody sees it.
-        options = ("BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={_CONNECT}")
-        ssh = ["ssh", "-T", *(word for option in options for word in ("-o", option))]
-        full = [*ssh, host, "--", line]
+        full = [*ssh_command(self._ssh_options), host, "--", line]
         answer = await self._communicate(full, stdin, dict(os.environ), seconds, command[0])
         if answer is None:
             raise SiteError(f'ssh is not installed on this machine, and "ssh" names {host}')
@@ -186,7 +194,7 @@ class CommandRunner:
         if answer.status == 255:
             permanent = _FOR_GOOD.search(answer.stderr) is not None
             raise SiteError(f"{host}: {answer.words}", transient=not permanent)
-        if answer.status == 127 and f"{command[0]}" in answer.stderr:
+        if self._scheduler and answer.status == 127 and f"{command[0]}" in answer.stderr:
             raise self._missing(command[0])
         return answer
 
