@@ -22,6 +22,7 @@ GOOD = {
     "simulated": "processors = 2\n",
     "dask": 'processors = 2\nscheduler = "tcp://head:8786"\n',
     "remote": 'processors = 2\nurl = "https://grid.example.org:7480"\n',
+    "cloud": 'provider = "ec2"\nimage = "ami-1"\nmachine = [{ type = "a", processors = 2 }]\n',
     **dict.fromkeys(BATCH, "processors = 2\n"),
 }
 """The keys that each kind needs."""
@@ -32,6 +33,7 @@ MISSPELT = {
     "simulated": ("tracce = 'log.swf'", "trace"),
     "dask": ("schedulr = 'tcp://head:8786'", "scheduler"),
     "remote": ("fingerprnt = 'ab'", "fingerprint"),
+    "cloud": ("regoin = 'eu'", "region"),
     **dict.fromkeys(BATCH, ("directivs = []", "directives")),
 }
 
@@ -41,6 +43,7 @@ OTHERS = {
     "simulated": ("url = 'https://x'", "another Bursar", '"remote"'),
     "dask": ("patience = 30", "another Bursar", '"remote"'),
     "remote": ("slots = 'a.csv'", "an advertised site", '"advertised"'),
+    "cloud": ("slots = 'a.csv'", "an advertised site", '"advertised"'),
     **dict.fromkeys(BATCH, ("ca = 'ca.pem'", "a Dask cluster or another Bursar", '"dask" or')),
 }
 
@@ -50,6 +53,7 @@ OF_THE_WRONG_TYPE = {
     "simulated": ("looseness = 'much'", "looseness", "expected a number, got text"),
     "dask": ("ca = ['ca.pem']", "ca", "expected text, got a list"),
     "remote": ("patience = true", "patience", "expected a time such as .*got true"),
+    "cloud": ("start_up = true", "start_up", "expected a time such as .*got true"),
     **dict.fromkeys(BATCH, ("setup = 'module load x'", "setup", "expected a list, got text")),
 }
 
@@ -59,6 +63,7 @@ OUT_OF_RANGE = {
     "simulated": ("looseness = 0.5", "looseness", "expected a number >= 1.0"),
     "dask": ("pool = { most = 0 }", r"pool\.most", "expected a whole number >= 1"),
     "remote": ("patience = -1", "patience", "must not be negative, got -1"),
+    "cloud": ("billing_unit = -1", "billing_unit", "must not be negative, got -1"),
     **dict.fromkeys(BATCH, ("pool = { fewest = -1 }", r"pool\.fewest", "a whole number >= 0")),
 }
 

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -109,7 +110,7 @@ class PoolTable(TomlTable, frozen=True):
 class SiteTable(TomlTable, frozen=True, tag_field="kind"):
     """A site. A unit price that is not given is unknown, never 0."""
 
-    provider: ClassVar[str]
+    site_kind: ClassVar[str]
     """Kind of the site in the model."""
 
     name: Annotated[
@@ -207,7 +208,7 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
             storage = str(folder / storage)
         return SiteFacts(
             name=name,
-            kind=self.provider,
+            kind=self.site_kind,
             speed=float(self.speed),
             unit_price=prices.unit,
             fixed_price=prices.fixed,
@@ -283,7 +284,7 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
 
     noun: ClassVar[str] = "a local site"
     kind_by_default: ClassVar[bool] = True
-    provider: ClassVar[str] = "local"
+    site_kind: ClassVar[str] = "local"
 
     processors: Annotated[
         Processors | None,
@@ -313,7 +314,7 @@ class SimulatedSiteTable(LeasedSiteTable, frozen=True, tag="simulated", kw_only=
     """A cluster with jobs of its own."""
 
     noun: ClassVar[str] = "a simulated site"
-    provider: ClassVar[str] = "simulated"
+    site_kind: ClassVar[str] = "simulated"
     needed: ClassVar = {"processors": "a simulated site needs processors"}
 
     processors: Annotated[Processors, Meta(description="Number of processors of the cluster.")]
@@ -370,7 +371,7 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
     """A site that is known by its slots only, to plan with."""
 
     noun: ClassVar[str] = "an advertised site"
-    provider: ClassVar[str] = "advertised"
+    site_kind: ClassVar[str] = "advertised"
     refused: ClassVar = {
         "price": "slots have their own prices",
         "pool": "slots are bought as they are offered",
@@ -441,3 +442,28 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
             rows = read_slots(file)
         for line, row in rows:
             yield f"slots: {file}:{line}", f"line {line}", row
+
+
+# Files that a sites file names.
+
+
+def existing_file(key: str, said: str | None, folder: Path) -> str:
+    """Return the absolute path of a file that must exist; empty where none is named."""
+    if said is None:
+        return ""
+    path = folder / Path(said).expanduser()
+    if not path.is_file():
+        raise InputError(f"no file {path}", where=key)
+    return str(path.absolute())
+
+
+def check_private(path: str, where: str) -> None:
+    """Refuse a file that others than its owner may read, write or execute."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    # Whoever can read the token can spend the user's money at the service.
+    if mode & 0o077:
+        raise InputError(
+            f"{path} may be read by others, its mode is {mode:04o}",
+            where=where,
+            hint=f"chmod 600 {path}",
+        )

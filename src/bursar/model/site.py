@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bursar.model.cloud import CloudEndpoint
 from bursar.model.matching import Fact
 from bursar.model.money import ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
@@ -127,7 +128,7 @@ class SiteFacts:
         Unique among the sites of a run.
     kind
         Which implementation of the Site protocol provides it: ``"local"``, ``"batch"``,
-        ``"remote"``, ``"dask"``, ``"advertised"`` or ``"simulated"``.
+        ``"remote"``, ``"dask"``, ``"cloud"``, ``"advertised"`` or ``"simulated"``.
     processors
         How many it offers. Positive.
     speed
@@ -170,6 +171,8 @@ class SiteFacts:
         The Dask cluster that it is, where it is one.
     remote
         The other Bursar that it is, where it is one.
+    cloud
+        The cloud that it is, where it is one.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
         that comes later waits until the processors are free. None: where no owner's prices promise
@@ -201,6 +204,7 @@ class SiteFacts:
     acquiring: AcquisitionPolicy = field(default_factory=AcquisitionPolicy)
     dask: DaskEndpoint | None = None
     remote: RemoteEndpoint | None = None
+    cloud: CloudEndpoint | None = None
     shared: bool | None = None
     source: str = field(default="", compare=False)
 
@@ -241,8 +245,11 @@ class SiteFacts:
     def unwatched(self) -> float:
         """
         Seconds for which processors may be held, and charged, once a killed run watches them no
-        more: pilots in a batch queue look for their run for a while, others end with it.
+        more: pilots in a batch queue look for their run for a while, as those of a cloud do, and
+        others end with it.
         """
+        if self.cloud is not None:
+            return self.cloud.unwatched
         return 0.0 if self.batch is None else PATIENCE + ENDING
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:
