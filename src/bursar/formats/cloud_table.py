@@ -189,6 +189,13 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
     setup: Annotated[
         tuple[str, ...], Meta(description="Lines of shell that machines run first.")
     ] = ()
+    on_notice: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Lines of shell that a spot machine runs before it is taken back, such as "
+            "a checkpoint."
+        ),
+    ] = ()
     owner: Annotated[
         Text | None,
         Meta(description="Tag by which machines of ours are found; default: user and host."),
@@ -216,9 +223,10 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
             # They stand in calls of the provider's API, in tags and in a shell script.
             if not value.isprintable() or value != value.strip():
                 raise InputError("expected printable characters", where=key)
-        for i, line in enumerate(self.setup):
-            if set(line) & set("\n\r\0"):
-                raise InputError("expected single lines", where=joined("setup", i))
+        for key in ("setup", "on_notice"):
+            for i, line in enumerate(getattr(self, key)):
+                if set(line) & set("\n\r\0"):
+                    raise InputError("expected single lines", where=joined(key, i))
         self._check_credentials()
         names = [table.type for table in self.machine]
         for i, name in enumerate(names):
@@ -274,6 +282,7 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
             reach=self.reach,
             python=self.python,
             setup=self.setup,
+            on_notice=self.on_notice,
             owner=self.owner or "",
             prices=self.prices,
         )

@@ -189,6 +189,8 @@ class CloudEndpoint:
         Interpreter of the image that has Bursar.
     setup
         Lines of shell that a machine runs first.
+    on_notice
+        Lines of shell that a spot machine runs when the provider has announced to take it back.
     owner
         Value of the tag by which machines of ours are found; empty: user and host.
     prices
@@ -209,6 +211,7 @@ class CloudEndpoint:
     reach: str | None = None
     python: str = "python3"
     setup: tuple[str, ...] = ()
+    on_notice: tuple[str, ...] = ()
     owner: str = ""
     prices: tuple[PriceSource, ...] = ("provider", "table", "user")
 

@@ -18,7 +18,7 @@ from bursar.model.money import Refusal, Transfer
 from bursar.provisioning.allocation_life import LATE, AllocationLife
 from bursar.runs.settlement import LeaseSettlements, with_credit
 from bursar.sites.allocation_keeper import AllocationKeeper, loss_of
-from bursar.sites.protocol import HeldProcessors, LastingSite, SharedSite, Site
+from bursar.sites.protocol import HeldProcessors, LastingSite, SharedSite, Site, as_sold
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -175,12 +175,12 @@ class AllocationProvisioner:
         for allocation in allocations:
             by_site[allocation.site].append(allocation)
         for name in sorted(by_site):  # one order for all runs: none waits for another in a circle
-            site = self._sites[name]
-            if isinstance(site, SharedSite):
+            if isinstance(site := self._sites[name], SharedSite):
                 await site.take(by_site[name], self._notify)
         now = self._dispatcher.now()
-        for name, site in self._sites.items():
-            self._lead[name] = await site.reserve(by_site[name])
+        sites = self._sites.items()
+        self._lead = {name: await site.reserve(by_site[name]) for name, site in sites}
+        allocations = [as_sold(self._sites, allocation) for allocation in allocations]
         try:
             for allocation in allocations:
                 # All leases before the first request: a plan whose end cannot be paid is not begun.
@@ -347,7 +347,7 @@ class AllocationProvisioner:
             await self._room(one)
         if self._route is not None and not one.allocation.site:
             keeper.life.allocation = self._route(one.allocation)
-        allocation = one.allocation
+        allocation = keeper.life.allocation = as_sold(self._sites, one.allocation)
         # A batch job goes on for a while when the run is killed: its worst case is on disk before
         # it is asked for.
         if self._settlements.unwatched(allocation.site):

@@ -143,20 +143,27 @@ def pilot_request(
 
 def pilot_terms(
     facts: SiteFacts,
-    batch: BatchScheduler,
     pilot: Allocation,
+    reach: str | None,
     *,
     on_join: Callable[[], None],
     on_leave: Callable[[], None],
 ) -> PilotTerms:
-    """Return the terms on which a pilot's workers are let in."""
+    """
+    Return the terms on which a pilot's workers are let in.
+
+    Parameters
+    ----------
+    reach
+        Host or address by which the pilot finds this machine; None: this machine's name.
+    """
     rules = facts.acquiring
     # Workers may leave when idle only where no task is planned on them.
     may_leave = rules.release in ("adaptive", "idle") and not rules.fewest and not pilot.tasks
     return PilotTerms(
         lease=pilot.name,
         site=facts.name,
-        host=batch.reach or socket.getfqdn(),
+        host=reach or socket.getfqdn(),
         processors=pilot.processors,
         idle=rules.idle if may_leave else None,
         patience=PATIENCE,

@@ -67,11 +67,14 @@ class MeteredTime:
         Seconds for which each processor was held; None: they were never there.
     is_recorded
         Whether the provider has a record; otherwise the time is an upper bound.
+    unit_price
+        What was paid in the end, currency units per processor-second; None: the agreed price.
     """
 
     began: float | None = None
     seconds: float | None
     is_recorded: bool = True
+    unit_price: float | None = None
 
 
 @runtime_checkable
@@ -105,6 +108,24 @@ class MeteringSite(Protocol):
         -------
         MeteredTime or None
             None: the provider does not count, and our own clock holds.
+        """
+
+
+@runtime_checkable
+class SellingSite(Protocol):
+    """A site that sells processors in units of its own, such as whole machines."""
+
+    def sold(self, pilot: Allocation) -> Allocation:
+        """
+        Return a pilot as the site would sell it, with the number of processors and the price.
+
+        Asked before money is set aside, so that the price is the highest that may be asked. The
+        pilot of the same name gets the same answer until the site is asked to reserve others.
+
+        Raises
+        ------
+        SiteError
+            When the site has nothing of the kind left.
         """
 
 
@@ -276,3 +297,9 @@ class Site(Protocol):
         SiteError
             When the site cannot provide the processors.
         """
+
+
+def as_sold(sites: Mapping[str, Site], pilot: Allocation) -> Allocation:
+    """Return a pilot in the units, and at the highest price, of its site."""
+    site = sites.get(pilot.site)
+    return site.sold(pilot) if isinstance(site, SellingSite) else pilot
