@@ -414,14 +414,10 @@ def load_campaign(
 
 
 def load_sites(path: Path | None) -> tuple[SiteFacts, ...]:
-    """The sites of a file, or this machine."""
-    if path is None:
-        from bursar.sites.local import this_machine
+    """The sites of a file, or this machine; clouds with the prices of now."""
+    from bursar.api.site_resolution import resolve_sites
 
-        return (this_machine(),)
-    from bursar.formats.sites_toml import read_sites
-
-    return read_sites(path)
+    return resolve_sites(path)
 
 
 def brokering(

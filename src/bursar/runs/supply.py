@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bursar.broker.dynamic_scheduler import DynamicScheduler, Ended, ResumeState
@@ -17,9 +17,11 @@ from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.plan import Plan
+from bursar.model.slot import Slot
 from bursar.model.task import Status, Task
 from bursar.runs.allocation_provisioner import AllocationObserver, AllocationProvisioner
-from bursar.sites.protocol import Site
+from bursar.runs.task_bindings import TaskBindings
+from bursar.sites.protocol import SellingSite
 from bursar.supervisor import TaskSupervisor
 
 # What brings processors to the tasks of a run: the protocol, and what a run lends to it.
@@ -27,71 +29,11 @@ from bursar.supervisor import TaskSupervisor
 UNSENT = "unsent"
 """Name in place of a lease for tasks that have not been sent to any queue."""
 
-Delay = Callable[[int, str, int, str], float]
-"""Function of a task, a site, a child and the child's site: seconds until the data are there."""
+MOST_FAULTS = 5
+"""Failures in a row to get a planned machine from a site, after which the run ends."""
 
 StopCause = Literal["user", "budget", "goal", "fault"]
 """Who ended a run before its tasks were done."""
-
-
-class TaskBindings:
-    """
-    Leases to which the tasks of a run are bound, and the sites of the leases.
-
-    Parameters
-    ----------
-    tasks
-        Tasks of the run; the list may grow.
-    """
-
-    def __init__(self, tasks: Sequence[Task], sites: Mapping[str, Site]) -> None:
-        self.tasks = tasks
-        self.sites = sites
-        self.lease_of: dict[int, str] = {}
-        self.site_of: dict[str, str] = {}
-
-    def delay_between(self, delay: Delay, task: int, child: int) -> float:
-        """Return the seconds until a task's data have arrived where a child is bound to run."""
-        ran, runs = (self.site_of.get(self.lease_of.get(t, "")) for t in (task, child))
-        return delay(task, ran, child, runs) if ran and runs else 0.0
-
-    def speed_of(self, lease: str) -> float:
-        """Return the speed of a lease's site; 1 for an unknown one."""
-        site = self.site_of.get(lease)
-        return 1.0 if site is None else self.sites[site].facts.speed
-
-    def widest(self, site: str) -> int | None:
-        """Return the processors of a site's largest worker; None: unknown, or no fixed site."""
-        return self.sites[site].view().per_node if site else None
-
-    def too_wide(self, task: int, site: str, most: int | None) -> SiteError | None:
-        """Return why a task would wait for ever at a site; None: it fits, or that is unknown."""
-        processors = self.tasks[task].processors
-        if most is None or processors <= most:
-            return None
-        return SiteError(
-            f'{site}: task "{self.tasks[task].id}" needs {processors} processors, '
-            f"the largest worker there has {most}"
-        )
-
-    def check_widths(self, placed: dict[int, str], sites: set[str], ended: set[int]) -> None:
-        """
-        Check that each task has room at the site of its lease, or at some site.
-
-        Raises
-        ------
-        SiteError
-            When a task would wait for ever.
-        """
-        # Once for each site and not for each task.
-        widest = {site: self.widest(site) for site in sorted(sites) if site}
-        for task in range(len(self.tasks)):
-            if task in ended or self.tasks[task].processors == 1:
-                continue
-            where = [self.site_of[placed[task]]] if placed.get(task) else list(widest)
-            faults = [self.too_wide(task, site, widest.get(site)) for site in where]
-            if faults and faults[0] is not None and all(faults):
-                raise faults[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +334,8 @@ class RunSnapshot:
         Seconds, currency units.
     stretch
         Seconds that tasks take for each that was estimated.
+    offers
+        Present offers of sites that sell processors in units of their own, by name.
     """
 
     ended: frozenset[int]
@@ -400,6 +344,7 @@ class RunSnapshot:
     spent: float
     goal: Goal
     stretch: float = 1.0
+    offers: Mapping[str, Sequence[Slot]] = field(default_factory=dict)
 
 
 Replan = Callable[[RunSnapshot], Awaitable[Plan]]
@@ -422,6 +367,7 @@ class PlannedSupply(Supply):
         self.replan = replan
         self._replanning: asyncio.Task[None] | None = None
         self._stretch = 1.0
+        self._faults: dict[str, int] = {}  # in a row, by site
         self._pilots = 0
         self._inherited: dict[int, str] = {}  # leases by number of the pilot, for the first plan
         self._cut: dict[int, float] = {}
@@ -460,6 +406,24 @@ class PlannedSupply(Supply):
             # The most of all attempts, not their sum: each began anew.
             self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
         super().on_outcome(record, lease)
+
+    def began(self, allocation: Allocation) -> None:
+        """Take note that a site keeps what it sells."""
+        self._faults.pop(allocation.site, None)
+
+    def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
+        """Plan the remaining tasks again where a site has no machine of those that it sells."""
+        site: object = self.run.bindings.sites.get(allocation.site)
+        if not (isinstance(error, SiteError) and isinstance(site, SellingSite)):
+            return False
+        count = self._faults[allocation.site] = self._faults.get(allocation.site, 0) + 1
+        # Machines that never come cost money, too: an image that is broken ends the run.
+        if self.replan is None or self.run.is_stopping() or count > MOST_FAULTS:
+            return False
+        self.run.notify(f"{error}")
+        if self._replanning is None:
+            self._start_replanning(self.replan)
+        return True
 
     def on_left_over(self, allocation: Allocation) -> None:
         """Plan the remaining tasks again, or end the run where that cannot be done."""
@@ -529,6 +493,11 @@ class PlannedSupply(Supply):
             spent=self.run.state.spent(),
             goal=self.run.goal(),
             stretch=stretch,
+            offers={
+                name: site.offers()
+                for name, site in self.run.bindings.sites.items()
+                if isinstance(site, SellingSite)
+            },
         )
 
     async def _sign(self, plan: Plan) -> None:

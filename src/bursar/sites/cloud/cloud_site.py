@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
-import getpass
 import math
-import socket
+import secrets
 import statistics
 import time
 from collections import Counter
@@ -36,12 +35,14 @@ from bursar.sites.cloud.machine_choice import (
     machine_slots,
     mean_spot_price,
     sold,
+    substitute,
 )
 from bursar.sites.cloud.provider import (
     CloudProvider,
     MachineLabel,
     MachineOrder,
     PurchaseRefused,
+    owner_of,
     plain_word,
     run_word,
 )
@@ -103,6 +104,7 @@ class _MachinePilot:
     def fail(self, error: Exception) -> None:
         if not self.begun.done():
             self.begun.set_exception(error)
+            self.begun.exception()  # whoever waits gets it; asyncio warns where nobody does
 
 
 class CloudSite:
@@ -214,21 +216,33 @@ class CloudSite:
             await self._look()
             self._is_ready = True
 
+    async def _wait_until_ready(self) -> None:
+        """Look for machines of an earlier process, as often as the provider does not answer."""
+        pause = SOON
+        while True:
+            try:
+                return await self._make_ready()
+            except SiteError as error:
+                self._notify(f"{error}; asked again before anything is bought")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, POLL)
+
     async def _watch(self) -> None:
-        pause, is_silent = POLL, False
+        pause = SOON
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause if self._book.open else None):
+                async with asyncio.timeout(POLL if self._book.open else None):
                     await self._wanted.wait()
             self._wanted.clear()
             try:
                 await self._look()
-                pause, is_silent = POLL, False
+                pause = SOON
             except SiteError as error:
-                if not is_silent:  # once for each outage
+                if pause == SOON:  # once for each outage
                     self._notify(f"{error}; asked again")
-                pause, is_silent = min(4 * POLL, 2 * pause), True
-            await asyncio.sleep(SOON)
+                pause = min(POLL, 2 * pause)
+                self._wanted.set()
+            await asyncio.sleep(pause)
 
     async def _close(self) -> None:
         """End all machines, and wait until the provider says that they have ended."""
@@ -367,11 +381,12 @@ class CloudSite:
         entry = _MachinePilot(pilot, self._offers[pilot.name], begin, on_event)
         self._pilots[pilot.name] = entry
         try:
-            await self._make_ready()
-            await self._prepare(entry, admission)
-            # A task of its own: who gives up meanwhile must not leave a machine that nobody ends.
-            self._tasks.start(self._buy(entry))
             async with asyncio.timeout(self._cloud.start_limit):
+                await self._wait_until_ready()
+                await self._prepare(entry, admission)
+                # A task of its own: who gives up meanwhile must not leave a machine that nobody
+                # ends.
+                self._tasks.start(self._buy(entry))
                 await asyncio.shield(entry.begun)
         except BaseException as error:
             await asyncio.shield(self._release(entry, admission))
@@ -407,12 +422,11 @@ class CloudSite:
     async def _buy(self, entry: _MachinePilot) -> None:
         """Ask for the machine until it is bought, or an answer leaves that open, or is final."""
         offer, lease = entry.offer, entry.pilot.name
-        number, pause = len(self._book.of_lease(lease)), THROTTLED[0]
+        pause = THROTTLED[0]
         while not entry.is_released:
-            number += 1
             price = offer.price
             line = PurchaseLine(
-                token=f"{self._run}-{lease}-{number}",
+                token=secrets.token_hex(4),
                 lease=lease,
                 type=offer.machine.name,
                 processors=offer.machine.processors,
@@ -430,7 +444,8 @@ class CloudSite:
             except PurchaseRefused as error:
                 if not error.transient:
                     self._bar(offer, error)
-                    instead = self._instead_of(offer)
+                    offers = free_offers(self._cloud, self._held(), self._none_left())
+                    instead = substitute(offer, offers)
                     if instead is None:
                         entry.fail(SiteError(f"{self._facts.name}: {error}", transient=True))
                         return
@@ -447,8 +462,7 @@ class CloudSite:
 
     async def _ask(self, line: PurchaseLine, entry: _MachinePilot, offer: MachineOffer) -> None:
         order = MachineOrder(
-            label=MachineLabel(self._owner, self._run, line.lease),
-            token=line.token,
+            label=MachineLabel(self._owner, self._run, line.lease, line.token),
             type=line.type,
             image=self._cloud.image,
             user_data=entry.script,
@@ -471,16 +485,6 @@ class CloudSite:
     def _bar(self, offer: MachineOffer, error: SiteError) -> None:
         self._barred[offer.machine.name] = asyncio.get_running_loop().time() + BARRED
         self._notify(f"{offer.machine.name}: {error}")
-
-    def _instead_of(self, offer: MachineOffer) -> MachineOffer | None:
-        """Return another machine of the same size that costs no more; None: there is none."""
-        most = offer.most_unit_price
-        for other, _ in free_offers(self._cloud, self._held(), self._none_left()):
-            price = other.most_unit_price
-            fits = other.machine.processors == offer.machine.processors
-            if fits and (most is None or (price is not None and price <= most)):
-                return other
-        return None
 
     def _joined(self, entry: _MachinePilot) -> None:
         entry.left = None
@@ -512,8 +516,6 @@ class CloudSite:
         self._pilots.pop(name, None)
         self._offers.pop(name, None)
         entry.is_released = True
-        if entry.begun.done() and not entry.begun.cancelled():
-            entry.begun.exception()  # told elsewhere; asyncio warns of what nobody looked at
         lines = [line for line in self._book.of_lease(name) if not line.is_over]
         self._book.write(*(replace(line, released=True) for line in lines))
         for line in lines:
@@ -552,12 +554,17 @@ class CloudSite:
         began, ended = line.began, line.ended
         if not line.spot or line.paid_hourly is not None or began is None or ended is None:
             return line
-        with contextlib.suppress(SiteError):  # then the ceiling counts, which it cannot exceed
-            history = await self._provider.spot_history(line.type, began)
+        for pause in (SOON, 2 * SOON, 4 * SOON, 0.0):
+            try:
+                history = await self._provider.spot_history(line.type, began)
+            except SiteError:  # in the end the ceiling counts, which the price cannot exceed
+                await asyncio.sleep(pause)
+                continue
             paid = mean_spot_price(history, began, max(ended, began + 1.0))
             if paid is not None and (line.hourly is None or paid <= line.hourly):
                 line = replace(line, paid_hourly=paid)
                 self._book.write(line)
+            break
         return line
 
     def _take_in(self, line: PurchaseLine) -> None:
@@ -586,8 +593,3 @@ class CloudSite:
             entry.fail(SiteError(f"{self._facts.name}: {reason}", transient=True))
         elif not entry.lost.done():
             entry.lost.set_result(("lost", reason))
-
-
-def owner_of(cloud: CloudEndpoint) -> str:
-    """Return the tag of the owner of our machines: as stated, else user and host."""
-    return plain_word(cloud.owner or f"{getpass.getuser()}_{socket.gethostname()}")

@@ -187,7 +187,7 @@ class LibcloudProvider:
         )
         if tags and tags not in given:
             given[tags] = label.tags
-        extra = {"ex_clienttoken": order.token, "ex_terminate_on_shutdown": True}
+        extra = {"ex_clienttoken": label.name[-64:], "ex_terminate_on_shutdown": True}
         if order.ceiling is not None:
             extra |= _SPOT | {"ex_spot_max_price": order.ceiling}
         given |= {name: value for name, value in extra.items() if name in self._parameters}

@@ -173,6 +173,19 @@ def sold(pilot: Allocation, offer: MachineOffer) -> Allocation:
     )
 
 
+def substitute(
+    offer: MachineOffer, offers: Sequence[tuple[MachineOffer, int]]
+) -> MachineOffer | None:
+    """Return another machine of the same size that costs no more; None: there is none."""
+    most = offer.most_unit_price
+    for other, _ in offers:
+        price = other.most_unit_price
+        fits = other.machine.processors == offer.machine.processors
+        if fits and (most is None or (price is not None and price <= most)):
+            return other
+    return None
+
+
 def machine_slots(site: str, cloud: CloudEndpoint, barred: Sequence[str] = ()) -> tuple[Slot, ...]:
     """
     Return a slot for each machine that may be bought; starts are seconds from now.

@@ -1,20 +1,22 @@
 """The contract with a cloud: list machines by tag, create one, end one, and ask for prices."""
 
+import getpass
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bursar.model.cloud import MachinePrice
+from bursar.model.cloud import CloudEndpoint, MachinePrice
 from bursar.model.errors import SiteError
 
 MachineState = Literal["starting", "running", "ending", "ended"]
 """State of a machine by the provider's word. A machine that is ``ended`` costs nothing more."""
 
-OWNER, RUN, LEASE = "bursar-owner", "bursar-run", "bursar-lease"
+OWNER, RUN, LEASE, PURCHASE = "bursar-owner", "bursar-run", "bursar-lease", "bursar-purchase"
 """Keys of the tags of our machines."""
 
-_LABEL = re.compile(r"bursar-([a-z0-9_]+)-([a-z0-9_]+)-(.+)")
+_LABEL = re.compile(r"bursar-([a-z0-9_]+)-([a-z0-9_]+)-(.+)-([0-9a-f]{8})")
 _OWNER_LENGTH, _RUN_LENGTH = 24, 12  # characters
 
 
@@ -37,23 +39,25 @@ class MachineLabel:
     Parameters
     ----------
     owner, run, lease
-        Whoever buys it, the run that it is for, and the lease that pays for it. One machine is
-        bought for a lease at a time.
+        Whoever buys it, the run that it is for, and the lease that pays for it.
+    purchase
+        Token of the purchase, eight hexadecimal digits: runs and leases of one name may recur.
     """
 
     owner: str
     run: str
     lease: str
+    purchase: str
 
     @property
     def name(self) -> str:
         """Name of the machine, letters, digits, ``_`` and ``-``."""
-        return f"bursar-{self.owner}-{self.run}-{self.lease}"
+        return f"bursar-{self.owner}-{self.run}-{self.lease}-{self.purchase}"
 
     @property
     def tags(self) -> dict[str, str]:
         """Tags of the machine."""
-        return {OWNER: self.owner, RUN: self.run, LEASE: self.lease}
+        return {OWNER: self.owner, RUN: self.run, LEASE: self.lease, PURCHASE: self.purchase}
 
 
 def label_of(name: str) -> MachineLabel | None:
@@ -65,6 +69,11 @@ def label_of(name: str) -> MachineLabel | None:
 def plain_word(text: str, length: int = _OWNER_LENGTH) -> str:
     """Return text in the letters that tags and names of all providers may have."""
     return re.sub(r"[^a-z0-9_]", "_", text.lower())[:length] or "_"
+
+
+def owner_of(cloud: CloudEndpoint) -> str:
+    """Return the tag of the owner of our machines: as stated, else user and host."""
+    return plain_word(cloud.owner or f"{getpass.getuser()}_{socket.gethostname()}")
 
 
 def run_word(run: str) -> str:
@@ -80,9 +89,8 @@ class MachineOrder:
     Parameters
     ----------
     label
-        Label of the machine.
-    token
-        Text by which a provider recognises a repeated request, where it keeps such tokens.
+        Label of the machine; its name is also the text by which a provider recognises a repeated
+        request, where it keeps such tokens.
     type
         The provider's name of the type.
     image
@@ -94,7 +102,6 @@ class MachineOrder:
     """
 
     label: MachineLabel
-    token: str
     type: str
     image: str
     user_data: str

@@ -39,7 +39,7 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Parameters
     ----------
     token
-        Identity of the purchase, and text by which the provider recognises a repeated request.
+        Identity of the purchase, eight hexadecimal digits; the machine's name and tags hold it.
     lease
         Lease that pays for the machine.
     type, processors, spot
@@ -177,53 +177,33 @@ def reconcile(
         Since when each machine is absent from the list; kept by the caller between calls.
     """
     found = Reconciliation()
-    calling = set(under_way)
-    by_lease: dict[str, list[PurchaseLine]] = {}
-    known: dict[str, PurchaseLine] = {}
-    for line in purchases:
-        by_lease.setdefault(line.lease, []).append(line)
-        if line.machine:
-            known[line.machine] = line
-    lines: dict[str, PurchaseLine] = {}
+    calling, by_token = set(under_way), {line.token: line for line in purchases}
+    taken: dict[str, PurchaseLine] = {}
     for machine in machines:
         unseen.pop(machine.id, None)
-        group = by_lease.get(machine.label.lease, [])
-        owner = known.get(machine.id) or _claim(group, calling, lines)
-        if owner is None:
-            # Of a request that is just under way, or a machine that no purchase explains.
-            if machine.state != "ended" and all(one.token not in calling for one in group):
+        token = machine.label.purchase
+        line = by_token.get(token)
+        if token in calling:
+            continue  # the answer to its request is still to come
+        if line is None or (taken.get(token) or line).machine not in ("", machine.id):
+            # No purchase explains this machine, or it is a second one of a purchase.
+            if machine.state != "ended":
                 found.doomed.append(machine.id)
             continue
-        line = _seen(owner, machine, now)
-        lines[line.token] = line
-        if machine.state in ("starting", "running") and line.released:
+        taken[token] = _seen(line, machine, now)
+        if machine.state in ("starting", "running") and taken[token].released:
             found.doomed.append(machine.id)
-    listed = {machine.id for machine in machines}
-    for group in by_lease.values():
-        for line in group:
-            if line.token in lines or line.token in calling or line.is_over:
-                continue
-            if line.state == "held" and line.machine not in listed:
-                since = unseen.setdefault(line.machine, now)
-                if now - since >= UNLISTED:
-                    lines[line.token] = _ended_by_our_clock(line, since)
-            elif line.state == "asked" and now - line.asked >= UNANSWERED:
-                lines[line.token] = msgspec.structs.replace(line, state="absent")
-    found.changed = list(lines.values())
+    for line in by_token.values():
+        if line.token in taken or line.token in calling or line.is_over:
+            continue
+        if line.state == "held":
+            since = unseen.setdefault(line.machine, now)
+            if now - since >= UNLISTED:
+                taken[line.token] = _ended_by_our_clock(line, since)
+        elif now - line.asked >= UNANSWERED:
+            taken[line.token] = msgspec.structs.replace(line, state="absent")
+    found.changed = list(taken.values())
     return found
-
-
-def _claim(
-    group: Sequence[PurchaseLine],
-    calling: set[str],
-    taken: dict[str, PurchaseLine],
-) -> PurchaseLine | None:
-    """Return the purchase whose answer was lost and of which a machine has come."""
-    for line in reversed(group):
-        waits = line.state in ("asked", "absent") and not line.machine
-        if waits and line.token not in calling and line.token not in taken:
-            return line
-    return None
 
 
 def _seen(line: PurchaseLine, machine: CloudMachine, now: float) -> PurchaseLine:

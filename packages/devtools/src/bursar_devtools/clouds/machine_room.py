@@ -142,7 +142,7 @@ def machine_room(
     """
     import time
 
-    from moto.core.model_instances import reset_model_data
+    from moto.ec2.models import ec2_backends
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -188,7 +188,7 @@ def machine_room(
         for thread in threads:
             thread.join()
         room.close()
-        reset_model_data()
+        ec2_backends.reset()
 
 
 def _with_namespace(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
