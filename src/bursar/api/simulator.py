@@ -30,8 +30,7 @@ from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
 from bursar.runs.run_record import read_run
-from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply, Supply
-from bursar.runs.task_bindings import Delay
+from bursar.runs.supply import Delay, PlannedSupply, Replan, ScheduledSupply, Supply
 from bursar.simulation.data_staging import SimulatedDataStaging
 from bursar.simulation.execution_model import ExecutionUncertainty, PilotOverhead
 from bursar.simulation.simulated_grid import Arrivals, SimulatedGrid

@@ -9,9 +9,8 @@ from pathlib import Path
 from bursar.engine.core import DataAt
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.task import Task
-from bursar.runs.supply import Supply
+from bursar.runs.supply import Delay, Supply
 from bursar.runs.surviving_workers import WorkerContactFile
-from bursar.runs.task_bindings import Delay
 from bursar.sites.protocol import Site
 
 TICK = 0.2

@@ -37,9 +37,8 @@ from bursar.runs.incarnations import (
 )
 from bursar.runs.processor_sharing import ProcessorSharing
 from bursar.runs.settlement import LeaseSettlements
-from bursar.runs.supply import UNSENT, RunContext, StopCause
+from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
 from bursar.runs.surviving_workers import SurvivingWorkers, WorkerContact, cut_off
-from bursar.runs.task_bindings import TaskBindings
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 FORSAKEN = 2.0

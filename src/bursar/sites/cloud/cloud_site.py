@@ -25,7 +25,7 @@ from bursar.model.matching import SiteStatus
 from bursar.model.provisioning import ENDING, PATIENCE
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.provisioning.accounting import USAGE
+from bursar.provisioning.accounting import USAGE, append_usage
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.batch_pilot import HeldPilot
 from bursar.sites.cloud.machine_choice import (
@@ -54,7 +54,6 @@ from bursar.sites.cloud.purchases import (
     usage_of,
 )
 from bursar.sites.cloud.user_data import NOTICES, user_data
-from bursar.sites.durable_lines import append_lines
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.supervisor import TaskSupervisor
@@ -349,17 +348,11 @@ class CloudSite:
             return MeteredTime(seconds=None)
         seconds = sum(line.seconds(billing) for line in lines)
         costs = [line.cost(billing) for line in lines]
-        self._keep_usage(lines)
+        append_usage(self._usage, [usage_of(line, billing) for line in lines])
         unit_price = None
         if all(cost is not None for cost in costs) and seconds > 0:
             unit_price = math.fsum(cost or 0.0 for cost in costs) / (seconds * lease.processors)
         return MeteredTime(began=lines[0].began, seconds=seconds, unit_price=unit_price)
-
-    def _keep_usage(self, lines: Sequence[PurchaseLine]) -> None:
-        """Append what machines came to, for the bill."""
-        rows = [usage_of(line, self._cloud.billing) for line in lines]
-        with contextlib.suppress(OSError):  # the lease says what was paid, the file only details
-            append_lines(self._usage, rows)
 
     # Machines.
 

@@ -19,8 +19,6 @@ class MachineOffer:
 
     Parameters
     ----------
-    machine
-        Type of the machine.
     is_spot
         Whether the provider may take it back.
     """

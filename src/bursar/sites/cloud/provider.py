@@ -117,8 +117,6 @@ class CloudMachine:
     ----------
     id
         The provider's identity of the machine.
-    label
-        Label of the machine.
     type
         The provider's name of the type; empty where it does not say.
     state

@@ -47,7 +47,7 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     hourly
         Highest price of a machine-hour, currency units; None when unknown.
     source, date
-        Source and date of the price.
+        Origin of the price, and the day of the figure, ``YYYY-MM-DD``.
     asked
         When the provider was asked, seconds since the epoch.
     machine
