@@ -107,8 +107,21 @@ def plan(
                 raise
             continue  # what begins later need not hold every task
         choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
-        quotes.append(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+        quotes.append(_with_base(Quote.of_front(campaign, front, choice, SupplyPolicy())))
     return min(quotes, key=_badness(quotes, campaign.goal))
+
+
+def _with_base(quote: Quote) -> Quote:
+    """Return a quote whose plan buys the base of spot machines on demand, if money allows."""
+    sites = () if quote.trade_off is None else quote.trade_off[0].sites
+    if quote.chosen is None or all(site.cloud is None for site in sites):
+        return quote
+    from bursar.sites.cloud.machine_choice import with_base_on_demand  # late: few are clouds
+
+    mixed, budget = with_base_on_demand(quote.chosen, sites), quote.campaign.goal.budget
+    if mixed.cost is not None and budget is not None and mixed.cost > budget:
+        return quote
+    return replace(quote, chosen=mixed, cost=mixed.cost)
 
 
 def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tuple[SiteFacts, ...]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.model.campaign import Campaign
@@ -11,6 +11,9 @@ from bursar.model.errors import BursarError, Infeasible, InputError
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
+
+if TYPE_CHECKING:
+    from bursar.sites.cloud.machine_choice import PlannedMachines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,17 @@ class Quote:
             raise BursarError(f"{self.policy} decides on the way: there is no plan")
         return self.trade_off
 
+    def machines(self) -> "list[PlannedMachines]":
+        """Return the machines of clouds that the plan buys; none where there is no plan."""
+        if self.chosen is None or self.trade_off is None:
+            return []
+        sites = self.trade_off[0].sites
+        if all(site.cloud is None for site in sites):
+            return []
+        from bursar.sites.cloud.machine_choice import planned_machines  # late: few sites are clouds
+
+        return planned_machines(self.chosen, sites)
+
     def nearest(self) -> Plan:
         """Return the plan that comes nearest to a goal out of reach."""
         from bursar.planning.plan_choice import best_effort
@@ -152,6 +166,22 @@ class Quote:
             "expected_cost": self.cost,
             "expected_jobs": self.jobs,
         }
+        if bought := self.machines():
+            told["machines"] = [
+                {
+                    "site": one.site,
+                    "type": one.offer.machine.name,
+                    "spot": one.offer.is_spot,
+                    "count": one.count,
+                    "machine_hours": one.hours,
+                    "hourly": one.offer.hourly,
+                    "most_hourly": one.offer.most_hourly,
+                    "price_source": None if one.offer.price is None else one.offer.price.source,
+                    "price_date": None if one.offer.price is None else one.offer.price.date,
+                    "interruption_odds": one.odds,
+                }
+                for one in bought
+            ]
         if self.policy.strategy is not None:
             told["strategy"] = self.policy.strategy
         if self.policy.brokering is not None:
@@ -165,6 +195,8 @@ class Quote:
 
         if self.trade_off is not None:
             print_plan(self.campaign, *self.trade_off)
+            for machines in self.machines():
+                print(machines.words(self.currency))
         elif self.unmatched:  # another site is needed, or other requirements: nothing is offered
             from rich.console import Console
 

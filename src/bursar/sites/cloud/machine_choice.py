@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from bursar.model.allocation import Allocation
 from bursar.model.cloud import HOUR, CloudEndpoint, MachinePrice, MachineType
+from bursar.model.plan import Plan, Purchase
+from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.sites.cloud.provider import SpotPrice
 
@@ -191,24 +193,24 @@ def machine_slots(site: str, cloud: CloudEndpoint, barred: Sequence[str] = ()) -
     A machine is paid from its purchase, so that its start-up is a fixed price. It is sold whole,
     for what is paid at the least, and on for as long as it is used.
     """
-    first = max(cloud.billing.least - cloud.start_up, 1.0)
-    slots = []
+    slots: list[Slot] = []
     for offer, count in free_offers(cloud, {}, barred):
-        price = offer.machine.unit_price(spot=offer.is_spot)
-        fixed = None if price is None else price * offer.machine.processors * cloud.start_up
-        slots += [
-            Slot(
-                site=site,
-                start=cloud.start_up,
-                duration=first,
-                processors=offer.machine.processors,
-                unit_price=price,
-                fixed_price=fixed,
-                divisible=False,
-                extensible=True,
-            )
-        ] * count
+        slots += [_slot(site, cloud, offer)] * count
     return tuple(slots)
+
+
+def _slot(site: str, cloud: CloudEndpoint, offer: MachineOffer, duration: float = 0.0) -> Slot:
+    price = offer.machine.unit_price(spot=offer.is_spot)
+    return Slot(
+        site=site,
+        start=cloud.start_up,
+        duration=max(duration, cloud.billing.least - cloud.start_up, 1.0),
+        processors=offer.machine.processors,
+        unit_price=price,
+        fixed_price=None if price is None else price * offer.machine.processors * cloud.start_up,
+        divisible=False,
+        extensible=True,
+    )
 
 
 # The market of spot machines.
@@ -271,3 +273,112 @@ def odds_of_interruption(
 def odds_of_any(odds: float, machine_hours: float) -> float:
     """Return the odds that a machine is interrupted at least once in so many machine-hours."""
     return float(1.0 - (1.0 - odds) ** machine_hours)
+
+
+# Machines of a plan.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMachines:
+    """
+    Machines of one type that a plan buys on one kind of terms.
+
+    Parameters
+    ----------
+    site
+        Name of the cloud.
+    count
+        Number of machines.
+    hours
+        Machine-hours that are paid for them, expected.
+    odds
+        Odds that at least one of them is interrupted, 0 to 1; None: unknown, or on demand.
+    """
+
+    site: str
+    offer: MachineOffer
+    count: int
+    hours: float
+    odds: float | None = None
+
+    def words(self, currency: str) -> str:
+        """Return the purchase in one line: machines, hours, price with its source, and odds."""
+        offer, price = self.offer, self.offer.price
+        terms = "as spot" if offer.is_spot else "on demand"
+        text = f"{self.site}: {self.count} {offer.machine.name} {terms}, {self.hours:.3g} h"
+        if price is None:
+            text += " at an unknown price"
+        else:
+            text += f" at {price.hourly:.6g} {currency} an hour ({price})"
+        if offer.is_spot:
+            assert offer.machine.spot is not None
+            text += f", at most {offer.machine.spot.ceiling:.6g}"
+            odds = "unknown" if self.odds is None else f"{self.odds:.1%}"
+            text += f"; odds of an interruption: {odds}"
+        return text
+
+
+def planned_machines(plan: Plan, sites: Sequence[SiteFacts]) -> list[PlannedMachines]:
+    """Return the machines of clouds that a plan buys, by cloud and type."""
+    found = []
+    for site in sites:
+        if site.cloud is None:
+            continue
+        bought: dict[MachineOffer, list[float]] = {}
+        for purchase in plan.purchases:
+            offer = _offer_of(purchase, site)
+            if offer is not None:
+                seconds = site.cloud.start_up + purchase.slot.duration
+                bought.setdefault(offer, []).append(site.cloud.billing.billed(seconds))
+        for offer, times in bought.items():
+            hours, spot = math.fsum(times) / HOUR, offer.machine.spot
+            odds = None
+            if offer.is_spot and spot is not None and spot.odds is not None:
+                odds = odds_of_any(spot.odds, hours)
+            found.append(
+                PlannedMachines(
+                    site=site.name, offer=offer, count=len(times), hours=hours, odds=odds
+                )
+            )
+    return found
+
+
+def with_base_on_demand(plan: Plan, sites: Sequence[SiteFacts]) -> Plan:
+    """
+    Return a plan of which so many machines as the base of a type are bought on demand.
+
+    A planner takes the cheapest machines, which are spot machines; those that are held longest take
+    the place of the base, with the same times at the price on demand.
+    """
+    purchases, cost = list(plan.purchases), plan.cost
+    for site in sites:
+        if site.cloud is None:
+            continue
+        for machine in site.cloud.machines:
+            if machine.spot is None or not machine.spot.base:
+                continue
+            offers = {i: _offer_of(purchase, site) for i, purchase in enumerate(purchases)}
+            on_demand = sum(offer == MachineOffer(machine) for offer in offers.values())
+            as_spot = [i for i, o in offers.items() if o == MachineOffer(machine, is_spot=True)]
+            as_spot.sort(key=lambda i: -purchases[i].slot.duration)
+            for i in as_spot[: max(0, machine.spot.base - on_demand)]:
+                before = purchases[i]
+                slot = _slot(site.name, site.cloud, MachineOffer(machine), before.slot.duration)
+                purchases[i] = replace(before, slot=slot)
+                then, now = before.cost, purchases[i].cost
+                cost = None if None in (cost, then, now) else cost + now - then  # type: ignore[operator]
+    return replace(plan, purchases=tuple(purchases), cost=cost)
+
+
+def _offer_of(purchase: Purchase, site: SiteFacts) -> MachineOffer | None:
+    """Return the machine that a purchase is; None where it is of another site."""
+    slot = purchase.slot
+    if slot.site != site.name or site.cloud is None:
+        return None
+    for machine in site.cloud.machines:
+        for offer in (MachineOffer(machine), MachineOffer(machine, is_spot=True)):
+            known = machine.spot is not None or not offer.is_spot
+            price = machine.unit_price(spot=offer.is_spot)
+            if known and machine.processors == slot.processors and price == slot.unit_price:
+                return offer
+    return None
