@@ -76,6 +76,7 @@ def test_a_price_that_is_not_given_is_unknown(tmp_path: Path) -> None:
         (HEAD + 'secret_variable = "hunter2!"\n' + MACHINE, "secret_variable: expected the name"),
         (HEAD + 'setup = ["a\\nb"]\n' + MACHINE, r"site.x.setup\[0\]: expected single lines"),
         (GOOD + "spot = { ceiling = 1, price = 2 }\n", r"machine\[0\].spot.price: is above the c"),
+        (GOOD.replace("USD", "EUR") + "spot = { ceiling = 1 }\n", r"ceiling: is bid in USD, and"),
         (GOOD + "price_date = 3\n", r"machine\[0\].price_date: expected"),
         (GOOD + MACHINE, r'machine\[1\].type: duplicate type "c5.large"'),
         (

@@ -23,6 +23,7 @@ from bursar.formats.site_tables import (
     existing_file,
 )
 from bursar.model.cloud import (
+    LISTED,
     START_UP,
     BillingRules,
     CloudEndpoint,
@@ -254,6 +255,13 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
     def facts(self, name: str, folder: Path) -> SiteFacts:
         found = super().facts(name, folder)
         assert found.cloud is not None
+        for i, machine in enumerate(found.cloud.machines):
+            # A bid of 1 in another currency would be a bid of 1 USD.
+            if machine.spot is not None and found.currency != LISTED:
+                raise InputError(
+                    f"is bid in {LISTED}, and the site counts in {found.currency}",
+                    where=f"{joined('machine', i)}.spot.ceiling",
+                )
         return replace(found, unit_price=found.cloud.least_unit_price)
 
     def own_facts(

@@ -16,6 +16,9 @@ START_UP = 90.0
 
 HOUR = 3600.0
 
+LISTED = "USD"
+"""Currency in which providers and apache-libcloud state prices, and in which bids are made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePrice:

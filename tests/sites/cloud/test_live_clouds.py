@@ -275,7 +275,12 @@ def test_prices_come_from_the_first_source_that_knows_them(room: MachineRoom) ->
     )
     cloud = endpoint(room)
     values = {name: getattr(cloud, name) for name in cloud.__dataclass_fields__}
-    facts = SiteFacts(name="aws", kind="cloud", cloud=CloudEndpoint(**values | {"machines": types}))
+    facts = SiteFacts(
+        name="aws",
+        kind="cloud",
+        currency="USD",
+        cloud=CloudEndpoint(**values | {"machines": types}),
+    )
 
     found = asyncio.run(with_machine_prices(facts)).cloud
 

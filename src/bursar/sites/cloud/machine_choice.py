@@ -287,8 +287,6 @@ class PlannedMachines:
     ----------
     site
         Name of the cloud.
-    count
-        Number of machines.
     hours
         Machine-hours that are paid for them, expected.
     odds

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bursar.model.cloud import CloudEndpoint, MachinePrice, MachineType
+from bursar.model.cloud import LISTED, CloudEndpoint, MachinePrice, MachineType
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.sites.cloud.machine_choice import mean_spot_price, odds_of_interruption
@@ -23,7 +23,8 @@ async def with_machine_prices(
     """
     Return a cloud with the prices of its machines, by the sources that the sites file names.
 
-    A provider that does not answer, or a library that is missing, leaves the next source.
+    Where the site counts in another currency than US dollars, only the sites file's prices count. A
+    provider that does not answer, or a library that is missing, leaves the next source.
 
     Parameters
     ----------
@@ -35,6 +36,9 @@ async def with_machine_prices(
     cloud = facts.cloud
     assert cloud is not None
     now = time.time() if now is None else now
+    if facts.currency != LISTED:
+        # Nothing converts what the provider and the tables say: the sites file has the only prices.
+        return facts
     asks = [source for source in cloud.prices if source != "user"]
     known: Mapping[str, MachinePrice] = {}
     if asks or any(machine.spot for machine in cloud.machines):
