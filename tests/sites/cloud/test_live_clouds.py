@@ -23,7 +23,7 @@ from bursar.model.site import SiteFacts
 from bursar.sites.cloud.libcloud_provider import LibcloudProvider, read_credentials
 from bursar.sites.cloud.pricing import with_machine_prices
 from bursar.sites.cloud.provider import MachineLabel, MachineOrder, PurchaseRefused
-from bursar.sites.cloud.user_data import user_data
+from bursar.sites.cloud.user_data import NOTICES, user_data
 from bursar_devtools.clouds.machine_room import IMAGE, MachineRoom, machine_room
 
 SECRET = "hunter2hunter2"
@@ -203,7 +203,7 @@ def endpoint(room: MachineRoom) -> CloudEndpoint:
     )
 
 
-def script(patience: float = 1.0) -> str:
+def script(patience: float = 1.0, **more: Any) -> str:
     """User data of a pilot whose run is nowhere."""
     certificate, _ = make_certificate()
     credential = Credential(
@@ -217,7 +217,9 @@ def script(patience: float = 1.0) -> str:
         processors=1,
         patience=patience,
     )
-    return user_data(credential.encode(), processors=1, python=sys.executable, start_limit=60.0)
+    return user_data(
+        credential.encode(), processors=1, python=sys.executable, start_limit=60.0, **more
+    )
 
 
 def test_a_machine_to_which_nobody_comes_ends_itself(room: MachineRoom) -> None:
@@ -232,6 +234,23 @@ def test_a_machine_to_which_nobody_comes_ends_itself(room: MachineRoom) -> None:
     (listed,) = asyncio.run(provider.machines("me"))
     assert (listed.id, listed.label, listed.state) == (machine.id, LABEL, "ended")
     assert not list(room.folder.glob("tmp.*"))  # nor is the credential left
+
+
+def test_a_machine_that_is_taken_back_runs_its_hook_first(room: MachineRoom) -> None:
+    """The notice is looked for, the hook runs, and the pilot is told to end its tasks."""
+    provider = LibcloudProvider("aws", endpoint(room))
+    checkpoint = room.folder / "checkpoint"
+    data = script(100.0, notice=NOTICES["ec2"], on_notice=[f"touch {checkpoint}"])
+    order = MachineOrder(label=LABEL, type="c5.large", image=IMAGE, user_data=data, ceiling=0.05)
+
+    machine = asyncio.run(provider.create(order))
+    wait_for(lambda: machine.id in room.processes)
+    time.sleep(1.0)
+    assert not checkpoint.exists()
+    room.announce_interruption(machine.id)
+    wait_for(lambda: not room.left)
+
+    assert checkpoint.exists()
 
 
 def test_a_lost_connection_names_no_secret(room: MachineRoom) -> None:
