@@ -57,7 +57,7 @@ type = "c5.xlarge"
 processors = 4
 most = 4
 price = "0.194 USD"
-price_date = 2026-11-01
+price_date = "2026-11-01"
 spot = {{ ceiling = "0.15 USD", price = "0.07 USD", odds = "5%", base = 1 }}
 """
 

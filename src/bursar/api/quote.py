@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.model.campaign import Campaign
@@ -11,9 +11,6 @@ from bursar.model.errors import BursarError, Infeasible, InputError
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
-
-if TYPE_CHECKING:
-    from bursar.sites.cloud.machine_choice import PlannedMachines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +102,12 @@ class Quote:
             raise BursarError(f"{self.policy} decides on the way: there is no plan")
         return self.trade_off
 
-    def machines(self) -> "list[PlannedMachines]":
-        """Return the machines of clouds that the plan buys; none where there is no plan."""
+    def machines(self) -> list[Any]:
+        """
+        Return the machines of clouds that the plan buys; none where there is no plan.
+
+        Each is a :class:`bursar.sites.cloud.machine_choice.PlannedMachines`.
+        """
         if self.chosen is None or self.trade_off is None:
             return []
         sites = self.trade_off[0].sites

@@ -155,7 +155,8 @@ class CloudSite:
         self._book = PurchaseBook(folder / f"{plain_word(facts.name)}.machines")
         self._usage = folder / f"{plain_word(facts.name)}{USAGE}"
         self._pilots: dict[str, _MachinePilot] = {}
-        self._offers: dict[str, MachineOffer] = {}  # what allocations were told to get
+        self._offers: dict[str, MachineOffer] = {}  # machines that are held, or agreed on
+        self._quoted: dict[str, MachineOffer] = {}  # what other allocations were told to get
         self._barred: dict[str, float] = {}  # until when a type is left alone, loop time
         self._calling: set[str] = set()  # tokens of requests under way
         self._unseen: dict[str, float] = {}
@@ -293,8 +294,8 @@ class CloudSite:
         return Counter(self._offers.values())
 
     def _free(self) -> int:
-        offers = free_offers(self._cloud, self._held(), self._none_left())
-        return sum(offer.machine.processors * count for offer, count in offers)
+        free = free_offers(self._cloud, self._held(), self._none_left())
+        return sum(offer.machine.processors * count for offer, count in free)
 
     def _none_left(self) -> list[str]:
         """Types of which the provider had none a moment ago."""
@@ -306,26 +307,33 @@ class CloudSite:
     async def reserve(self, pilots: Sequence[Allocation]) -> float:
         """Choose a machine for each pilot; return for how long machines start."""
         self._offers = {name: self._offers[name] for name in self._offers if name in self._pilots}
+        self._quoted.clear()
         for pilot in pilots:
-            self.sold(pilot)
+            self._offers[pilot.name] = self._choose(pilot)
         return self.start_up
 
     def sold(self, pilot: Allocation) -> Allocation:
-        """
-        Return an allocation as the cloud sells it; see :class:`bursar.sites.protocol.SellingSite`.
-        """
-        if pilot.name in self._offers:
-            return sold(pilot, self._offers[pilot.name])
-        offers = free_offers(self._cloud, self._held(), self._none_left())
-        offer = machine_for(pilot, offers)
+        """Return an allocation as the cloud sells it; see SellingSite."""
+        offer = self._offers.get(pilot.name) or self._quoted.get(pilot.name)
         if offer is None:
+            # Not counted as held: there may be no money for it, and then nobody asks for it.
+            offer = self._quoted[pilot.name] = self._choose(pilot)
+        return sold(pilot, offer)
+
+    def _choose(self, pilot: Allocation) -> MachineOffer:
+        offers = free_offers(self._cloud, self._held(), self._none_left())
+        quoted = self._quoted.get(pilot.name)
+        # Of several that were told of the last machine, the first that asks gets it.
+        if quoted is not None and any(offer == quoted for offer, _ in offers):
+            return quoted
+        offer = machine_for(pilot, offers)
+        if offer is None or quoted is not None:
             raise SiteError(
                 f"{self._facts.name}: no machine with {pilot.processors} processors is left of "
                 "those that may be bought",
                 transient=True,
             )
-        self._offers[pilot.name] = offer
-        return sold(pilot, offer)
+        return offer
 
     @property
     def unwatched(self) -> float:
@@ -370,6 +378,9 @@ class CloudSite:
         if admission is None:
             raise SiteError(f"{self._facts.name}: nobody listens for pilots from elsewhere")
         self._on_event = on_event
+        if pilot.name not in self._offers:
+            self._offers[pilot.name] = self._choose(pilot)
+        self._quoted.pop(pilot.name, None)
         pilot = self.sold(pilot)
         entry = _MachinePilot(pilot, self._offers[pilot.name], begin, on_event)
         self._pilots[pilot.name] = entry
