@@ -12,6 +12,7 @@ from bursar.broker.policy_choice import (
     suitable_sites,
 )
 from bursar.model.campaign import Campaign, Goal, Workflow
+from bursar.model.cloud import CloudEndpoint, MachineType
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering, Matching
 from bursar.model.site import SiteFacts
@@ -147,3 +148,22 @@ def test_a_stated_plan_is_a_plan() -> None:
 
     assert policy_of(bag) == SupplyPolicy(kind="economy", strategy="adaptive")
     assert policy_of(bag, provisioning="planned") == SupplyPolicy()
+
+
+def test_clouds_are_planned_or_pooled_and_never_bought_job_by_job() -> None:
+    """A strategy or the broker would buy a machine for each job."""
+    machine = MachineType(name="m", processors=4)
+    cloud = SiteFacts(
+        name="c", kind="cloud", cloud=CloudEndpoint(provider="ec2", machines=(machine,))
+    )
+    sites = (*SITES, cloud)
+    bag = campaign(Task(id="t"), Task(id="u"), goal=Goal(deadline=60.0))
+
+    # Without the cloud the adaptive strategy brings such a bag to several sites.
+    assert policy_of(bag).kind == "economy"
+    assert policy_of(bag, sites).kind == "planned"
+    assert policy_of(bag, sites, provisioning="dynamic").kind == "pool"
+    with pytest.raises(InputError, match=r'strategy: a strategy .* "c" sells whole machines'):
+        policy_of(bag, sites, strategy="cost")
+    with pytest.raises(InputError, match=r'sites: .* "c" sells whole machines'):
+        policy_of(campaign(Task(id="t", matching=Matching(rank="1"))), sites)

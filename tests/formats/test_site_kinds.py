@@ -23,6 +23,7 @@ GOOD = {
     "dask": 'processors = 2\nscheduler = "tcp://head:8786"\n',
     "ssh": 'hosts = ["ann@node1"]\n',
     "remote": 'processors = 2\nurl = "https://grid.example.org:7480"\n',
+    "cloud": 'provider = "ec2"\nimage = "ami-1"\nmachine = [{ type = "a", processors = 2 }]\n',
     **dict.fromkeys(BATCH, "processors = 2\n"),
 }
 """The keys that each kind needs."""
@@ -34,6 +35,7 @@ MISSPELT = {
     "dask": ("schedulr = 'tcp://head:8786'", "scheduler"),
     "ssh": ("host = ['node1']", "hosts"),
     "remote": ("fingerprnt = 'ab'", "fingerprint"),
+    "cloud": ("regoin = 'eu'", "region"),
     **dict.fromkeys(BATCH, ("directivs = []", "directives")),
 }
 
@@ -44,6 +46,7 @@ OTHERS = {
     "dask": ("patience = 30", "another Bursar", '"remote"'),
     "ssh": ("scheduler = 'tcp://head:8786'", "a Dask cluster", '"dask"'),
     "remote": ("slots = 'a.csv'", "an advertised site", '"advertised"'),
+    "cloud": ("slots = 'a.csv'", "an advertised site", '"advertised"'),
     **dict.fromkeys(BATCH, ("ca = 'ca.pem'", "a Dask cluster or another Bursar", '"dask" or')),
 }
 
@@ -54,6 +57,7 @@ OF_THE_WRONG_TYPE = {
     "dask": ("ca = ['ca.pem']", "ca", "expected text, got a list"),
     "ssh": ("reverse = 1", "reverse", "expected true or false, got a whole number"),
     "remote": ("patience = true", "patience", "expected a time such as .*got true"),
+    "cloud": ("start_up = true", "start_up", "expected a time such as .*got true"),
     **dict.fromkeys(BATCH, ("setup = 'module load x'", "setup", "expected a list, got text")),
 }
 
@@ -64,6 +68,7 @@ OUT_OF_RANGE = {
     "dask": ("pool = { most = 0 }", r"pool\.most", "expected a whole number >= 1"),
     "ssh": ("pool = { most = 0 }", r"pool\.most", "expected a whole number >= 1"),
     "remote": ("patience = -1", "patience", "must not be negative, got -1"),
+    "cloud": ("billing_unit = -1", "billing_unit", "must not be negative, got -1"),
     **dict.fromkeys(BATCH, ("pool = { fewest = -1 }", r"pool\.fewest", "a whole number >= 0")),
 }
 

@@ -56,7 +56,14 @@ class Guard:
         self.leases[found.id] = found
         self.restored.append((found.id, at))
 
-    def pay(self, name: str, held: tuple[float, float] | None, at: float, by: str) -> Lease:
+    def pay(
+        self,
+        name: str,
+        held: tuple[float, float] | None,
+        at: float,
+        by: str,
+        unit_price: float | None,
+    ) -> Lease:
         self.paid.append((name, held, at, by))
         return self.leases.pop(name)
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 # Counter-offers, each tried with all margins before the offer is made.
 
-START_UP = {"local": 0.5, "batch": 5.0, "remote": 2.0, "dask": 2.0, "ssh": 5.0}
+START_UP = {
+    "local": 0.5,
+    "batch": 5.0,
+    "remote": 2.0,
+    "dask": 2.0,
+    "ssh": 5.0,
+    "cloud": 5.0,
+}
 """Seconds from when a site's processors are held until their workers take tasks, generously."""
 
 HAND_OVER = 0.01

@@ -16,9 +16,10 @@ from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
 from bursar.model.campaign import Campaign, Goal, Workflow
-from bursar.model.errors import InputError
+from bursar.model.errors import InputError, SiteError
 from bursar.model.plan import Placement, Plan
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 
@@ -106,8 +107,21 @@ def plan(
                 raise
             continue  # what begins later need not hold every task
         choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
-        quotes.append(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+        quotes.append(_with_base(Quote.of_front(campaign, front, choice, SupplyPolicy())))
     return min(quotes, key=_badness(quotes, campaign.goal))
+
+
+def _with_base(quote: Quote) -> Quote:
+    """Return a quote whose plan buys the base of spot machines on demand, if money allows."""
+    sites = () if quote.trade_off is None else quote.trade_off[0].sites
+    if quote.chosen is None or all(site.cloud is None for site in sites):
+        return quote
+    from bursar.sites.cloud.machine_choice import with_base_on_demand  # late: few are clouds
+
+    mixed, budget = with_base_on_demand(quote.chosen, sites), quote.campaign.goal.budget
+    if mixed.cost is not None and budget is not None and mixed.cost > budget:
+        return quote
+    return replace(quote, chosen=mixed, cost=mixed.cost)
 
 
 def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tuple[SiteFacts, ...]]:
@@ -222,7 +236,7 @@ def replanner(
         rest = replace(campaign, workflow=workflow, goal=_goal_left(snapshot), recording=None)
         # In a thread: planning takes seconds, and workers want answers meanwhile.
         proposed = await asyncio.to_thread(
-            plan, rest, tuple(offers()), method=method, scheduler=scheduler
+            plan, rest, _present(offers(), snapshot.offers), method=method, scheduler=scheduler
         )
         # A run that cannot meet its goal any more goes on as well as it can.
         chosen = proposed.chosen or proposed.nearest()
@@ -235,6 +249,20 @@ def replanner(
         )
 
     return replan
+
+
+def _present(
+    sites: Sequence[SiteFacts], offers: Mapping[str, Sequence[Slot]]
+) -> tuple[SiteFacts, ...]:
+    """Return the sites with their present offers, without those that have nothing left."""
+    found = tuple(
+        replace(site, slots=tuple(offers[site.name])) if site.name in offers else site
+        for site in sites
+        if offers.get(site.name, True)
+    )
+    if not found:
+        raise SiteError(f"{', '.join(offers)}: no machine is left to be bought", transient=True)
+    return found
 
 
 def _what_is_left(

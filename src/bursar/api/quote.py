@@ -102,6 +102,21 @@ class Quote:
             raise BursarError(f"{self.policy} decides on the way: there is no plan")
         return self.trade_off
 
+    def machines(self) -> list[Any]:
+        """
+        Return the machines of clouds that the plan buys; none where there is no plan.
+
+        Each is a :class:`bursar.sites.cloud.machine_choice.PlannedMachines`.
+        """
+        if self.chosen is None or self.trade_off is None:
+            return []
+        sites = self.trade_off[0].sites
+        if all(site.cloud is None for site in sites):
+            return []
+        from bursar.sites.cloud.machine_choice import planned_machines  # late: few sites are clouds
+
+        return planned_machines(self.chosen, sites)
+
     def nearest(self) -> Plan:
         """Return the plan that comes nearest to a goal out of reach."""
         from bursar.planning.plan_choice import best_effort
@@ -152,6 +167,22 @@ class Quote:
             "expected_cost": self.cost,
             "expected_jobs": self.jobs,
         }
+        if bought := self.machines():
+            told["machines"] = [
+                {
+                    "site": one.site,
+                    "type": one.offer.machine.name,
+                    "spot": one.offer.is_spot,
+                    "count": one.count,
+                    "machine_hours": one.hours,
+                    "hourly": one.offer.hourly,
+                    "most_hourly": one.offer.most_hourly,
+                    "price_source": None if one.offer.price is None else one.offer.price.source,
+                    "price_date": None if one.offer.price is None else one.offer.price.date,
+                    "interruption_odds": one.odds,
+                }
+                for one in bought
+            ]
         if self.policy.strategy is not None:
             told["strategy"] = self.policy.strategy
         if self.policy.brokering is not None:
@@ -165,6 +196,8 @@ class Quote:
 
         if self.trade_off is not None:
             print_plan(self.campaign, *self.trade_off)
+            for machines in self.machines():
+                print(machines.words(self.currency))
         elif self.unmatched:  # another site is needed, or other requirements: nothing is offered
             from rich.console import Console
 

@@ -255,7 +255,8 @@ def run(
         quote.check_goal()
     if progress:
         notes = () if oversubscribe else _notes_on_sharing(facts)
-        for line in (quote.note, *notes):
+        bought = (machines.words(quote.currency) for machines in quote.machines())
+        for line in (quote.note, *bought, *notes):
             if line:
                 print(line, file=sys.stderr)
     chosen = quote.plan_to_follow()

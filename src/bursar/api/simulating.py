@@ -211,7 +211,14 @@ def _with_hidden_runtimes(campaign: Campaign) -> tuple[Campaign, dict[int, float
 
 
 def _as_simulated(site: SiteFacts) -> SiteFacts:
-    """Return a real cluster as an idle simulated one with EASY backfilling."""
+    """
+    Return a real cluster as an idle simulated one with EASY backfilling, a cloud as its machines.
+    """
+    if site.cloud is not None:
+        from bursar.sites.cloud.machine_choice import machine_slots  # late: few sites are clouds
+
+        slots = site.slots or machine_slots(site.name, site.cloud)
+        return replace(site, kind="advertised", cloud=None, slots=slots)
     if site.batch is None:
         return site
     return replace(site, kind="simulated", batch=None, background=BackgroundLoad(policy="easy"))

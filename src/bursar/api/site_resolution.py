@@ -1,6 +1,9 @@
 """Resolution of a caller's ``sites`` argument to sites."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bursar.model.errors import InputError
@@ -39,7 +42,7 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
 
 def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:
     """
-    Read a sites file, and ask hosts how many processors they have where the file does not say so.
+    Read a sites file with what only the sites know: processors of hosts, prices of clouds.
 
     Raises
     ------
@@ -50,7 +53,7 @@ def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:
     """
     from bursar.formats.sites_toml import read_sites
 
-    sites = read_sites(path)
+    sites = _with_machine_prices(read_sites(path))
     if all(site.ssh is None for site in sites):
         return sites
     from bursar.api.queues import with_counted_hosts
@@ -58,10 +61,28 @@ def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:
     return with_counted_hosts(sites)
 
 
+def _with_machine_prices(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
+    """Return the sites, clouds with the prices that they, or dated tables, state now."""
+    if all(site.cloud is None for site in sites):
+        return sites
+    from bursar.api.queues import run_outside_loop
+
+    return tuple(
+        site if site.cloud is None else run_outside_loop(partial(_run_priced, site))
+        for site in sites
+    )
+
+
+def _run_priced(site: SiteFacts) -> SiteFacts:
+    from bursar.sites.cloud.pricing import with_machine_prices
+
+    return asyncio.run(with_machine_prices(site))
+
+
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     """
     Return the sites with the slots on offer now: the free slots of simulated sites and of batch
-    queues, and the processors that other Bursars sell.
+    queues, the processors that other Bursars sell, and the machines of clouds.
 
     Raises
     ------
@@ -74,6 +95,15 @@ def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
         from bursar.api.queues import with_free_slots
 
         sites = with_free_slots(sites)
+    if any(site.cloud is not None and site.slots is None for site in sites):
+        from bursar.sites.cloud.machine_choice import machine_slots
+
+        sites = tuple(
+            site
+            if site.cloud is None or site.slots is not None
+            else replace(site, slots=machine_slots(site.name, site.cloud))
+            for site in sites
+        )
     if all(site.kind != "simulated" or site.slots is not None for site in sites):
         return sites
     from bursar.simulation.simulated_grid import SimulatedGrid

@@ -139,10 +139,13 @@ def choose_policy(
     brokered = _reason_to_match(campaign, wanted)
     if brokered:
         _refuse_beside_broker(brokered, wanted)
+        _refuse_clouds(sites, "sites", f"{brokered}: the broker asks for processors job by job")
         policy = SupplyPolicy(kind="matched", brokering=_brokering(campaign, sites, wanted))
         _refuse_unused(policy.kind, wanted)
         return PolicyDecision(policy=policy, campaign=campaign, sites=sites)
     sites = suitable_sites(campaign, sites)
+    if wanted.strategy is not None and campaign.workflow.is_bag:
+        _refuse_clouds(sites, "strategy", "a strategy buys processors one by one")
     if wanted.seed is not None:
         raise InputError(
             "only the broker draws at random, and no job of this campaign is matched by it",
@@ -152,6 +155,17 @@ def choose_policy(
     policy, goal = _without_broker(campaign, sites, wanted)
     _refuse_unused(policy.kind, wanted)
     return PolicyDecision(policy=policy, campaign=replace(campaign, goal=goal), sites=sites)
+
+
+def _refuse_clouds(sites: Sequence[SiteFacts], where: str, reason: str) -> None:
+    """Refuse clouds where each job would buy a machine of its own."""
+    for site in sites:
+        if site.cloud is not None:
+            raise InputError(
+                f'{reason}, and "{site.name}" sells whole machines',
+                where=where,
+                hint="use a plan or a pool there: --provisioning planned or dynamic",
+            )
 
 
 def _without_broker(
@@ -185,7 +199,10 @@ def _without_broker(
             return SupplyPolicy(kind="pool"), goal
         limited = goal.deadline is not None or goal.budget is not None
         # A strategy buys job by job, which neither a shared queue nor advertised slots allow.
-        open_ended = all(not site.is_shared and site.kind != "advertised" for site in sites)
+        # Nor a cloud, which sells whole machines.
+        open_ended = all(
+            not site.is_shared and site.kind not in ("advertised", "cloud") for site in sites
+        )
         if is_bag and limited and open_ended and len(sites) > 1:
             return _economy("adaptive", wanted), goal
     return SupplyPolicy(kind="planned"), goal

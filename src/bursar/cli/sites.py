@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,19 +12,21 @@ import typer
 
 from bursar.cli.campaign_options import brokering, load_campaign, load_sites
 from bursar.cli.options import (
+    RUNS,
     Alpha,
     AsJson,
     Beta,
     CampaignPath,
     CatalogueFile,
     Choice,
+    RunsFolder,
     Runtime,
     SitesPath,
     WeightsFile,
     print_json,
     print_note,
 )
-from bursar.model.errors import InputError, SiteError
+from bursar.model.errors import BursarError, InputError, SiteError
 from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 
@@ -80,15 +82,151 @@ def match_campaign(
 SiteAnswer = SiteStatus | SiteError | None
 
 
+CloudSites = Annotated[
+    Path, typer.Argument(metavar="SITES", help="Sites file.", show_default=False)
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add ``bursar sites`` to the command line."""
-    app.command("sites")(show_sites)
+    group = typer.Typer()
+    group.callback(invoke_without_command=True)(show_sites)
+    group.command("list")(list_machines)
+    group.command("reap")(reap_machines)
+    app.add_typer(group, name="sites")
 
 
-def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
+def list_machines(sites: CloudSites, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
+    """Show the machines with your tag that clouds have, and the runs that they are for."""
+    _show_machines(sites, runs, as_json, reap=False)
+
+
+def reap_machines(
+    sites: CloudSites,
+    runs: RunsFolder = RUNS,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="End also machines of runs that go on, and of runs elsewhere."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be ended, and end nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    End machines that runs have left at clouds.
+
+    These are machines with your tag of runs in the folder of runs that do not go on. Machines of
+    runs that go on, or that the folder does not know, are left alone without --all.
+    """
+    _show_machines(sites, runs, as_json, reap=not dry_run, doomed=True, every=every)
+
+
+def _show_machines(
+    sites: Path,
+    runs: Path,
+    as_json: bool,
+    *,
+    reap: bool,
+    doomed: bool = False,
+    every: bool = False,
+) -> None:
+    """Print the machines at clouds, and end those that no living run has, where asked to."""
+    import asyncio
+
+    from bursar.formats.sites_toml import read_sites
+    from bursar.sites.cloud.reaping import find_machines
+
+    facts = read_sites(sites)
+    if all(site.cloud is None for site in facts):
+        raise InputError("has no cloud", where=str(sites), hint='a cloud has kind = "cloud"')
+    names, living = _known_runs(runs)
+
+    def is_left(run: str) -> bool:
+        return doomed and (every or (run in names and run not in living))
+
+    found, silent = asyncio.run(find_machines(facts, is_left if reap else None))
+    rows: list[dict[str, Any]] = []
+    for one in found:
+        run = one.machine.label.run
+        state = "ended" if one.is_ended else one.machine.state
+        rows.append(
+            {
+                "site": one.site,
+                "machine": one.machine.id,
+                "type": one.machine.type,
+                "run": names.get(run),
+                "run_label": run,
+                "lease": one.machine.label.lease,
+                "began": one.machine.began,
+                "state": "would end" if is_left(run) and not reap else state,
+                "error": one.error or None,
+            }
+        )
+    if as_json:
+        print_json({"machines": rows, "silent": silent})
+    else:
+        _print_machines(rows, living)
+        for line in (
+            *silent,
+            *(f"{row['machine']}: {row['error']}" for row in rows if row["error"]),
+        ):
+            print_note(line)
+    if silent or any(row["error"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _print_machines(rows: Sequence[dict[str, Any]], living: Collection[str]) -> None:
+    from rich.console import Console
+
+    from bursar.report.tables import span, table_of
+
+    if not rows:
+        print_note("no machine of yours is there")
+        return
+    if unknown := sum(
+        row["run"] is None and row["state"] not in ("ended", "would end") for row in rows
+    ):
+        print_note(
+            f"{unknown} of runs that are not in the folder of runs; reap --all ends these, too"
+        )
+    table = table_of("site", "machine", "type", "run", "lease", "since", "state")
+    for row in rows:
+        since = "" if row["began"] is None else f"{span(max(0.0, time.time() - row['began']))} ago"
+        run = row["run"] or row["run_label"]
+        state = row["state"] + (", its run goes on" if row["run_label"] in living else "")
+        cells = (row["site"], row["machine"], row["type"], run, row["lease"], since, state)
+        table.add_row(*cells)
+    Console().print(table)
+
+
+def _known_runs(runs: Path) -> tuple[dict[str, str], set[str]]:
+    """Return the names of runs by their label at clouds, and the labels of those that go on."""
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import effective_manifest
+    from bursar.sites.cloud.provider import run_word
+
+    names: dict[str, str] = {}
+    living: set[str] = set()
+    for folder in RunFolder.all(runs):
+        label = run_word(folder.identity)
+        names[label] = folder.name
+        with contextlib.suppress(BursarError):
+            if effective_manifest(folder).state in ("new", "running"):
+                living.add(label)
+    return names, living
+
+
+def show_sites(context: typer.Context, sites: SitesPath = None, as_json: AsJson = False) -> None:
     """Show the sites with processors and prices, and the state of those that can be queried."""
     from bursar.formats.sites_toml import read_sites
 
+    if context.invoked_subcommand is not None:
+        if sites is not None or as_json:
+            raise InputError(
+                "goes behind the name of the subcommand", where="--sites" if sites else "--json"
+            )
+        return
     # A file as it is: machines that do not answer are shown, not an error.
     facts, answers = _asked(load_sites(None) if sites is None else read_sites(sites))
     now = _prices_now(facts)

@@ -63,8 +63,8 @@ class ExchangeTable(TomlTable, frozen=True):
         Raises
         ------
         InputError
-            When no rate of the site's currency holds on that day, or the site sells by agreements,
-            which are in its own currency.
+            When no rate of the site's currency holds on that day, or the site sells by agreements
+            or is a cloud, which are paid in their own currency.
         """
         own = facts.currency
         if own == self.currency:
@@ -72,6 +72,11 @@ class ExchangeTable(TomlTable, frozen=True):
         if facts.kind == "remote":
             raise InputError(
                 f"is paid by agreements in its service's currency, {own}; expected {self.currency}",
+                where="currency",
+            )
+        if facts.cloud is not None:
+            raise InputError(
+                f"is paid in its provider's currency, {own}; expected {self.currency}",
                 where="currency",
             )
         rates = [t for t in self.rates if t.currency == own]

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -117,7 +118,7 @@ class PoolTable(TomlTable, frozen=True):
 class SiteTable(TomlTable, frozen=True, tag_field="kind"):
     """A site. A unit price that is not given is unknown, never 0."""
 
-    provider: ClassVar[str]
+    site_kind: ClassVar[str]
     """Kind of the site in the model."""
 
     name: Annotated[
@@ -215,7 +216,7 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
             storage = str(folder / storage)
         return SiteFacts(
             name=name,
-            kind=self.provider,
+            kind=self.site_kind,
             speed=float(self.speed),
             unit_price=prices.unit,
             fixed_price=prices.fixed,
@@ -280,9 +281,9 @@ class LeasedSiteTable(SiteTable, frozen=True):
             raise InputError('goes with market = "bargain" only', where="reserve_price")
         if not self.market_patience:
             raise InputError("must be positive", where="market_patience")
-        if self.provider == "remote" and self.floor is not None:
+        if self.site_kind == "remote" and self.floor is not None:
             raise InputError("is up to the other Bursar", where="floor")
-        negotiates = self.market != "posted" and self.provider != "remote"
+        negotiates = self.market != "posted" and self.site_kind != "remote"
         if negotiates and self.unit_price is None:
             raise InputError("negotiates a unit_price, and none is given", where="market")
         if negotiates and self.market == "bargain" and self.fixed_price is not None:
@@ -303,7 +304,7 @@ class LeasedSiteTable(SiteTable, frozen=True):
         self, name: str, prices: SlotPrices, folder: Path
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         # Whoever negotiates deals with an owner, whose price without rules is the base.
-        owned = self.price or (self.market != "posted" and self.provider != "remote")
+        owned = self.price or (self.market != "posted" and self.site_kind != "remote")
         pricing = self._pricing(prices.unit) if owned and prices.unit is not None else None
         policy = AcquisitionPolicy() if self.pool is None else self.pool.policy()
         reserve, currency = (None, None) if self.reserve_price is None else self.reserve_price
@@ -334,7 +335,7 @@ class LocalSiteTable(LeasedSiteTable, frozen=True, tag="local"):
 
     noun: ClassVar[str] = "a local site"
     kind_by_default: ClassVar[bool] = True
-    provider: ClassVar[str] = "local"
+    site_kind: ClassVar[str] = "local"
 
     processors: Annotated[
         Processors | None,
@@ -364,7 +365,7 @@ class SimulatedSiteTable(LeasedSiteTable, frozen=True, tag="simulated", kw_only=
     """A cluster with jobs of its own."""
 
     noun: ClassVar[str] = "a simulated site"
-    provider: ClassVar[str] = "simulated"
+    site_kind: ClassVar[str] = "simulated"
     needed: ClassVar = {"processors": "a simulated site needs processors"}
 
     processors: Annotated[Processors, Meta(description="Number of processors of the cluster.")]
@@ -421,7 +422,7 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
     """A site that is known by its slots only, to plan with."""
 
     noun: ClassVar[str] = "an advertised site"
-    provider: ClassVar[str] = "advertised"
+    site_kind: ClassVar[str] = "advertised"
     refused: ClassVar = {
         "price": "slots have their own prices",
         "pool": "slots are bought as they are offered",
@@ -494,7 +495,10 @@ class AdvertisedSiteTable(SiteTable, frozen=True, tag="advertised"):
             yield f"slots: {file}:{line}", f"line {line}", row
 
 
-def file_at(key: str, said: str | None, folder: Path) -> str:
+# Files that a sites file names.
+
+
+def existing_file(key: str, said: str | None, folder: Path) -> str:
     """Return the absolute path of a file that must exist; empty where none is named."""
     if said is None:
         return ""
@@ -502,3 +506,15 @@ def file_at(key: str, said: str | None, folder: Path) -> str:
     if not path.is_file():
         raise InputError(f"no file {path}", where=key)
     return str(path.absolute())
+
+
+def check_private(path: str, where: str) -> None:
+    """Refuse a file that others than its owner may read, write or execute."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    # Whoever can read the token can spend the user's money at the service.
+    if mode & 0o077:
+        raise InputError(
+            f"{path} may be read by others, its mode is {mode:04o}",
+            where=where,
+            hint=f"chmod 600 {path}",
+        )

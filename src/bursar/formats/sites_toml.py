@@ -2,9 +2,7 @@
 
 import datetime
 import math
-import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Annotated, Any, ClassVar, cast
 import msgspec
 from msgspec import Meta
 
+from bursar.formats.cloud_table import CloudSiteTable
 from bursar.formats.decoding import TomlTable, decode, file_schema
 from bursar.formats.exchange import ExchangeTable
 from bursar.formats.file_text import joined, read_toml
@@ -25,7 +24,8 @@ from bursar.formats.site_tables import (
     SimulatedSiteTable,
     SiteTable,
     Text,
-    file_at,
+    check_private,
+    existing_file,
 )
 from bursar.formats.ssh_tables import SshSiteTable
 from bursar.model.errors import InputError, spelling_hint
@@ -53,7 +53,7 @@ class BatchSiteTable(LeasedSiteTable, frozen=True, kw_only=True):
     """A cluster whose processors come through a batch scheduler."""
 
     noun: ClassVar[str] = "a batch scheduler"
-    provider: ClassVar[str] = "batch"
+    site_kind: ClassVar[str] = "batch"
     needed: ClassVar = {"processors": _NO_NUMBER}
 
     processors: Annotated[
@@ -174,7 +174,7 @@ class DaskSiteTable(TlsSiteTable, frozen=True, tag="dask", kw_only=True):
     """A Dask cluster that is there."""
 
     noun: ClassVar[str] = "a Dask cluster"
-    provider: ClassVar[str] = "dask"
+    site_kind: ClassVar[str] = "dask"
     needed: ClassVar = {
         "processors": _NO_NUMBER,
         "scheduler": (
@@ -206,7 +206,7 @@ class DaskSiteTable(TlsSiteTable, frozen=True, tag="dask", kw_only=True):
         endpoint = DaskEndpoint(
             scheduler=self.scheduler,
             **{
-                key: file_at(key, getattr(self, key), folder)
+                key: existing_file(key, getattr(self, key), folder)
                 for key in ("ca", "certificate", "key")
             },
         )
@@ -217,7 +217,7 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
     """Another Bursar that serves."""
 
     noun: ClassVar[str] = "another Bursar"
-    provider: ClassVar[str] = "remote"
+    site_kind: ClassVar[str] = "remote"
     needed: ClassVar = {
         "processors": _NO_NUMBER,
         "url": "expected its address, https://HOST:PORT",
@@ -272,9 +272,9 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
         files = ("token_file", "ca", "certificate", "key")
-        paths = {key: file_at(key, getattr(self, key), folder) for key in files}
+        paths = {key: existing_file(key, getattr(self, key), folder) for key in files}
         if paths["token_file"]:
-            _check_private(paths["token_file"], "token_file")
+            check_private(paths["token_file"], "token_file")
         endpoint = RemoteEndpoint(
             url=self.url.rstrip("/"),
             fingerprint=self.fingerprint or "",
@@ -286,18 +286,6 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
         return {"processors": self.processors, "remote": endpoint}
 
 
-def _check_private(path: str, where: str) -> None:
-    """Refuse a file that others than its owner may read, write or execute."""
-    mode = stat.S_IMODE(os.stat(path).st_mode)
-    # Whoever can read the token can spend the user's money at the service.
-    if mode & 0o077:
-        raise InputError(
-            f"{path} may be read by others, its mode is {mode:04o}",
-            where=where,
-            hint=f"chmod 600 {path}",
-        )
-
-
 AnySiteTable = (
     LocalSiteTable
     | AdvertisedSiteTable
@@ -305,6 +293,7 @@ AnySiteTable = (
     | DaskSiteTable
     | RemoteSiteTable
     | SshSiteTable
+    | CloudSiteTable
     | SlurmSiteTable
     | GridEngineSiteTable
     | PbsSiteTable

@@ -9,7 +9,7 @@ from msgspec import Meta
 from bursar.formats.decoding import TomlTable, decode
 from bursar.formats.file_text import joined
 from bursar.formats.quantities import Schema, Size
-from bursar.formats.site_tables import LeasedSiteTable, Processors, Text, file_at
+from bursar.formats.site_tables import LeasedSiteTable, Processors, Text, existing_file
 from bursar.model.errors import InputError, errors_within
 from bursar.model.provisioning import SshHost, SshHosts
 
@@ -53,7 +53,7 @@ class SshSiteTable(LeasedSiteTable, frozen=True, tag="ssh", kw_only=True):
     """Plain machines without a scheduler, reached by ssh."""
 
     noun: ClassVar[str] = "a list of machines"
-    provider: ClassVar[str] = "ssh"
+    site_kind: ClassVar[str] = "ssh"
     refused: ClassVar = {
         "processors": 'stated for each machine: hosts = [{ host = "node1", processors = 8 }]'
     }
@@ -132,7 +132,7 @@ class SshSiteTable(LeasedSiteTable, frozen=True, tag="ssh", kw_only=True):
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
         if self.inventory is not None:
-            path = Path(file_at("inventory", self.inventory, folder))
+            path = Path(existing_file("inventory", self.inventory, folder))
             try:
                 hosts = parse_inventory(path.read_text())
             except (OSError, UnicodeDecodeError) as error:
@@ -154,7 +154,7 @@ class SshSiteTable(LeasedSiteTable, frozen=True, tag="ssh", kw_only=True):
         machines = SshHosts(
             hosts=hosts,
             jump=self.jump,
-            identity_file=file_at("identity_file", self.identity_file, folder) or None,
+            identity_file=existing_file("identity_file", self.identity_file, folder) or None,
             options=self.ssh,
             python=self.python,
             reach=self.reach,

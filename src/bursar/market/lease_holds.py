@@ -364,6 +364,7 @@ class LeaseCharges:
         held: tuple[float, float] | None,
         now: float,
         settled_by: SettledBy = "record",
+        unit_price: float | None = None,
     ) -> Lease:
         """
         Settle a returned lease by the time that the provider reports.
@@ -379,6 +380,8 @@ class LeaseCharges:
             Moment of the movements of money.
         settled_by
             Source of ``held``: the provider's record, or a bound where there is none.
+        unit_price
+            Price by the provider's record, currency units per processor-second; None: as agreed.
 
         Returns
         -------
@@ -388,8 +391,14 @@ class LeaseCharges:
         """
         entry = self._holds.unsettled.pop(lease)
         start, end = held if held is not None else (entry.lease.start, entry.lease.start)
+        price = entry.lease.unit_price if unit_price is None else unit_price
         entry.lease = replace(
-            entry.lease, start=start, until=None, asked=held is None, settled_by=settled_by
+            entry.lease,
+            start=start,
+            until=None,
+            asked=held is None,
+            settled_by=settled_by,
+            unit_price=price,
         )
         return self._settle(entry, max(start, end), now)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from bursar.model.cloud import CloudEndpoint
 from bursar.model.matching import Fact
 from bursar.model.money import ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
@@ -195,7 +196,8 @@ class SiteFacts:
         Unique among the sites of a run.
     kind
         Which implementation of the Site protocol provides it: ``"local"``, ``"batch"``,
-        ``"remote"``, ``"dask"``, ``"ssh"``, ``"advertised"`` or ``"simulated"``.
+        ``"remote"``, ``"dask"``, ``"ssh"``, ``"cloud"``, ``"advertised"`` or
+        ``"simulated"``.
     processors
         How many it offers. Positive.
     speed
@@ -242,6 +244,8 @@ class SiteFacts:
         How its processors are bought.
     ssh
         Its machines, where they are plain ones that are reached by ssh.
+    cloud
+        The cloud that it is, where it is one.
     shared
         Whether runs at the same time divide its processors fairly, where it is local; else a run
         that comes later waits until the processors are free. None: where no owner's prices promise
@@ -275,6 +279,7 @@ class SiteFacts:
     remote: RemoteEndpoint | None = None
     buying: BuyingRules = field(default_factory=BuyingRules)
     ssh: SshHosts | None = None
+    cloud: CloudEndpoint | None = None
     shared: bool | None = None
     source: str = field(default="", compare=False)
 
@@ -315,8 +320,11 @@ class SiteFacts:
     def unwatched(self) -> float:
         """
         Seconds for which processors may be held, and charged, once a killed run watches them no
-        more: pilots in a batch queue look for their run for a while, others end with it.
+        more: pilots in a batch queue look for their run for a while, as those of a cloud do, and
+        others end with it.
         """
+        if self.cloud is not None:
+            return self.cloud.unwatched
         return 0.0 if self.batch is None else PATIENCE + ENDING
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:

@@ -20,7 +20,7 @@ USAGE = ".usage.jsonl"
 """Suffix of the usage files, one for each site, with a line for each pilot."""
 
 
-class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
+class PilotUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     Usage of a pilot by the scheduler's record.
 
@@ -30,6 +30,12 @@ class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
         Name of the pilot and of its lease.
     processors, seconds
         Number of processors that it held, and for how long.
+    machine
+        Type of the machine that was bought, where the site sells machines; empty elsewhere.
+    hourly
+        Price of the machine for an hour, currency units; None when unknown.
+    price
+        Source and date of that price.
     """
 
     pilot: str
@@ -37,6 +43,9 @@ class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
     processors: int
     seconds: float
     how: str
+    machine: str = ""
+    hourly: float | None = None
+    price: str = ""
 
 
 def append_usage(path: Path, rows: Iterable[PilotUsage]) -> None:

@@ -117,6 +117,39 @@ class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}; {own} at {self.exchange.rate:g} (rate since {self.exchange.since})"
 
 
+class MachineItem(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One machine that was bought of a cloud.
+
+    Parameters
+    ----------
+    lease, site
+        Lease that it was bought for, and the cloud.
+    machine, type
+        The provider's identity of the machine, and of its type.
+    seconds
+        Seconds that were paid, by the provider's rules.
+    hourly
+        Price of a machine-hour, currency units; None when unknown.
+    price
+        Source and date of that price, in words.
+    """
+
+    lease: str
+    site: str
+    machine: str
+    type: str
+    seconds: float
+    hourly: float | None
+    price: str
+
+    def __str__(self) -> str:
+        hours = f"{self.machine}, {self.type}: {self.seconds / 3600:.4f} h"
+        if self.hourly is None:
+            return f"{hours}, price unknown"
+        return f"{hours} at {self.hourly:.6g} an hour ({self.price})"
+
+
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     """
     One task on the bill.
@@ -160,6 +193,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         Leases that were given back, and of which the sites have not said what they came to.
     disputes
         Bills of sites that their own signed usage records, or our count, do not bear out.
+    machines
+        Machines that were bought of clouds.
     """
 
     run: str
@@ -173,6 +208,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     figures: list[SiteFigures] = []
     unsettled: list[str] = []
     disputes: list[DisputeRecord] = []
+    machines: list[MachineItem] = []
 
     @property
     def by_site(self) -> dict[str, Micros]:
@@ -199,7 +235,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
             "sites": msgspec.to_builtins(self.figures),
             "leases": msgspec.to_builtins(self.leases),
             "tasks": msgspec.to_builtins(self.tasks),
-        }
+        } | ({"machines": msgspec.to_builtins(self.machines)} if self.machines else {})
 
 
 def make_bill(
@@ -280,6 +316,19 @@ def make_bill(
         held=ledger.held,
         unpriced=sorted({lease.site for lease in leases if not lease.is_priced}),
         disputes=list(disputes),
+        machines=[
+            MachineItem(
+                lease=pilot,
+                site=recorded_at.get(pilot, ""),
+                machine=usage.job,
+                type=usage.machine,
+                seconds=usage.seconds,
+                hourly=usage.hourly,
+                price=usage.price,
+            )
+            for pilot, usage in recorded.items()
+            if usage.machine
+        ],
     )
 
 
@@ -326,6 +375,8 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     console.print()
     for one in bill.figures:
         console.print(f"{one.site}: {amount(one.amount)}; {one}", soft_wrap=True)
+    for machine in bill.machines:
+        console.print(f"{machine.site}: {machine}", soft_wrap=True)
     for item in bill.leases:
         if item.settled_by == "bound":
             console.print(

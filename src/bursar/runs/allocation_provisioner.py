@@ -20,7 +20,14 @@ from bursar.model.money import Refusal, Transfer
 from bursar.provisioning.allocation_life import LATE, AllocationLife
 from bursar.runs.settlement import LeaseSettlements, LeaseTerms, with_credit
 from bursar.sites.allocation_keeper import AllocationKeeper, loss_of
-from bursar.sites.protocol import HeldProcessors, LastingSite, NegotiatingSite, SharedSite, Site
+from bursar.sites.protocol import (
+    HeldProcessors,
+    LastingSite,
+    NegotiatingSite,
+    SharedSite,
+    Site,
+    as_sold,
+)
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
@@ -166,8 +173,7 @@ class AllocationProvisioner:
         for allocation in allocations:
             by_site[allocation.site].append(allocation)
         for name in sorted(by_site):  # one order for all runs: none waits for another in a circle
-            site = self._sites[name]
-            if isinstance(site, SharedSite):
+            if isinstance(site := self._sites[name], SharedSite):
                 await site.take(by_site[name], self._notify)
         now = self._dispatcher.now()
         if self._trading is not None:
@@ -175,6 +181,7 @@ class AllocationProvisioner:
             allocations = self._trading.agree(allocations, now, self._keep_deal)
         for name, site in self._sites.items():
             self._lead[name] = await site.reserve([a for a in allocations if a.site == name])
+        allocations = [as_sold(self._sites, allocation) for allocation in allocations]
         try:
             for allocation in allocations:
                 # All leases before the first request: a plan whose end cannot be paid is not begun.
@@ -344,7 +351,7 @@ class AllocationProvisioner:
         if self._trading is not None and one.allocation.start is None:
             asked, now = [one.allocation], self._dispatcher.now()
             (keeper.life.allocation,) = self._trading.agree(asked, now, self._keep_deal)
-        allocation = one.allocation
+        allocation = keeper.life.allocation = as_sold(self._sites, one.allocation)
         site = self._sites[allocation.site]
         if self._settlements.sets_aside(allocation.site):
             await self._set_aside(allocation)

@@ -455,6 +455,10 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
         from bursar.sites.batch import BatchSite
 
         return BatchSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.cloud is not None:
+        from bursar.sites.cloud.cloud_site import CloudSite
+
+        return CloudSite(facts, run=folder.identity, folder=folder.pilots)
     if facts.remote is not None:
         from bursar.sites.remote.remote_site import RemoteSite
 

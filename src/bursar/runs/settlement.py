@@ -225,7 +225,8 @@ class LeaseSettlements:
             start = lease.start if metering.began is None else metering.began
             held = (start, start + metering.seconds)
             settled_by = "record" if metering.is_recorded else "bound"
-        self._write(self._guard.charges.pay(lease.id, held, now, settled_by))
+        price = None if metering is None else metering.unit_price
+        self._write(self._guard.charges.pay(lease.id, held, now, settled_by, price))
         # The hold was for the worst case: what is left of it may pay for more work.
         self._on_settled()
 

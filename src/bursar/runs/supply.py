@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bursar.broker.dynamic_scheduler import DynamicScheduler, Ended, ResumeState
@@ -17,15 +17,19 @@ from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.plan import Plan
+from bursar.model.slot import Slot
 from bursar.model.task import Status, Task
 from bursar.runs.allocation_provisioner import AllocationObserver, AllocationProvisioner
-from bursar.sites.protocol import Site
+from bursar.sites.protocol import SellingSite, Site
 from bursar.supervisor import TaskSupervisor
 
 # What brings processors to the tasks of a run: the protocol, and what a run lends to it.
 
 UNSENT = "unsent"
 """Name in place of a lease for tasks that have not been sent to any queue."""
+
+MOST_FAULTS = 5
+"""Failures in a row to get a planned machine from a site, after which the run ends."""
 
 Delay = Callable[[int, str, int, str], float]
 """Function of a task, a site, a child and the child's site: seconds until the data are there."""
@@ -392,6 +396,8 @@ class RunSnapshot:
         Seconds, currency units.
     stretch
         Seconds that tasks take for each that was estimated.
+    offers
+        Present offers of sites that sell processors in units of their own, by name.
     """
 
     ended: frozenset[int]
@@ -400,6 +406,7 @@ class RunSnapshot:
     spent: float
     goal: Goal
     stretch: float = 1.0
+    offers: Mapping[str, Sequence[Slot]] = field(default_factory=dict)
 
 
 Replan = Callable[[RunSnapshot], Awaitable[Plan]]
@@ -422,6 +429,7 @@ class PlannedSupply(Supply):
         self.replan = replan
         self._replanning: asyncio.Task[None] | None = None
         self._stretch = 1.0
+        self._faults: dict[str, int] = {}  # in a row, by site
         self._pilots = 0
         self._inherited: dict[int, str] = {}  # leases by number of the pilot, for the first plan
         self._cut: dict[int, float] = {}
@@ -460,6 +468,24 @@ class PlannedSupply(Supply):
             # The most of all attempts, not their sum: each began anew.
             self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
         super().on_outcome(record, lease)
+
+    def began(self, allocation: Allocation) -> None:
+        """Take note that a site keeps what it sells."""
+        self._faults.pop(allocation.site, None)
+
+    def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
+        """Plan the remaining tasks again where a site has no machine of those that it sells."""
+        site: object = self.run.bindings.sites.get(allocation.site)
+        if not (isinstance(error, SiteError) and isinstance(site, SellingSite)):
+            return False
+        count = self._faults[allocation.site] = self._faults.get(allocation.site, 0) + 1
+        # Machines that never come cost money, too: an image that is broken ends the run.
+        if self.replan is None or self.run.is_stopping() or count > MOST_FAULTS:
+            return False
+        self.run.notify(f"{error}")
+        if self._replanning is None:
+            self._start_replanning(self.replan)
+        return True
 
     def on_left_over(self, allocation: Allocation) -> None:
         """Plan the remaining tasks again, or end the run where that cannot be done."""
@@ -529,6 +555,11 @@ class PlannedSupply(Supply):
             spent=self.run.state.spent(),
             goal=self.run.goal(),
             stretch=stretch,
+            offers={
+                name: site.offers()
+                for name, site in self.run.bindings.sites.items()
+                if isinstance(site, SellingSite)
+            },
         )
 
     async def _sign(self, plan: Plan) -> None:

@@ -182,7 +182,7 @@ class BatchSite:
             )
             self._pilots[pilot.name] = entry
             self._watch.add(entry.job, lambda report, entry=entry: self._on_report(entry, report))  # type: ignore[misc]
-            held[pilot.name] = HeldPilot(entry, partial(self._release, entry, admission))
+            held[pilot.name] = HeldPilot(entry.lost, partial(self._release, entry, admission))
         return held
 
     async def end_others(self, pilots: Collection[str]) -> None:
@@ -328,7 +328,7 @@ class BatchSite:
             if isinstance(error, SiteError):
                 raise self._in_its_name(error) from None
             raise
-        return HeldPilot(entry, partial(self._release, entry, admission))
+        return HeldPilot(entry.lost, partial(self._release, entry, admission))
 
     async def _hand_over(self, entry: BatchPilot, admission: PilotAdmission) -> None:
         """Write the pilot's credential at the site, and wait until the job is in the queue."""

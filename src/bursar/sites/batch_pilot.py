@@ -193,17 +193,28 @@ class BatchPilot:
 
 class HeldPilot:
     """
-    Handle of a pilot at a batch site.
+    Handle of a pilot whose job, or machine, may be lost as a whole.
+
+    Parameters
+    ----------
+    lost
+        Done when the job or machine is gone by itself: how, and why in words.
+    release
+        Coroutine function that ends the pilot.
     """
 
-    def __init__(self, entry: BatchPilot, release: Callable[[], Awaitable[None]]) -> None:
-        self._entry = entry
+    def __init__(
+        self,
+        lost: "asyncio.Future[tuple[AllocationLoss, str]]",
+        release: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._lost = lost
         self._release = release
 
     @property
     def workers(self) -> int:
         """One while the pilot's job is there, else zero."""
-        return int(not self._entry.lost.done())
+        return int(not self._lost.done())
 
     async def lost(self) -> tuple[AllocationLoss, str]:
         """
@@ -212,7 +223,7 @@ class HeldPilot:
 
         See :class:`bursar.sites.protocol.HeldProcessors`.
         """
-        return await asyncio.shield(self._entry.lost)
+        return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
         """End the pilot's job."""

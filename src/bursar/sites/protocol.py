@@ -68,11 +68,14 @@ class MeteredTime:
         Seconds for which each processor was held; None: they were never there.
     is_recorded
         Whether the provider has a record; otherwise the time is an upper bound.
+    unit_price
+        What was paid in the end, currency units per processor-second; None: the agreed price.
     """
 
     began: float | None = None
     seconds: float | None
     is_recorded: bool = True
+    unit_price: float | None = None
 
 
 @runtime_checkable
@@ -119,6 +122,24 @@ class NegotiatingSite(Protocol):
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site, with the rules by which it is bought from."""
+
+
+@runtime_checkable
+class SellingSite(Protocol):
+    """A site that sells processors in units of its own, such as whole machines."""
+
+    def sold(self, pilot: Allocation) -> Allocation:
+        """
+        Return a pilot as the site would sell it, with the number of processors and the price.
+
+        Asked before money is set aside, so that the price is the highest that may be asked. The
+        pilot of the same name gets the same answer until the site is asked to reserve others.
+
+        Raises
+        ------
+        SiteError
+            When the site has nothing of the kind left.
+        """
 
 
 @runtime_checkable
@@ -289,3 +310,9 @@ class Site(Protocol):
         SiteError
             When the site cannot provide the processors.
         """
+
+
+def as_sold(sites: Mapping[str, Site], pilot: Allocation) -> Allocation:
+    """Return a pilot in the units, and at the highest price, of its site."""
+    site = sites.get(pilot.site)
+    return site.sold(pilot) if isinstance(site, SellingSite) else pilot

@@ -1,0 +1,133 @@
+"""Purchases and the provider's list: what is recorded, and which machines are ended."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bursar.model.cloud import BillingRules
+from bursar.sites.cloud.provider import CloudMachine, MachineLabel, MachineState, label_of
+from bursar.sites.cloud.purchases import (
+    UNANSWERED,
+    UNLISTED,
+    PurchaseBook,
+    PurchaseLine,
+    reconcile,
+    usage_of,
+)
+
+ASKED = PurchaseLine(token="0a1b2c3d", lease="lease-1", type="m", processors=4, asked=100.0)
+HELD = replace(ASKED, state="held", machine="i-1", began=101.0)
+
+
+def listed(
+    id: str = "i-1",
+    purchase: str = "0a1b2c3d",
+    state: MachineState = "running",
+    ended: float | None = None,
+) -> CloudMachine:
+    label = MachineLabel("me", "r", "lease-1", purchase)
+    return CloudMachine(id=id, label=label, state=state, began=102.0, ended=ended)
+
+
+def test_a_machine_whose_answer_was_lost_is_found_by_its_tag() -> None:
+    """The purchase gets the machine, and nothing is ended."""
+    found = reconcile([ASKED], [listed()], 110.0, unseen={})
+
+    assert found.changed == [replace(ASKED, state="held", machine="i-1", began=102.0)]
+    assert found.doomed == []
+
+
+def test_a_second_machine_of_one_purchase_is_ended() -> None:
+    """A provider that forgets tokens and doubles a request keeps one machine of ours."""
+    found = reconcile([ASKED], [listed("i-1"), listed("i-2")], 110.0, unseen={})
+
+    assert [line.machine for line in found.changed] == ["i-1"]
+    assert found.doomed == ["i-2"]
+
+
+def test_a_machine_that_no_purchase_explains_is_ended() -> None:
+    """Unless its request is just under way, of which the answer is still to come."""
+    assert reconcile([], [listed()], 110.0, unseen={}).doomed == ["i-1"]
+    assert reconcile([ASKED], [listed()], 110.0, under_way=[ASKED.token], unseen={}).doomed == []
+    assert reconcile([], [listed(state="ended")], 110.0, unseen={}).doomed == []
+
+
+def test_a_machine_of_an_earlier_run_of_the_same_name_is_not_taken_for_ours() -> None:
+    """Run and lease of one name recur; the purchase does not."""
+    found = reconcile([ASKED], [listed("i-9", "ffffffff", "ended")], 110.0, unseen={})
+
+    assert (found.changed, found.doomed) == ([], [])
+
+
+def test_a_machine_that_comes_too_late_is_ended() -> None:
+    """Its purchase was given up; the money for it is asked for as long as it is there."""
+    late = 100.0 + UNANSWERED
+    assert reconcile([ASKED], [], late - 1, unseen={}).changed == []
+    (absent,) = reconcile([ASKED], [], late, unseen={}).changed
+    assert absent.state == "absent"
+
+    first = reconcile([absent], [listed()], late + 5, unseen={})
+    (line,) = first.changed
+    assert (line.state, line.released) == ("held", True)
+    assert first.doomed == ["i-1"]
+
+
+def test_a_released_machine_is_ended_until_it_has_ended() -> None:
+    """The list is the truth: while it runs, it is ended again."""
+    released = replace(HELD, released=True)
+    for state, doomed in (("running", ["i-1"]), ("starting", ["i-1"]), ("ending", [])):
+        found = reconcile([released], [listed(state=state)], 110.0, unseen={})  # type: ignore[arg-type]
+        assert found.doomed == doomed
+
+    (line,) = reconcile([released], [listed(state="ended", ended=150.0)], 160.0, unseen={}).changed
+    assert (line.state, line.began, line.ended) == ("ended", 101.0, 150.0)
+
+
+def test_a_machine_that_is_not_listed_for_a_while_has_ended() -> None:
+    """Lists are behind at some providers: one look is not enough, a minute of looks is."""
+    unseen: dict[str, float] = {}
+    assert reconcile([HELD], [], 200.0, unseen=unseen).changed == []
+    reconcile([HELD], [listed()], 210.0, unseen=unseen)
+    assert reconcile([HELD], [], 220.0, unseen=unseen).changed == []
+    (line,) = reconcile([HELD], [], 220.0 + UNLISTED, unseen=unseen).changed
+    # By our clock from the request on, since the provider says nothing any more.
+    assert (line.state, line.began, line.ended) == ("ended", 100.0, 220.0)
+
+
+def test_purchases_survive_a_kill_at_any_byte(tmp_path: Path) -> None:
+    """The last whole line of a purchase counts, and a torn one is left out."""
+    path = tmp_path / "aws.machines"
+    book = PurchaseBook(path)
+    book.write(ASKED)
+    book.write(HELD, HELD)
+    whole = path.read_bytes()
+
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        states = [line.state for line in PurchaseBook(path)]
+        assert states in ([], ["asked"], ["held"])
+    assert [line.machine for line in PurchaseBook(path).open] == ["i-1"]
+    assert PurchaseBook(path).find(ASKED.token) == HELD
+
+
+def test_a_bill_has_whole_units() -> None:
+    """101 s to 200.5 s are 99.5 s: 100 s of a unit of 1 s, at 3.6 an hour 0.1."""
+    line = replace(HELD, state="ended", ended=200.5, hourly=3.6, date="2026-11-01")
+    rules = BillingRules(minimum=60.0, unit=1.0)
+
+    assert line.seconds(rules) == 100.0
+    assert line.cost(rules) == 0.1
+    usage = usage_of(line, rules)
+    assert (usage.job, usage.seconds, usage.hourly) == ("i-1", 100.0, 3.6)
+    assert usage.price == "the sites file of 2026-11-01"
+    spot = usage_of(replace(line, spot=True, paid_hourly=1.8, ended=86400.0 * 2), rules)
+    assert (spot.machine, spot.hourly) == ("m (spot)", 1.8)
+    assert spot.price == "the provider of 1970-01-03"
+
+
+def test_a_name_holds_owner_run_and_lease() -> None:
+    """Many providers have no tags; what is not ours is not taken for ours."""
+    label = MachineLabel("me_desk", "0a1b2c", "lease-12", "0123abcd")
+
+    assert label_of(label.name) == label
+    assert label_of("web-server-1") is None
