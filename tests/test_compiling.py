@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bursar import compiling
-from bursar.compiling import PLAIN_SECONDS, SMALL, Kernel, compiled, compiled_part
+from bursar.compiling import LARGE, PLAIN_SECONDS, Kernel, compiled, compiled_part
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,14 +66,14 @@ def test_small_calls_are_plain_until_the_time_for_that_is_spent(
     assert total(np.ones(3)) == 6.0
     assert total._compiled is None
     assert 0.0 < compiling._spent < PLAIN_SECONDS
-    monkeypatch.setattr(compiling, "_spent", PLAIN_SECONDS)
+    monkeypatch.setattr(compiling, "_spent", compiling.PATIENCE)
     assert total(np.ones(3)) == 6.0
     assert total._compiled is not None
 
 
 def test_large_calls_are_compiled_at_once(fresh: None) -> None:
     """However little time was spent before; arrays in tuples count, too."""
-    assert total(np.ones(SMALL + 1)) == 2.0 * (SMALL + 1)
+    assert total(np.ones(LARGE + 1)) == 2.0 * (LARGE + 1)
     assert total._compiled is not None
     assert compiling._elements((1, (np.ones(3), (np.ones(4),)), "x")) == 7
 
@@ -273,3 +273,67 @@ def test_pictures_name_the_extra_that_draws_them(campaign: Path, absent: str) ->
         f"bursar: charts need the package {absent}, which is not installed",
         "hint: pip install 'bursar[charts]'",
     ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((3, 5)),
+        np.zeros((1, 5), dtype=np.int64),
+        np.asfortranarray(np.zeros((3, 5))),
+        np.zeros((6, 6))[::2, ::2],
+        np.frombuffer(b"\0" * 8),  # may not be written
+        np.zeros(7, dtype=np.bool_),
+        np.zeros(0),
+    ],
+)
+def test_examples_have_the_types_of_values(value: np.ndarray) -> None:
+    """Else the process in the background compiles for types that nobody asks for."""
+    import numba
+
+    values = (value, 3, 2.5, True, (value, 1))
+    found = compiling._examples(values)
+    assert [*map(numba.typeof, found)] == [*map(numba.typeof, values)]
+
+
+KEPT = """\
+import sys, time
+import numpy as np
+from bursar import compiling
+from bursar.planning.kernels import ranks
+compiling.PLAIN_SECONDS, compiling.PATIENCE = 0.0, float(sys.argv[1])
+order = np.arange(3)
+whole = np.int64
+call = lambda: ranks.heads_and_tails(np.ones(3), order, np.zeros(4, whole), np.zeros(0, whole))
+before = call()
+kernel = ranks.heads_and_tails
+said = [kernel._compiled is not None]
+if compiling._compiler is not None:
+    said.append(compiling._compiler.wait())
+after = call()
+said.append(kernel._compiled is not None)
+assert all((a == b).all() for a, b in zip(before, after))
+print(*said)
+"""
+
+
+def test_code_that_is_not_on_disk_is_compiled_in_the_background(tmp_path: Path) -> None:
+    """Plain at first, machine code once the process has ended, and at once in the next command."""
+
+    def told(patience: str) -> str:
+        command = [sys.executable, "-c", KEPT, patience]
+        kept = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert told("1000") == "False 0 True"
+    assert told("1000") == "True True"
+
+
+def test_whoever_has_waited_long_enough_compiles_by_itself(tmp_path: Path) -> None:
+    """A process in the background may be starved by others."""
+    command = [sys.executable, "-c", KEPT, "0"]
+    kept = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True"

@@ -5,20 +5,33 @@ To load Numba and code that was compiled before takes longer than most first pla
 Python, and to compile takes seconds. So a kernel is plain until it has used :data:`PLAIN_SECONDS`
 of this process, together with all others, or is given large arrays. Both ways run the same source
 and give the same results.
+
+Code that is not on disk is then compiled by a process in the background, and the kernel stays plain
+until that has ended, or until plain kernels have taken as long as compiling does: whoever waits for
+the compiler only then has lost at most as much again. The process outlives a command that ends
+sooner, so that the next command finds the code.
 """
 
+import os
+import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial, update_wrapper
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from bursar.locking import take_lock
 from bursar.memory import check_address_space
+
+if TYPE_CHECKING:
+    import subprocess
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,10 +46,19 @@ PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 SMALL = 4096
 """Elements of all arrays of a call, at most, for which the call may run as plain Python."""
 
+LARGE = 65_536
+"""Such elements, at most, for which the call may run as plain Python while code is compiled."""
+
 PLAIN_SECONDS = 0.25
 """Seconds that this process spends in plain kernels before they are compiled."""
 
+PATIENCE = 10.0
+"""Seconds that this process spends in plain kernels while code is compiled in the background."""
+
 _lock = threading.RLock()  # while kernels are made; what they call is made within
+
+_compiler: "subprocess.Popen[bytes] | None" = None
+"""Process that compiles a kernel in the background, or did so last."""
 
 _spent = 0.0
 """Seconds that this process has spent in plain kernels."""
@@ -62,6 +84,8 @@ class Kernel(Generic[P, R]):
         self._options = options
         self._compiled: Callable[P, R] | None = None
         self._plain: Callable[P, R] | None = None
+        self._awaited: subprocess.Popen[bytes] | None = None  # compiles this or another kernel
+        self._tried: set[object] = set()  # types for which such a process compiled this kernel
         # As they are made: functions may call each other in a circle.
         self._making: dict[str, Callable[P, R]] = {}
 
@@ -70,9 +94,42 @@ class Kernel(Generic[P, R]):
         compiled = self._compiled
         if compiled is not None:
             return compiled(*args, **kwargs)
-        if _spent < PLAIN_SECONDS and _elements(args) <= SMALL:
+        size = _elements(args)
+        if (size <= SMALL and _spent < PLAIN_SECONDS) or (
+            size <= LARGE and _spent < PATIENCE and self._waits_for_code(args, kwargs)
+        ):
             return _timed(self.plain, *args, **kwargs)
         return self.compiled(*args, **kwargs)
+
+    def _waits_for_code(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+        """
+        Whether the function is being compiled in the background for arguments of these types.
+
+        It is not where the code is on disk, where no code can be kept there, and without Numba.
+        """
+        global _compiler
+        if self._awaited is not None and self._awaited.poll() is None:
+            return True
+        if kwargs or find_spec("numba") is None:
+            return False
+        import numba
+
+        with _lock:
+            dispatcher = self._made("compiled", partial(self._dispatcher, numba.njit))
+        kept: Any = getattr(dispatcher, "_cache", None)
+        if not hasattr(kept, "_cache_file"):
+            return False
+        types = tuple(map(numba.typeof, args))
+        if kept.load_overload(types, cast(Any, dispatcher).targetctx) is not None:
+            return False
+        if types in self._tried:
+            return False  # the process could not do it; this one may, or says why not
+        # One at a time: each takes a processor for seconds.
+        if _compiler is None or _compiler.poll() is not None:
+            self._tried.add(types)
+            _compiler = _start_compiling(self.py_func, args, kept.cache_path)
+        self._awaited = _compiler
+        return self._awaited is not None
 
     @property
     def plain(self) -> Callable[P, R]:
@@ -124,10 +181,75 @@ class Kernel(Generic[P, R]):
         return dispatcher
 
 
+IN_BACKGROUND = (
+    "bursar: compiling inner loops in the background; until then they run as plain Python"
+)
+"""Line on a terminal whose command goes on while code is compiled."""
+
 COMPILING = (
     "bursar: compiling inner loops for a large question; they are kept on disk for later commands"
 )
 """Line on a terminal whose command waits for the compiler."""
+
+
+def _start_compiling(
+    function: FunctionType, args: tuple[object, ...], folder: str
+) -> "subprocess.Popen[bytes] | None":
+    """Start a process that compiles a kernel; None: no process can be started."""
+    import subprocess  # late: most commands compile nothing
+
+    what = pickle.dumps((function.__module__, function.__qualname__, _examples(args), folder))
+    try:
+        # Of a group of its own: Ctrl-C ends the command, and the compiler goes on.
+        compiler = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from bursar.compiling import compile_kernel as c; c()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert compiler.stdin is not None
+        with compiler.stdin as stdin:
+            stdin.write(what)
+    except OSError:
+        return None
+    if sys.stderr.isatty():
+        _say_once(IN_BACKGROUND)
+    return compiler
+
+
+def compile_kernel() -> None:
+    """Compile the kernel that standard input names, for arguments of the types there, onto disk."""
+    os.nice(10)
+    module, name, examples, folder = pickle.loads(sys.stdin.buffer.read())
+    # One after the other, also where several commands want code: whoever comes second finds it.
+    lock = take_lock(os.path.join(folder, ".compiling"), wait=600.0)
+    import numba
+
+    kernel: Kernel[..., Any] = getattr(import_module(module), name)
+    dispatcher: Any = kernel.compiled
+    dispatcher.compile(tuple(map(numba.typeof, examples)))
+    os.close(lock)
+
+
+def _examples(values: tuple[object, ...]) -> tuple[object, ...]:
+    """Return values of the same types for Numba, with few elements in place of all."""
+    return tuple(map(_example, values))
+
+
+def _example(value: object) -> object:
+    if isinstance(value, tuple):
+        inner = _examples(value)
+        return cast(Any, type(value))(*inner) if hasattr(value, "_fields") else inner
+    if not isinstance(value, np.ndarray):
+        return value
+    # A single row or column is contiguous both ways, which Numba takes for rows.
+    order: Literal["C", "F"] = "C" if value.flags.c_contiguous else "F"
+    example = np.zeros((4,) * value.ndim, value.dtype, order)
+    if not (value.flags.c_contiguous or value.flags.f_contiguous):
+        example = example[(slice(None, None, 2),) * value.ndim]
+    example.flags.writeable = value.flags.writeable
+    return example
 
 
 @cache
@@ -141,7 +263,7 @@ def _announce_compilation() -> None:
         """Prints the line when the compiler begins for the first time."""
 
         def on_start(self, event: Any) -> None:
-            _say_once()
+            _say_once(COMPILING)
 
         def on_end(self, event: Any) -> None:
             pass
@@ -151,8 +273,8 @@ def _announce_compilation() -> None:
 
 
 @cache
-def _say_once() -> None:
-    print(COMPILING, file=sys.stderr, flush=True)
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def prefer_machine_code() -> None:
