@@ -221,12 +221,21 @@ class ServiceClient(_BlockingFacade[AsyncServiceClient]):
     save_output = waiting(AsyncServiceClient.save_output)
 
     trade = waiting(AsyncServiceClient.trade)
+    auctions = waiting(AsyncServiceClient.auctions)
+    heard = waiting(AsyncServiceClient.heard)
     agreements = waiting(AsyncServiceClient.agreements)
     agreement = waiting(AsyncServiceClient.agreement)
     cancel_agreement = waiting(AsyncServiceClient.cancel_agreement)
     account = waiting(AsyncServiceClient.account)
     invoice = waiting(AsyncServiceClient.invoice)
     usage = waiting(AsyncServiceClient.usage)
+
+    # The owner's business.
+
+    prices = waiting(AsyncServiceClient.prices)
+    reprice = waiting(AsyncServiceClient.reprice)
+    sales = waiting(AsyncServiceClient.sales)
+    revenue = waiting(AsyncServiceClient.revenue)
 
     overview = waiting(AsyncServiceClient.overview)
     tokens = waiting(AsyncServiceClient.tokens)
