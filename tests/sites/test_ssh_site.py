@@ -125,7 +125,7 @@ def test_a_host_that_vanishes_is_lost_as_a_node_is(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        wait_for(lambda: all(server.sessions > 4 for server in two.servers))
+        wait_for(lambda: (tmp_path / "runs/one").exists() and len(marked(mark_of(tmp_path))) > 7)
         two.servers[1].vanish()
         said, errors = running.communicate(timeout=PATIENCE)
 

@@ -336,6 +336,8 @@ class SshSite:
             )
             if kept < lacking:
                 errors = [str(host.error) for host in self._hosts.values() if host.error]
+                if errors and self._free:  # what is missing joins when its machine answers again
+                    return
                 raise SiteError(
                     "; ".join([f"{self._facts.name}: lacks {lacking} processors", *errors]),
                     transient=True,
