@@ -218,7 +218,9 @@ class World:
             cloud=endpoint,
             acquiring=AcquisitionPolicy(),
         )
-        self.budget = chance.choice((None, chance.uniform(1.0, 12.0)))
+        # Above the worst case of one machine, 2 h at the ceiling of a large one: with less, a pool
+        # waits for money for ever.
+        self.budget = chance.choice((None, chance.uniform(2.0, 12.0)))
         goal = bursar.Goal(budget=self.budget)
         workflow = bursar.Workflow(sleepers(chance.randint(1, 24), chance))
         self.campaign = bursar.Campaign(name="c", workflow=workflow, goal=goal)
