@@ -24,7 +24,6 @@ CHECKERS = {
     "provisioning/lrm/test_shell.py": {"everything"},
     "runs/test_clock.py": {"set_clock_between_lives"},
     "store/test_crashes.py": {"lives"},
-    "service/billing/test_competing_buyers.py": {"check"},
     "service/test_federation.py": {"outlive"},
     "sites/remote/test_site.py": {"nothing_is_left"},
     "sites/test_job_watch.py": {"watched"},
