@@ -81,7 +81,7 @@ def test_wrong_bids_are_one_line(here: Folder) -> None:
     ("line", "complaint"),
     [
         ("lasts = 3", "lasts: must be shorter than every"),
-        ("processors = 9", "processors: the site has 4"),
+        ("processors = 9", "processors: 4 are sold at once"),
         ('reserve = "1 EUR/core-hour"', "reserve: is in EUR"),
         ('rule = "shout"', "rule: "),
         ("step = 0", "step: must be positive"),

@@ -233,7 +233,7 @@ def test_changing_prices_are_not_shared(shared: Folder) -> None:
     shared.write("s.toml", PRICED.replace("[[site", "shared = true\n[[site"))
     shared.write("c.toml", campaign(1, 0.1))
     said = shared.bursar("plan", "c.toml", "--sites", "s.toml", status=2).stderr
-    assert "shared: processors whose prices change are promised to one buyer at a time" in said
+    assert "shared: processors whose prices change or are negotiated are promised to one" in said
 
 
 def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None:

@@ -103,8 +103,10 @@ def test_every_reader_refuses_the_same_currency_names(entry: str, tmp_path: Path
 
 def test_the_schemas_hold_the_rule() -> None:
     """An editor that checks by the schema marks what the readers refuse, and nothing else."""
-    tables = [t["properties"] for n, t in sites_schema()["$defs"].items() if "SiteTable" in n]
-    (rule,) = {table["currency"]["pattern"] for table in tables}
+    known = sites_schema()["$defs"]
+    tables = [t["properties"] for n, t in known.items() if "SiteTable" in n]
+    assert {table["currency"]["$ref"] for table in tables} == {"#/$defs/CurrencyName"}
+    rule = known["CurrencyName"]["pattern"]
     for name in GOOD:
         assert re.search(rule, name), name
     for name in BAD:

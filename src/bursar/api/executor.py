@@ -399,7 +399,8 @@ class _ExecutorThread:
     def _break(self, error: BaseException) -> None:
         with self._lock:
             self._broken = error
-            calls = list(self._calls.values()) + [call for call, _ in self._inbox]
+            calls = list(self._calls.values())
+            calls += [call for call, _ in (*self._taking, *self._inbox)]
             self._calls.clear()
             self._inbox.clear()
         for call in calls:

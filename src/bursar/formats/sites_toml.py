@@ -451,6 +451,7 @@ def _sites(document: dict[str, Any], folder: Path, today: datetime.date) -> tupl
             except InputError as error:
                 where = f"{place}.{error.where}"
                 raise InputError(error.message, where=where, hint=error.hint) from None
+        _check_clouds(facts, found, place)
         if found and facts.currency != found[0].currency:
             raise InputError(
                 f'counts in {facts.currency} and "{found[0].name}" in {found[0].currency}, '
@@ -461,6 +462,29 @@ def _sites(document: dict[str, Any], folder: Path, today: datetime.date) -> tupl
     links = _links(file.link, [site.name for site in found])
     groups = frozenset(file.customer.groups)
     return tuple(replace(site, links=links[site.name], groups=groups) for site in found)
+
+
+def _check_clouds(facts: SiteFacts, found: list[SiteFacts], place: str) -> None:
+    """Refuse a cloud that would take the machines of another for its own, and end them."""
+    cloud = facts.cloud
+    for other in found:
+        if cloud is None or other.cloud is None:
+            continue
+        if _plain(facts.name) == _plain(other.name):
+            raise InputError(f'is too much like the name of the cloud "{other.name}"', where=place)
+        same = (cloud.provider, cloud.owner) == (other.cloud.provider, other.cloud.owner)
+        # EC2 lists the machines of one region, other drivers may list those of an account.
+        if same and (cloud.provider != "ec2" or cloud.region == other.cloud.region):
+            raise InputError(
+                f'buys of the same provider as "{other.name}", for the same owner',
+                where=joined(place, "owner"),
+                hint='give each an owner = "..." of its own',
+            )
+
+
+def _plain(name: str) -> str:
+    """Return the part of a cloud's name that its files have."""
+    return re.sub(r"[^a-z0-9_]", "_", name.lower())[:24]
 
 
 def _tables(

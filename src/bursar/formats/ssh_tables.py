@@ -187,7 +187,8 @@ def parse_inventory(text: str) -> tuple[SshHost, ...]:
                     f'expected processors=, memory= or port=, each once, got "{word}"',
                     where=f"line {number}",
                 )
-            raw[key] = int(value) if key != "memory" and value.isdecimal() else value
+            is_number = key != "memory" and value.isdecimal() and len(value) < 20
+            raw[key] = int(value) if is_number else value
         with errors_within(f"line {number}"):
             hosts.append(decode(raw, SshHostTable).machine())
     if not hosts:

@@ -120,8 +120,13 @@ def negotiate(
     try:
         answers, unknown = yield from way(buyer)
         agreements = manager.agreements_of(deal)
-        # Only an acceptance that was not answered leaves open whether there is an agreement.
-        accepted = {a.owner for a in answers if a.state != "agreed" and a.price is not None}
+        # Only an acceptance or an offer that was not answered leaves open whether there is an
+        # agreement: an owner may accept the first offer, before naming a price.
+        accepted = {
+            a.owner
+            for a in answers
+            if a.state != "agreed" and (a.price is not None or a.ours is not None)
+        }
         result = TradeResult(
             protocol=protocol,
             template=template,

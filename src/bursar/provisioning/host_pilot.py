@@ -178,10 +178,11 @@ class ProcessorClaim:
         if self._file < 0:
             return
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
-        # Only who has every byte may remove the file: another holder's locks would be lost.
-        if all(self._lock(processor) for processor in range(self._total)):
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+        # Only who has every byte may remove the file: another holder's locks would be lost. Also
+        # bytes beyond our total: others may count more processors.
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, _TURN, 0)
+            os.unlink(self._path)
         os.close(self._file)  # which ends all locks of this process
         self._file = -1
 

@@ -427,6 +427,10 @@ def _check_market(market: MarketSettings, site: SiteFacts) -> None:
             raise InputError(f"{most} are sold at once", where=f"market.auctions[{i}].processors")
         if auction.reserve is not None and auction.reserve[0] < market.reserve_price:
             raise InputError("is below market.reserve", where=f"market.auctions[{i}].reserve")
+        if auction.rule == "share" and market.reserve_price > 0:
+            raise InputError(
+                "sells at any price, which market.reserve forbids", where=f"market.auctions[{i}]"
+            )
 
 
 def _site(file: ServiceFile, folder: Path) -> SiteFacts:

@@ -194,7 +194,11 @@ class HostLink:
             When the host does not allow it.
         """
         # The forwarding lives as long as the shared connection, which has a process of its own.
-        master = await self._control("check")
+        try:
+            master = await self._control("check")
+        except SiteError:  # it ends after a while without use, and a command makes it anew
+            await self._commands.run(["true"])
+            master = await self._control("check")
         if (master, port) not in self._forwards:
             said = await self._control("forward", "-R", f"127.0.0.1:0:127.0.0.1:{port}")
             if not said.strip().isdecimal():

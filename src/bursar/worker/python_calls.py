@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -150,6 +151,8 @@ class PythonCallWorker:
         Calls that were sent and are neither answered nor taken back, by number, the oldest first.
     room
         Number of calls that may wait there, as far as calls before left nothing behind.
+    has_answered
+        Whether the process has carried out a call.
     """
 
     def __init__(
@@ -170,6 +173,7 @@ class PythonCallWorker:
             raise
         self.sent: dict[int, WireJob] = {}
         self.room = 1
+        self.has_answered = False
         self._first: dict[str, str] | None = environment
         self._number = 0
         self._is_paused = False
@@ -212,9 +216,41 @@ class PythonCallWorker:
         self._opening = data[:PIECE]
         socket.send_fds(self._calls, [data[:PIECE]], streams)
         for start in range(PIECE, len(data), PIECE):
-            self._calls.send(memoryview(data)[start : start + PIECE])
+            self._send_to_living(memoryview(data)[start : start + PIECE])
         self._first = None
         self.sent[self._number] = job
+
+    def _send_to_living(self, piece: memoryview) -> None:
+        """
+        Send a message as soon as there is room, which a dead process would never make.
+
+        Its end of the queue stays open here, so that the kernel does not say that it has died.
+
+        Raises
+        ------
+        BrokenPipeError
+            When the process has ended.
+        """
+        waiting = select.poll()
+        waiting.register(self._calls, select.POLLOUT)
+        waiting.register(self.bell, 0)  # for its end alone
+        while True:
+            try:
+                self._calls.send(piece, _NOW)
+                return
+            except BlockingIOError:
+                # Now and then: a child of an earlier call may keep the bell open.
+                found = dict(waiting.poll(100))
+                if self.bell.fileno() in found or self._has_ended():
+                    raise BrokenPipeError("the process for calls has ended") from None
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended and was not waited for."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            return os.waitid(os.P_PID, self.pid, options) is not None
+        except ChildProcessError:  # just forked, and still of the process in between
+            return False
 
     def send_ahead(self, job: "WireJob") -> bool:
         """Send a :func:`plain <is_plain>` call to begin after others; return False without room."""
@@ -266,6 +302,7 @@ class PythonCallWorker:
                     continue
                 self._begun = None
             number, flags, begun, ended, user, system, rss, _ = head
+            self.has_answered = True
             self._opening = None
             self._is_paused = bool(flags & PAUSED)
             self.room = 1 if self._is_paused else min(MOST_AHEAD, 2 * self.room)

@@ -505,8 +505,15 @@ class Worker:
         if attempt is not None:
             self._take_answers(attempt)
 
-    def _take_answers(self, attempt: Attempt) -> None:
-        """Take a callee's answers; the attempt ends, or is followed by that which runs there."""
+    def _take_answers(self, attempt: Attempt, *, ahead: bool = True) -> None:
+        """
+        Take a callee's answers; the attempt ends, or is followed by that which runs there.
+
+        Parameters
+        ----------
+        ahead
+            Whether further calls are sent there.
+        """
         callee, last = attempt.callee, None
         for answer in callee.answers():
             if last is not None:
@@ -516,7 +523,7 @@ class Worker:
             return
         if last.paused:
             self._queue.extendleft(reversed(callee.take_back()))
-        else:
+        elif ahead:
             self._send_ahead(attempt)
         if callee.sent:
             self._finished(attempt.passed(last))
@@ -569,13 +576,14 @@ class Worker:
     def _catch_up(self, attempt: Attempt) -> None:
         """Take the answers of a callee, and take back what waits there behind a call."""
         callee = attempt.callee
-        self._take_answers(attempt)
+        # Nothing is sent ahead again: whoever catches up looks for calls in the queue.
+        self._take_answers(attempt, ahead=False)
         if len(callee.sent) > 1:
             callee.room = 1
             self._queue.extendleft(reversed(callee.take_back()))
             if callee.sent:
                 # It may have begun another one just before.
-                self._take_answers(self._calls[callee.bell.fileno()])
+                self._take_answers(self._calls[callee.bell.fileno()], ahead=False)
             else:
                 self._withdraw(self._calls[callee.bell.fileno()])
                 assert self._place is not None
@@ -594,11 +602,14 @@ class Worker:
         if current is None:
             return
         found = callee.take_back()
-        if current.stopped is not None:  # begun or not, it ends as it was told to
+        # A call that was just given begins elsewhere: unless it was told to end, or is a step of
+        # several, or was sealed, whose opened form must not wait in the queue; or the process has
+        # never carried out a call, when the next one may die as well, and so on for ever.
+        again = current.stopped is None and current.is_plain and callee.has_answered
+        if not again:
             found = [job for job in found if job is not current.job]
         self._queue.extendleft(reversed(found))
-        if not callee.sent and current.stopped is None:
-            # It died before the call that it was just given.
+        if again and not callee.sent:
             self._withdraw(current)
             callee.close()
 

@@ -89,7 +89,7 @@ class LibcloudProvider:
         for node in nodes:
             label = label_of(str(node.name))
             if label is not None and label.owner == owner and run in ("", label.run):
-                found.append(_machine(node, label))
+                found.append(_machine(node, label, self._cloud.provider))
         return found
 
     async def create(self, order: MachineOrder) -> CloudMachine:
@@ -105,7 +105,7 @@ class LibcloudProvider:
         except SiteError as error:
             clear = _clear_refusal(error)
             raise (error if clear is None else clear) from None
-        return _machine(node, order.label)
+        return _machine(node, order.label, self._cloud.provider)
 
     async def destroy(self, machine: str) -> None:
         """End a machine; see the contract."""
@@ -268,7 +268,7 @@ def _clear_refusal(error: SiteError) -> PurchaseRefused | None:
     return None
 
 
-def _machine(node: Any, label: MachineLabel) -> CloudMachine:
+def _machine(node: Any, label: MachineLabel, provider: str) -> CloudMachine:
     """Return what a driver says of a machine."""
     extra = getattr(node, "extra", None) or {}
     began = getattr(node, "created_at", None) or extra.get("launch_time")
@@ -278,6 +278,8 @@ def _machine(node: Any, label: MachineLabel) -> CloudMachine:
         except ValueError:
             began = None
     status = str(extra.get("status") or extra.get("state") or "")
+    if provider == "gce":  # whose "TERMINATED" is a machine that stopped, with a disk that is paid
+        status = ""
     state = _STATES.get(status.lower()) or _STATES.get(str(node.state).lower(), "running")
     ended = None
     if state == "ended" and (found := _ENDED_AT.search(str(extra.get("reason") or ""))):

@@ -219,8 +219,8 @@ def _seen(line: PurchaseLine, machine: CloudMachine, now: float) -> PurchaseLine
             return _ended_by_our_clock(line, now)
         # By the provider's clock, for that is what it bills.
         return msgspec.structs.replace(line, state="ended", ended=max(machine.ended, began))
-    # A machine that comes of a purchase which was given up is released at once.
-    released = line.released or line.state == "absent"
+    # A machine that comes of a purchase which was given up, or was listed no more, has no lease.
+    released = line.released or line.is_over
     return msgspec.structs.replace(
         line, machine=machine.id, state="held", began=began, ended=None, released=released
     )

@@ -18,8 +18,9 @@ end() {{
 }}
 trap end EXIT
 trap 'exit 1' TERM INT HUP
-# Also where the lines below hang: nobody may come to end this machine.
-( sleep {start_limit}; [ -e "$folder/started" ] || kill -TERM $$ ) &
+# Also where the lines below hang: nobody may come to end this machine, and a shell heeds a signal
+# only when the command that it runs has ended.
+( sleep {start_limit}; [ -e "$folder/started" ] || end ) &
 set -e
 cat > "$folder/credential.json" <<'BURSAR_CREDENTIAL'
 {credential}
@@ -99,7 +100,7 @@ def user_data(
     if math.isfinite(lifetime):
         watches += _LIFETIME.format(seconds=max(1, math.ceil(lifetime)))
     if notice:
-        hook = "; ".join(on_notice) or ":"
+        hook = "\n      ".join(on_notice) or ":"
         watches += _NOTICE.format(test=notice, hook=hook)
     return _SCRIPT.format(
         credential=credential.decode(),

@@ -414,6 +414,8 @@ class UsageAuditor:
             raise SiteError("shows a key for usage records that is none") from None
         self._last: SignedRecord | None = None
         self._records: dict[str, list[UsageRecord]] = {}
+        # Agreements may end together: two readers of the chain would each add the same records.
+        self._reading = asyncio.Lock()
 
     async def audit(
         self, client: AsyncServiceClient, terms: Terms, info: AgreementInfo, held: float
@@ -428,12 +430,13 @@ class UsageAuditor:
         held
             Processor-seconds that can have been had, at the most.
         """
-        fresh = await client.usage(0 if self._last is None else self._last.number)
-        # Signatures take a tenth of a millisecond each: not in the loop's thread.
-        faults = await asyncio.to_thread(check_chain, fresh, self._key, self._last)
-        for signed in fresh:
-            self._records.setdefault(signed.record.agreement, []).append(signed.record)
-            self._last = signed
+        async with self._reading:
+            fresh = await client.usage(0 if self._last is None else self._last.number)
+            # Signatures take a tenth of a millisecond each: not in the loop's thread.
+            faults = await asyncio.to_thread(check_chain, fresh, self._key, self._last)
+            for signed in fresh:
+                self._records.setdefault(signed.record.agreement, []).append(signed.record)
+                self._last = signed
         if len(faults) > 1:
             faults = [f"{faults[0]}, and {len(faults) - 1} more faults of signed records"]
         agreement = Agreement(
