@@ -96,3 +96,13 @@ def test_wrong_rules_of_auctions_are_named(folder: Folder, line: str, complaint:
     folder.write("s.toml", "\n".join([*kept[:at], *rule, line]) + "\n")
     refused = folder.bursar("serve", "-c", "s.toml", status=2)
     assert f"market.auctions[0].{complaint}" in refused.stderr
+
+
+def test_shares_are_not_sold_where_the_owner_has_a_reserve(folder: Folder) -> None:
+    """A single bid of nearly nothing would get all processors."""
+    rules = AUCTIONS.format(rule="share").replace(
+        "[market]", '[market]\nreserve = "1 SU/core-hour"'
+    )
+    folder.write("s.toml", rules)
+    said = folder.bursar("serve", "-c", "s.toml", status=2).stderr
+    assert "market.auctions[0]: sells at any price, which market.reserve forbids" in said

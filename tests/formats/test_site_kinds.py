@@ -164,3 +164,26 @@ def test_a_site_is_local_where_it_does_not_say(tmp_path: Path) -> None:
     said = refusal(tmp_path, "[[site]]\nname = 'x'\nnodes = 3\n")
 
     assert said.startswith('s.toml:3: site[0].nodes: unknown key with kind = "local"')
+
+
+@pytest.mark.parametrize(
+    ("second", "complaint"),
+    [
+        ('[site.b]\nkind = "cloud"\n{keys}', 'buys of the same provider as "a"'),
+        ('[site.A]\nkind = "cloud"\nregion = "eu"\n{keys}', 'like the name of the cloud "a"'),
+        ('[site.b]\nkind = "cloud"\nregion = "eu"\n{keys}', ""),
+        ('[site.b]\nkind = "cloud"\nowner = "b"\n{keys}', ""),
+    ],
+)
+def test_two_clouds_do_not_end_each_others_machines(
+    second: str, complaint: str, tmp_path: Path
+) -> None:
+    """A run ends machines of its owner that no purchase of the site explains."""
+    keys = 'provider = "ec2"\nimage = "ami-1"\nmachine = [{ type = "m", processors = 2 }]\n'
+    path = tmp_path / "s.toml"
+    path.write_text(f'[site.a]\nkind = "cloud"\n{keys}' + second.format(keys=keys))
+    if complaint:
+        with pytest.raises(InputError, match=complaint):
+            read_sites(path)
+    else:
+        assert len(read_sites(path)) == 2

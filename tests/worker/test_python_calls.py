@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -204,6 +205,41 @@ def test_a_queue_that_is_full_takes_no_more_calls(callee: PythonCallWorker) -> N
         count += 1
     assert 10 < count < 1000
     assert [task for task, _ in _answers(callee, count - 2)] == list(range(2, count))
+
+
+def test_a_large_call_to_a_process_that_has_died_is_refused(tmp_path: Path) -> None:
+    """The worker is one thread: if it waited for room, nothing else would go on."""
+    made = PythonCallWorker(dict(os.environ))
+    os.kill(made.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOWAIT)  # dead, and not waited for
+    null = os.open(os.devnull, os.O_RDWR)
+    large = job(1, "1" + " " * 5_000_000)
+    with pytest.raises(BrokenPipeError):
+        made.begin(large, _call(large), (str(tmp_path), 0, {}), (null, null), alone=True)
+    os.close(null)
+    made.close()
+    os.waitpid(made.pid, 0)
+
+
+def test_a_process_that_cannot_start_fails_its_call(tmp_path: Path) -> None:
+    """It is not replaced for ever by others that die as well."""
+    program = f"""
+import pathlib, sys
+sys.path.insert(0, {str(tmp_path)!r})
+from bursar import Executor
+with Executor(1) as executor:
+    print(type(executor.submit(len, "abc").exception({PATIENCE})).__name__)
+"""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if any('bursar.worker.callee' in word for word in sys.orig_argv): os._exit(3)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "TaskFailed", done.stderr
 
 
 def test_calls_with_something_of_their_own_are_not_sent_ahead() -> None:

@@ -1,7 +1,9 @@
 """Purchases and the provider's list: what is recorded, and which machines are ended."""
 
+import subprocess
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from bursar.model.cloud import BillingRules
@@ -14,6 +16,7 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
+from bursar.sites.cloud.user_data import user_data
 
 ASKED = PurchaseLine(token="0a1b2c3d", lease="lease-1", type="m", processors=4, asked=100.0)
 HELD = replace(ASKED, state="held", machine="i-1", began=101.0)
@@ -92,6 +95,26 @@ def test_a_machine_that_is_not_listed_for_a_while_has_ended() -> None:
     (line,) = reconcile([HELD], [], 220.0 + UNLISTED, unseen=unseen).changed
     # By our clock from the request on, since the provider says nothing any more.
     assert (line.state, line.began, line.ended) == ("ended", 100.0, 220.0)
+
+
+def test_a_machine_that_is_listed_again_is_ended() -> None:
+    """Its lease was lost and settled meanwhile: nobody pays for the machine any more."""
+    gone = replace(HELD, state="ended", ended=220.0)
+    found = reconcile([gone], [listed()], 400.0, unseen={})
+    (line,) = found.changed
+    assert (line.state, line.released) == ("held", True)
+    assert found.doomed == ["i-1"]
+
+
+@pytest.mark.parametrize("hook", [["save &", "sync"], ["save # all", "sync"]])
+def test_lines_that_run_on_notice_may_be_any_shell(hook: list[str]) -> None:
+    """A line in the background or with a comment breaks neither the others nor the script."""
+    script = user_data(
+        b"{}", processors=1, python="python3", start_limit=9, notice="true", on_notice=hook
+    )
+    done = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert "sync\n" in script.partition("save")[2]
 
 
 def test_purchases_survive_a_kill_at_any_byte(tmp_path: Path) -> None:
