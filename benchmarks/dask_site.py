@@ -117,7 +117,7 @@ async def dispatching(folder: Path, site: LocalSite | DaskSite) -> AsyncIterator
 
         async def carry(count: int, steps: tuple[Step, ...]) -> None:
             for i in range(count):
-                dispatcher.submit(Task(id=str(i), steps=steps))
+                dispatcher.submit([Task(id=str(i), steps=steps)])
             await dispatcher.wait()
 
         held = await site.acquire(

@@ -185,7 +185,7 @@ async def carry_out(dispatcher: Dispatcher, count: int, steps: tuple[Step, ...])
     """Seconds from the first submission to the last durable outcome."""
     began = time.perf_counter()
     for i in range(count):
-        dispatcher.submit(Task(id=str(i), steps=steps))
+        dispatcher.submit([Task(id=str(i), steps=steps)])
     await dispatcher.wait()
     return time.perf_counter() - began
 
