@@ -52,7 +52,7 @@ def main() -> None:
         async def submit(numbers: list[int]) -> None:
             for number in numbers:
                 name = f"{len(numbers)}-{number}"
-                dispatcher.submit(Task(id=name, steps=(Exec(("/bin/echo", str(number))),)))
+                dispatcher.submit([Task(id=name, steps=(Exec(("/bin/echo", str(number))),))])
             await dispatcher.wait()
 
         async def stop() -> None:
