@@ -94,7 +94,7 @@ class Quote:
 
     @property
     def choice(self) -> PlanChoice:
-        """What the goal picks of the trade-off curve; errors as for :attr:`front`."""
+        """Option of the curve that the goal picks; errors as for :attr:`front`."""
         return self._planned()[1]
 
     def _planned(self) -> tuple[ParetoFront, PlanChoice]:

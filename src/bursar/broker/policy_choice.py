@@ -73,7 +73,7 @@ class SupplyPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRequest:
     """
-    What a caller states about the policy; what is None or unset is left to the decision.
+    A caller's statements about the policy; what is None or unset is left to the decision.
 
     Parameters
     ----------

@@ -316,7 +316,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedCampaign:
     """
-    What a command line asks to be carried out.
+    The request that a command line makes.
 
     Parameters
     ----------

@@ -248,7 +248,7 @@ class Dispatcher:
 
     @property
     def epoch(self) -> float:
-        """What the loop's time 0 is in the journal, seconds since the epoch."""
+        """Time of the journal at the loop's time 0, seconds since the epoch."""
         return self._clock.epoch
 
     def submit(self, tasks: Sequence[Task]) -> range:

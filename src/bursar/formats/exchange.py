@@ -17,7 +17,7 @@ from bursar.model.site import SiteFacts
 
 
 class ExchangeRateTable(TomlTable, frozen=True):
-    """What one unit of a currency is worth, from a day on."""
+    """The worth of one unit of a currency, from a day on."""
 
     currency: Annotated[CurrencyName, Meta(description="The other currency.")]
     rate: Annotated[

@@ -252,7 +252,7 @@ Weight = Annotated[float, Meta(ge=0, le=1)]
 
 
 class WeightsTable(TomlTable, frozen=True):
-    """The weights."""
+    """The weights of a rank, and how they were found."""
 
     alpha: Annotated[Weight, Meta(description="Of the rank expression, against the files.")]
     beta: Annotated[Weight, Meta(description="Of access to files, against bringing them.")]

@@ -361,7 +361,7 @@ class CommittedCapacity:
 @dataclass(frozen=True, slots=True)
 class AdjustedFactor:
     """
-    What supply and demand have made of an owner's price.
+    The factor that supply and demand have made of an owner's price.
 
     Parameters
     ----------

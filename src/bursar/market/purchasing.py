@@ -22,7 +22,7 @@ from bursar.model.site import BuyingProtocol
 @dataclass(frozen=True, slots=True)
 class TradeStep:
     """
-    What a buyer wants done next.
+    The next step that a buyer asks for.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class TradeStep:
 
 class TradeResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What came of a negotiation with one owner or several.
+    The result of a negotiation with one owner or several.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def negotiate(
 
 @dataclass(frozen=True, slots=True)
 class _Buyer:
-    """What the ways to a price have in common."""
+    """The state that all ways to a price share."""
 
     manager: TradeManager
     deal: str
@@ -306,7 +306,7 @@ class DealRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class DisputeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What is wrong with a site's bill for a lease, by the site's own signed usage records.
+    Faults of a site's bill for a lease, by the site's own signed usage records.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ AnswerState = Literal["agreed", "offered", "refused", "silent"]
 
 class OwnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What one owner answered to a buyer.
+    The answer of one owner to a buyer.
 
     Parameters
     ----------

@@ -142,7 +142,7 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
 
 class ExchangeRate(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a currency was worth when prices in it were changed into another one.
+    Worth of a currency in another one, by which prices were changed.
 
     Parameters
     ----------

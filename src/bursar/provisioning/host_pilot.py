@@ -44,7 +44,7 @@ _ENDS_WITHIN = 8.0  # seconds, of a pilot that is told to end: a little more tha
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a host says of itself.
+    A host's report on itself.
 
     Parameters
     ----------

@@ -234,7 +234,7 @@ POLL = 0.5
 
 class BidOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What came of bidding in an auction.
+    The result of bidding in an auction.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed(self) -> float:
-        """Processor-seconds paid."""
+        """Sum of processor-seconds that are paid."""
         return self.processors * self.seconds - (self.lent or 0.0)
 
 

@@ -27,7 +27,7 @@ QUANTUM = 2.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareDemand:
     """
-    What a run could use of a site now.
+    Processors that a run could use of a site now.
 
     Parameters
     ----------

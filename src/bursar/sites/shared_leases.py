@@ -108,7 +108,7 @@ def divide_payment(machine: int, leases: Sequence[PayingLease]) -> list[int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLeaseCharge:
     """
-    What a lease on shared processors came to.
+    The amount that a lease on shared processors came to.
 
     Parameters
     ----------

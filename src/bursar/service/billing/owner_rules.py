@@ -26,7 +26,7 @@ class _PriceChange(msgspec.Struct, frozen=True):
 
 
 class _AdjustedPrice(msgspec.Struct, frozen=True):
-    """What a rule of supply and demand has made of the price, up to the end of a period."""
+    """The factor that an adjusting rule has come to, up to the end of a period."""
 
     rule: Adjusting
     factor: float

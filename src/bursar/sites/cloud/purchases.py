@@ -140,7 +140,7 @@ class PurchaseBook:
 @dataclass(slots=True)
 class Reconciliation:
     """
-    What follows from a list of the provider's machines.
+    Consequences of a list of the provider's machines.
 
     Parameters
     ----------
