@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, print_note
+from bursar.cli.options import RUNS, AsJson, BilledIn, RunName, RunsFolder, print_json, print_note
 from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
@@ -28,14 +28,6 @@ Amount = Annotated[
     str,
     typer.Argument(
         metavar="AMOUNT", help='Amount of money: 12.5 or "12.5 SU".', show_default=False
-    ),
-]
-In = Annotated[
-    str | None,
-    typer.Option(
-        "--period",
-        metavar="PERIOD",
-        help="A year, month or day in UTC (2026, 2026-11, 2026-11-21), or a range A..B.",
     ),
 ]
 Key = Annotated[
@@ -371,7 +363,7 @@ def refund(
 
 
 def show_statement(
-    name: Name, period: In = None, book: BookFile = BOOK, as_json: AsJson = False
+    name: Name, period: BilledIn = None, book: BookFile = BOOK, as_json: AsJson = False
 ) -> None:
     """Show an account's statement."""
     from bursar.market.statements import make_statement
@@ -388,7 +380,7 @@ def show_statement(
 def show_invoice(
     provider: Annotated[str, typer.Argument(metavar="PROVIDER", show_default=False)],
     user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
-    period: In = None,
+    period: BilledIn = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
@@ -414,7 +406,7 @@ def list_rows(
             help="Show only rows of this account and of its agreements.",
         ),
     ] = None,
-    period: In = None,
+    period: BilledIn = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:

@@ -42,6 +42,14 @@ MarketOption = Annotated[
         show_default=False,
     ),
 ]
+BilledIn = Annotated[
+    str | None,
+    typer.Option(
+        "--period",
+        metavar="PERIOD",
+        help="A year, month or day in UTC (2026, 2026-11, 2026-11-21), or a range A..B.",
+    ),
+]
 Deadline = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Finish within this time: 90, 33m, 2h, 1d12h."),
@@ -281,3 +289,13 @@ def print_outcome(make: Callable[[], CampaignResult], *, as_json: bool) -> NoRet
     else:
         print_summary(result.to_dict())
     raise typer.Exit(result.exit_status)
+
+
+def billed_between(period: str | None) -> tuple[float, float | None]:
+    """Return begin and end of ``--period``, as services are asked; without one, all time."""
+    from bursar.formats.units import parse_period
+
+    if period is None:
+        return 0.0, None
+    asked = parse_period(period)
+    return asked.begin, asked.end

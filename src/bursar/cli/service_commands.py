@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from bursar.cli.options import AsJson, InstanceId, ServiceName, all_keys, print_json, print_note
+from bursar.cli.options import (
+    AsJson,
+    BilledIn,
+    InstanceId,
+    ServiceName,
+    all_keys,
+    billed_between,
+    print_json,
+    print_note,
+)
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -191,22 +200,14 @@ def cancel_agreement(
 
 @account_app.command("invoice")
 def invoice(
-    period: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERIOD",
-            help="A year, month or day in UTC (2026, 2026-11, 2026-11-21), or a range A..B.",
-        ),
-    ] = None,
+    period: BilledIn = None,
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what was charged, item by item, and the total."""
-    from bursar.formats.units import parse_period
     from bursar.report.service_views import print_invoice
 
-    asked = None if period is None else parse_period(period)
-    begin, end = (asked.begin, asked.end) if asked else (0.0, None)
+    begin, end = billed_between(period)
     found = ask_service(site, lambda client: client.invoice(begin, end))
     if as_json:
         print_json(all_keys(found))

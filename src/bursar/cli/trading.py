@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from bursar.cli.options import AsJson, ServiceName, all_keys, print_json, print_note
+from bursar.cli.options import (
+    AsJson,
+    BilledIn,
+    ServiceName,
+    all_keys,
+    billed_between,
+    print_json,
+    print_note,
+)
 from bursar.cli.service_commands import ask_service, run_async
 from bursar.model.errors import InputError
 
@@ -466,22 +474,14 @@ def agreements(
 
 @owner_app.command("revenue")
 def revenue(
-    period: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERIOD",
-            help="A year, month or day in UTC (2026, 2026-11, 2026-11-21), or a range A..B.",
-        ),
-    ] = None,
+    period: BilledIn = None,
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what each customer has paid, the penalties, and the total."""
-    from bursar.formats.units import parse_period
     from bursar.report.trade_views import print_revenue
 
-    asked = None if period is None else parse_period(period)
-    begin, end = (asked.begin, asked.end) if asked else (0.0, None)
+    begin, end = billed_between(period)
     found = _asked(site, lambda client: client.revenue(begin, end))
     if as_json:
         print_json(all_keys(found))

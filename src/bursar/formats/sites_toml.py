@@ -28,6 +28,7 @@ from bursar.formats.site_tables import (
     existing_file,
 )
 from bursar.formats.ssh_tables import SshSiteTable
+from bursar.model.cloud import plain_word
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.network import Link
 from bursar.model.provisioning import BatchScheduler, Manager
@@ -470,7 +471,7 @@ def _check_clouds(facts: SiteFacts, found: list[SiteFacts], place: str) -> None:
     for other in found:
         if cloud is None or other.cloud is None:
             continue
-        if _plain(facts.name) == _plain(other.name):
+        if plain_word(facts.name) == plain_word(other.name):
             raise InputError(f'is too much like the name of the cloud "{other.name}"', where=place)
         same = (cloud.provider, cloud.owner) == (other.cloud.provider, other.cloud.owner)
         # EC2 lists the machines of one region, other drivers may list those of an account.
@@ -480,11 +481,6 @@ def _check_clouds(facts: SiteFacts, found: list[SiteFacts], place: str) -> None:
                 where=joined(place, "owner"),
                 hint='give each an owner = "..." of its own',
             )
-
-
-def _plain(name: str) -> str:
-    """Return the part of a cloud's name that its files have."""
-    return re.sub(r"[^a-z0-9_]", "_", name.lower())[:24]
 
 
 def _tables(

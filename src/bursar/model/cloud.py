@@ -1,6 +1,7 @@
 """Machines that a cloud sells: types, prices with source and date, and how they are billed."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +19,11 @@ HOUR = 3600.0
 
 LISTED = "USD"
 """Currency in which providers and apache-libcloud state prices, and in which bids are made."""
+
+
+def plain_word(text: str, length: int = 24) -> str:
+    """Return text in the letters that tags, names and files of all providers may have."""
+    return re.sub(r"[^a-z0-9_]", "_", text.lower())[:length] or "_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

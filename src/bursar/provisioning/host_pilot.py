@@ -32,7 +32,13 @@ from bursar.dispatch.linux_processes import (
 from bursar.model.errors import InputError
 from bursar.provisioning.pilot import GIVEN_UP, PROCESSORS, PilotSupervisor, processors_here
 from bursar.version import VERSION
-from bursar.worker.worker_memory import GROUP, GROUPS, available_memory, memory_limit
+from bursar.worker.worker_memory import (
+    GROUP,
+    GROUPS,
+    available_memory,
+    control_groups,
+    memory_limit,
+)
 
 LONGEST = 1 << 16
 """Bytes of a credential, at most."""
@@ -71,22 +77,12 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
 def processor_limit(group: Path = GROUP, groups: Path = GROUPS) -> int:
     """Return the processors that this process may use, by affinity and control groups."""
     found = float(len(os.sched_getaffinity(0)))
-    try:
-        # Lines are "number:controllers:path"; version 2 has the number 0 and no controllers.
-        paths = [line[3:] for line in group.read_text().splitlines() if line.startswith("0::")]
-    except OSError:
-        paths = []
-    for path in paths:
-        place = groups / path.lstrip("/")
-        # The limit of an outer group holds for the inner ones, too.
-        for folder in (place, *place.parents):
-            try:
-                quota, period = (folder / "cpu.max").read_text().split()
-                found = min(found, int(quota) / int(period))
-            except (OSError, ValueError, ZeroDivisionError):
-                pass  # the outermost has none; "max" is no number
-            if folder == groups:
-                break
+    for folder in control_groups(group, groups):
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+            found = min(found, int(quota) / int(period))
+        except (OSError, ValueError, ZeroDivisionError):
+            pass  # the outermost has none; "max" is no number
     return max(1, int(found))
 
 

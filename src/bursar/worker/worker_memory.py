@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 GROUP = Path("/proc/self/cgroup")
@@ -27,21 +28,27 @@ def memory_limit(group: Path = GROUP, groups: Path = GROUPS) -> tuple[int | None
     except (OSError, ValueError):
         found = 0
     limits = [(found, "")] if found > 0 else []
+    for folder in control_groups(group, groups):
+        # The outermost has none; "max" is no number.
+        with contextlib.suppress(OSError, ValueError):
+            limits.append((int((folder / "memory.max").read_text()), str(folder)))
+    return min(limits, default=(None, ""))
+
+
+def control_groups(group: Path = GROUP, groups: Path = GROUPS) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, the innermost first."""
     try:
         # Lines are "number:controllers:path"; version 2 has the number 0 and no controllers.
         paths = [line[3:] for line in group.read_text().splitlines() if line.startswith("0::")]
     except OSError:
-        paths = []
+        return
     for path in paths:
         place = groups / path.lstrip("/")
         # The limit of an outer group holds for the inner ones, too.
         for folder in (place, *place.parents):
-            # The outermost has none; "max" is no number.
-            with contextlib.suppress(OSError, ValueError):
-                limits.append((int((folder / "memory.max").read_text()), str(folder)))
+            yield folder
             if folder == groups:
                 break
-    return min(limits, default=(None, ""))
 
 
 def available_memory(meminfo: Path = MEMORY) -> int | None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
-from bursar.model.cloud import CloudEndpoint
+from bursar.model.cloud import CloudEndpoint, plain_word
 from bursar.model.errors import SiteError
 from bursar.model.matching import SiteStatus
 from bursar.model.provisioning import ENDING, PATIENCE
@@ -43,7 +43,6 @@ from bursar.sites.cloud.provider import (
     MachineOrder,
     PurchaseRefused,
     owner_of,
-    plain_word,
     run_word,
 )
 from bursar.sites.cloud.purchases import (

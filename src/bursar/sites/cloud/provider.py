@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bursar.model.cloud import CloudEndpoint, MachinePrice
+from bursar.model.cloud import CloudEndpoint, MachinePrice, plain_word
 from bursar.model.errors import SiteError
 
 MachineState = Literal["starting", "running", "ending", "ended"]
@@ -17,7 +17,7 @@ OWNER, RUN, LEASE, PURCHASE = "bursar-owner", "bursar-run", "bursar-lease", "bur
 """Keys of the tags of our machines."""
 
 _LABEL = re.compile(r"bursar-([a-z0-9_]+)-([a-z0-9_]+)-(.+)-([0-9a-f]{8})")
-_OWNER_LENGTH, _RUN_LENGTH = 24, 12  # characters
+_RUN_LENGTH = 12  # characters
 
 
 class PurchaseRefused(SiteError):
@@ -64,11 +64,6 @@ def label_of(name: str) -> MachineLabel | None:
     """Return the label that the name of a machine holds; None for a machine that is not ours."""
     found = _LABEL.fullmatch(name)
     return None if found is None else MachineLabel(*found.groups())
-
-
-def plain_word(text: str, length: int = _OWNER_LENGTH) -> str:
-    """Return text in the letters that tags and names of all providers may have."""
-    return re.sub(r"[^a-z0-9_]", "_", text.lower())[:length] or "_"
 
 
 def owner_of(cloud: CloudEndpoint) -> str:
