@@ -272,9 +272,8 @@ class Accounts(Ledger):
             dated.follow(row)
         return agreement
 
-    def _apply(self, row: Transfer) -> None:
-        """Move a checked row's amount, and follow grants that have a period."""
-        super()._apply(row)
+    def _note_grant(self, row: Transfer) -> None:
+        """Follow grants that have a period."""
         if row.kind == "grant" and row.agreement:
             self._dated.setdefault(row.target, DatedGrants()).follow(row)
         elif row.kind == "lapse":

@@ -347,8 +347,14 @@ class Ledger:
         self._rows.append(row)
         if row.key:
             self._by_key[row.key] = row
-        if row.kind in _OF_AGREEMENTS:
+        kind = row.kind
+        if kind in _OF_AGREEMENTS:
             self._note(row)
+        elif kind != "transfer":
+            self._note_grant(row)
+
+    def _note_grant(self, row: Transfer) -> None:
+        """Follow a row of a grant, where grants have periods."""
 
     def _note(self, row: Transfer) -> AgreementBalance:
         """Count a row in the sums of its agreement, and return these."""
