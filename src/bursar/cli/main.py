@@ -420,6 +420,12 @@ class LateConversion:
             if wanted is str or (get_origin(wanted) is Literal and value in get_args(wanted)):
                 return value
             # Whether a file has to be there and what it has to be is left to Typer.
+            if wanted is int and value.isascii() and value.isdecimal():
+                number = int(value)
+                if (rules.min is None or rules.min <= number) and (
+                    rules.max is None or number <= rules.max
+                ):
+                    return number
             if wanted is Path and not (rules.exists or rules.resolve_path) and _is_usable(value):
                 return Path(value)
         return self._usual().coerce(value, param=param, ctx=ctx)
