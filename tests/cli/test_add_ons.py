@@ -109,6 +109,9 @@ def test_help_loads_no_library_that_it_does_not_use() -> None:
         ("plan no-such-campaign.toml --processors 2 --seed 3", parts),
     ):
         done = subprocess.run(
-            [sys.executable, "-c", program, *words.split()], capture_output=True, text=True, check=True
+            [sys.executable, "-c", program, *words.split()],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert set(done.stdout.splitlines()[-1].split()) <= set(loaded.split())

@@ -28,8 +28,8 @@ def test_a_local_site_says_how_it_is_and_others_are_not_asked(folder: Any) -> No
     assert here["free_memory"] in (None, 10**6)  # at most what the site may take
     assert [far[key] for key in asked] == [None] * 3
     first, second = shown.splitlines()[1:]
-    assert first.split()[:6] == ["here", "local", "3", "3", "0", "s"]
-    assert second.split()[:5] == ["far", "advertised", "8", "unknown", "unknown"]
+    assert first.split()[:6] == ["here", "local", "3", "of", "3", "0"]
+    assert second.split()[:6] == ["far", "advertised", "of", "8,", "unknown", "unknown"]
 
 
 def test_what_another_bursar_is_trusted_with_is_told(folder: Any) -> None:

@@ -15,6 +15,7 @@ from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.task import Status
+from bursar.report.tables import amount, span
 from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import RunRecord, read_run
@@ -65,9 +66,9 @@ class AmendmentForecast:
             return self.quote.reason
         parts = []
         if self.finish is not None:
-            parts.append(f"should end {self.finish:.4g} s from its begin")
+            parts.append(f"should end {span(self.finish)} from its begin")
         if self.cost is not None:
-            parts.append(f"should cost {self.cost:.4g} {self.currency}")
+            parts.append(f"should cost {amount(self.cost, self.currency)}")
         met = "meets" if self.feasible else "misses"
         return f"the plan {met} the goal: {', '.join(parts) or 'nothing is known yet'}"
 

@@ -247,18 +247,18 @@ def show_sites(context: typer.Context, sites: SitesPath = None, as_json: AsJson 
     from bursar.report.charts import exchange_lines
     from bursar.report.tables import table_of
 
-    titles = ("site", "kind", "processors", "free", "wait", "speed", "price", "fixed")
-    table = table_of(*titles, right=slice(2, None))
+    table = table_of(
+        "site", "kind", "free", "wait", "speed", "price", right=slice(2, 5), whole=slice(5, 6)
+    )
     for site in facts:
+        free, wait = _shown(answers[site.name])
         table.add_row(
             site.name,
             site.kind if site.batch is None else site.batch.manager,
-            str(site.processors),
-            *_shown(answers[site.name]),
+            f"{free} of {site.processors}" if free.isdecimal() else f"of {site.processors}, {free}",
+            wait,
             f"{site.speed:g}",
-            _price(now[site.name], 3600, f"{site.currency}/processor-hour")
-            + ("" if site.pricing is None else " now"),
-            _price(site.fixed_price, 1, f"{site.currency}/slot"),
+            _prices(site, now[site.name]),
         )
     Console().print(table)
     for said in exchange_lines(facts):
@@ -347,8 +347,16 @@ def _status_fields(status: SiteAnswer) -> dict[str, Any]:
     }
 
 
-def _price(price: float | None, times: float, unit: str) -> str:
-    return "unknown" if price is None else f"{price * times:.6g} {unit}"
+def _prices(site: SiteFacts, unit_price: float | None) -> str:
+    """Return the price of processors, and below it that of each slot if there is one."""
+    if unit_price is None:
+        return "unknown"
+    text = f"{unit_price * 3600:.6g} {site.currency}/core-hour"
+    if site.pricing is not None:
+        text += " now"
+    if site.fixed_price:
+        text += f"\n+ {site.fixed_price:.6g} {site.currency}/slot"
+    return text
 
 
 def _as_dict(site: SiteFacts) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def choose_plan(
     Return the plan of the curve that the goal picks.
 
     What is not known cannot rule a plan out: with unknown runtimes or prices
-    the reason says what could not be checked. Plans that meet the goal with their margins
+    the reason says what is not known. Plans that meet the goal with their margins
     come before plans that only just meet the goal.
 
     Parameters
@@ -247,9 +247,6 @@ def choose_plan(
     from bursar.planning.trade_off_solver import plan_option  # what it needs takes time to load
 
     option, reason = _pick(meeting, front, goal)
-    unchecked = _unchecked(option, goal)
-    if unchecked:
-        reason += f"; {unchecked}"
     return PlanChoice(option=option, plan=plan_option(front, option), reason=reason)
 
 
@@ -269,13 +266,44 @@ def _pick(meeting: Sequence[PlanOption], front: ParetoFront, goal: Goal) -> tupl
     if goal.trade_off is not None:
         weight = goal.trade_off
         option = min(meeting, key=_weighted(front, weight))
-        return option, f"the best trade-off at weight {weight:g} of cost against time"
+        reason = f"the best trade-off at weight {weight:g} of cost against time"
+        if option.makespan is None or option.cost is None:
+            what = "cost" if option.cost is None else "makespan"
+            reason += f", as far as is known: the {what} is not"
+        return option, reason
+    option = min(meeting, key=_by_time if goal.deadline is None else _by_cost)
+    return option, _reason(option, goal)
+
+
+def _reason(option: PlanOption, goal: Goal) -> str:
+    """Say why a plan was picked by deadline and budget, and what is not known of the plan."""
+    limits = []  # that the plan is known to keep
+    unknown = []
     if goal.deadline is not None:
-        both = " and the budget" if goal.budget is not None else ""
-        return min(meeting, key=_by_cost), f"the cheapest plan that meets the deadline{both}"
+        if option.makespan is None:
+            unknown.append("runtimes are unknown, and so is whether the deadline will be met")
+        else:
+            limits.append("the deadline")
     if goal.budget is not None:
-        return min(meeting, key=_by_time), "the fastest plan within the budget"
-    return min(meeting, key=_by_time), "the fastest plan; no deadline, budget or trade-off is given"
+        if option.cost is None:
+            unknown.append("the cost is unknown, and so is whether the budget suffices")
+        else:
+            limits.append("the budget")
+    if option.makespan is None:
+        what = "the plan with the most processors"
+    elif goal.deadline is not None and option.cost is not None:
+        what = "the cheapest plan"
+    else:
+        what = "the fastest plan"
+    reason = what
+    if limits:
+        keeps = "within" if limits == ["the budget"] else "that meets"
+        reason += f" {keeps} {' and '.join(limits)}"
+    if unknown:
+        reason += f"; {', and '.join(unknown)}"
+    if goal.deadline is None and goal.budget is None:
+        reason += "; no deadline, budget or trade-off is given"
+    return reason
 
 
 def _meets(option: PlanOption, goal: Goal) -> bool:
@@ -292,18 +320,6 @@ def _meets_budget(option: PlanOption, goal: Goal) -> bool:
     if goal.budget is None or option.cost is None:
         return True
     return option.cost <= goal.budget * (1 + SLACK)
-
-
-def _unchecked(option: PlanOption, goal: Goal) -> str:
-    unchecked = []
-    if goal.deadline is not None and option.makespan is None:
-        unchecked.append("the deadline could not be checked: the makespan is unknown")
-    if goal.budget is not None and option.cost is None:
-        unchecked.append("the budget could not be checked: the cost is unknown")
-    if goal.trade_off is not None and (option.makespan is None or option.cost is None):
-        what = "cost" if option.cost is None else "makespan"
-        unchecked.append(f"the trade-off could not be weighed in full: the {what} is unknown")
-    return "; ".join(unchecked)
 
 
 def _by_time(option: PlanOption) -> tuple[float, float, int]:

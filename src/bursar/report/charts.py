@@ -13,7 +13,7 @@ from bursar.model.site import SiteFacts
 from bursar.planning.building import consecutive_runs
 from bursar.planning.front import ParetoFront, PlanBounds, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
-from bursar.report.tables import UNKNOWN, amount, share, span
+from bursar.report.tables import UNKNOWN, amount, money, share, span
 
 if TYPE_CHECKING:
     import altair
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 GAPS = ("time gap", "cost gap")
 """Columns of the gaps: to the fastest plan on the same slots, and to the cheapest as fast."""
+_WITHOUT_WHERE = 72
+"""Width of the table of options without the column of sites, about."""
+SMALL_GAP = 0.0005
+"""Gap that is printed as 0.0 %."""
 
 ROWS = 24
 """Options shown; of more, evenly many and the chosen one."""
@@ -128,37 +132,40 @@ def print_plan(
     console.print(
         f"{campaign.name}: {count} task{'s' if count > 1 else ''}", style="bold", highlight=False
     )
-    titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation", *GAPS)
-    table = Table("", *titles, box=None, padding=(0, 1))
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
+    options = _shown(front, choice)
+    gaps = _gaps(options)
     several = len(front.sites) > 1 or not all(
         p.slot.leased for o in front.options for p in o.purchases
     )
+    longest = max((len(line) for o in options for line in _where(o)), default=0) if several else 0
+    if longest > console.width - _WITHOUT_WHERE:
+        gaps = None  # names and prices come first where the terminal is narrow
+    titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation")
+    table = Table("", *titles, *(GAPS if gaps else ()), box=None, padding=(0, 1))
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
     if several:
-        table.add_column("where")
-    for option in _shown(front, choice):
+        # The only column that gives way: its cells are folded, a name is never cut short.
+        table.add_column("where", overflow="fold")
+    for option in options:
         row = [
             "→" if option is choice.option else "",
             str(option.processors),
             span(option.makespan),
-            UNKNOWN if option.cost is None else f"{option.cost:.4g}",
+            money(option.cost),
             share(option.utilisation),
-            _percent(option.gap),
-            _percent(option.cost_gap),
         ]
+        if gaps:
+            row += [_percent(option.gap), _percent(option.cost_gap)]
         if several:
-            row.append(_where(option))
+            row.append("\n".join(_where(option)))
         table.add_row(*row, style="bold green" if option is choice.option else "")
     console.print(table)
-    console.print(
-        "time gap: at most how much slower than the fastest plan on these slots; "
-        "cost gap: at most how much dearer than the cheapest plan that is as fast",
-        style="dim",
-        highlight=False,
-    )
-    console.print(_bounds(front.bounds), highlight=False)
+    if gaps is not None:
+        console.print(_explained_gaps(gaps), style="dim", highlight=False)
+    if bounds := _bounds(front.bounds):
+        console.print(bounds, highlight=False)
     for said in exchange_lines(front.sites):
         console.print(said, highlight=False)
     for note in front.notes:
@@ -249,28 +256,66 @@ def exchange_lines(sites: Iterable[SiteFacts]) -> list[str]:
 
 
 def _bounds(bounds: PlanBounds) -> str:
-    parts = [
-        f"critical path {span(bounds.critical_path)}",
-        f"work / processors {span(bounds.work)}",
-        f"energetic {span(bounds.energetic)}",
-        *([] if bounds.exact is None else [f"CP-SAT {span(bounds.exact)}"]),
-        f"cost {amount(bounds.cost, bounds.currency)}",
-    ]
-    text = "no plan can beat: " + ", ".join(parts)
+    """Say what no plan can beat; empty where nothing is known."""
+    parts = []
+    if bounds.makespan is not None:
+        known = [
+            f"{name} {span(value)}"
+            for name, value in (
+                ("critical path", bounds.critical_path),
+                ("work / processors", bounds.work),
+                ("energetic", bounds.energetic),
+                ("CP-SAT", bounds.exact),
+            )
+            if value is not None
+        ]
+        parts.append(f"takes less than {span(bounds.makespan)} ({', '.join(known)})")
+    if bounds.cost is not None:
+        parts.append(f"costs less than {amount(bounds.cost, bounds.currency)}")
+    if not parts:
+        return ""
+    text = f"no plan {' or '.join(parts)}"
     if bounds.unknown_tasks:
-        text += f" ({bounds.unknown_tasks} tasks of unknown runtime count as nothing)"
+        text += f"; {bounds.unknown_tasks} tasks of unknown runtime count as nothing"
     return text
+
+
+def _gaps(options: Sequence[PlanOption]) -> bool | None:
+    """Return whether a plan may be beaten by one that was not found; None where that is unknown."""
+    known = [gap for o in options for gap in (o.gap, o.cost_gap) if gap is not None]
+    return any(gap >= SMALL_GAP for gap in known) if known else None
+
+
+def _explained_gaps(gaps: bool) -> str:
+    if not gaps:
+        return "no other plan is faster on the same processors, or cheaper and as fast"
+    return (
+        "time gap: no plan on the same processors is faster by more than this; "
+        "cost gap: no plan that is as fast is cheaper by more than this"
+    )
 
 
 def _percent(gap: float | None) -> str:
     return UNKNOWN if gap is None else f"{gap:.1%}"
 
 
-def _where(option: PlanOption) -> str:
-    """Describe the purchases at each site: processors of a lease, else the number of slots."""
-    leases = [f"{p.slot.processors} {p.slot.site}" for p in option.purchases if p.slot.leased]
-    slots = Counter(p.slot.site for p in option.purchases if not p.slot.leased)
-    return ", ".join([*leases, *(f"{site} x{n}" for site, n in slots.items())])
+def _where(option: PlanOption) -> list[str]:
+    """
+    Describe the purchases, a line for each site: processors of a lease, else slots.
+
+    A site that opens later than now is said to.
+    """
+    lines = []
+    for site in dict.fromkeys(p.slot.site for p in option.purchases):
+        there = [p.slot for p in option.purchases if p.slot.site == site]
+        opens = min(slot.start for slot in there)
+        later = f" in {span(opens)}" if opens > 0 else ""
+        leased = sum(slot.processors for slot in there if slot.leased)
+        slots = sum(not slot.leased for slot in there)
+        what = [f"{leased} {site}"] if leased else []
+        what += [f"{site} x{slots}"] if slots else []
+        lines.append(", ".join(what) + later)
+    return lines
 
 
 # The trade-off curve and the chosen plan as charts: in a notebook, as a page, as a picture.

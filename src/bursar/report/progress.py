@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bursar.report.tables import amount, span
+from bursar.report.tables import amount, money, span
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -275,15 +275,17 @@ class ProgressSnapshot:
     total, succeeded, running, waiting, failed, skipped
         Numbers of tasks, by state.
     spent, held
-        Currency units.
+        Currency units; what open leases have accrued is spent, and no longer held.
     budget
         Currency units; None for none.
     predicted_finish
-        Makespan as planned, seconds; None when unknown.
+        Makespan as planned or expected, seconds; None when unknown.
     current_finish
         Makespan that the progress so far suggests, seconds; None when unknown.
     deadline
         Seconds; None for none.
+    follows_plan
+        Whether processors are bought as a plan says; a pool or a strategy only has expectations.
     """
 
     campaign: str
@@ -301,6 +303,7 @@ class ProgressSnapshot:
     predicted_finish: float | None
     current_finish: float | None
     deadline: float | None
+    follows_plan: bool = True
     sites: tuple[SiteProgress, ...] = ()
 
     @property
@@ -365,7 +368,7 @@ class RunProgress:
             f"{s.campaign}: {s.succeeded} of {s.total} done, {s.running} running",
             f"{s.failed} failed" if s.failed else "",
             f"{self._rate:.3g}/s",
-            money(s),
+            spending(s),
             times(s),
             "; ".join(" ".join(part for part in at_site(p, s.currency) if part) for p in s.sites)
             if len(s.sites) > 1
@@ -395,7 +398,7 @@ class RunProgress:
         sites = Table.grid(padding=(0, 2))
         for site in s.sites:
             sites.add_row(*(Text(part, style="dim") for part in at_site(site, s.currency)))
-        return Group(first, tasks, Text(f"{money(s)}  {times(s)}"), sites)
+        return Group(first, tasks, Text(f"{spending(s)}  {times(s)}"), sites)
 
 
 def at_site(p: SiteProgress, currency: str) -> tuple[str, str, str]:
@@ -403,14 +406,14 @@ def at_site(p: SiteProgress, currency: str) -> tuple[str, str, str]:
     return (
         f"{p.name}: {p.busy}/{p.processors} processors busy",
         f"{p.asked} asked for" if p.asked else "",
-        "" if p.spent is None else f"{p.spent:.4g} {currency}",
+        "" if p.spent is None else amount(p.spent, currency),
     )
 
 
-def money(s: ProgressSnapshot) -> str:
+def spending(s: ProgressSnapshot) -> str:
     """Describe in words what is spent, what is held and what may be spent."""
-    text = f"spent {s.spent:.4g} {s.currency}, held {s.held:.4g}"
-    return text if s.budget is None else f"{text}, budget {s.budget:.4g}"
+    text = f"spent {amount(s.spent, s.currency)}, held {money(s.held)}"
+    return text if s.budget is None else f"{text}, budget {money(s.budget)}"
 
 
 def times(s: ProgressSnapshot) -> str:
@@ -419,7 +422,8 @@ def times(s: ProgressSnapshot) -> str:
     if s.current_finish is not None:
         parts.append(f"{span(max(0.0, s.current_finish - s.elapsed))} left")
     if s.predicted_finish is not None:
-        parts.append(f"planned {span(s.predicted_finish)}")
+        how = "planned" if s.follows_plan else "expected"
+        parts.append(f"{how} {span(s.predicted_finish)}")
     if s.deadline is not None:
         parts.append(f"deadline {span(s.deadline)}")
     return ", ".join(parts)

@@ -40,9 +40,29 @@ def span(seconds: float | None) -> str:
     return f"{days} d {hours} h"
 
 
+def money(cost: float | None) -> str:
+    """
+    Format an amount of money without its currency: four digits, and all digits of whole units.
+
+    Only a bill gives all digits.
+
+    >>> money(0.0000413), money(1.23456), money(126000), money(1234567.8)
+    ('0.0000413', '1.235', '126000', '1234568')
+    """
+    if cost is None:
+        return UNKNOWN
+    if not math.isfinite(cost):
+        return f"{cost}"
+    if abs(cost) >= 999.95:
+        return f"{cost:.0f}"
+    if abs(cost) >= 1e-4 or not cost:
+        return f"{cost:.4g}"
+    return f"{cost:.{3 - math.floor(math.log10(abs(cost)))}f}".rstrip("0")
+
+
 def amount(cost: float | None, currency: str) -> str:
-    """Format money to four digits; only a bill gives all digits."""
-    return UNKNOWN if cost is None else f"{cost:.4g} {currency}"
+    """Format money as :func:`money` does, with its currency."""
+    return UNKNOWN if cost is None else f"{money(cost)} {currency}"
 
 
 def span_above(seconds: float) -> float:
@@ -119,6 +139,8 @@ def table_of(
     from rich.table import Table
 
     table = Table(*titles, box=None, pad_edge=pad_edge)
+    for column in table.columns:
+        column.overflow = "fold"  # nothing is cut short where the terminal is narrow
     for column in table.columns[right]:
         column.justify = "right"
     for column in table.columns[whole]:
@@ -163,7 +185,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
             "unsettled", f"{', '.join(summary['unsettled'])}: their cost is not known yet"
         )
     if summary["deadline_s"] is not None:
-        met = "met" if summary["deadline_met"] else "missed"
+        met = {None: "open", True: "met", False: "missed"}[summary["deadline_met"]]
         table.add_row("deadline", f"{span(summary['deadline_s'])}  ({met})")
     for site, others in summary.get("others", {}).items():
         table.add_row("others", _others(site, others))
@@ -233,11 +255,10 @@ def _record(summary: Mapping[str, Any]) -> str:
 
 
 def _cost(summary: Mapping[str, Any]) -> str:
-    cost, planned, currency = summary["cost"], summary["predicted_cost"], summary["currency"]
-    text = amount(cost, currency)
-    text += f"  ({_foreseen(summary)} {UNKNOWN if planned is None else f'{planned:.4g}'}"
+    text = amount(summary["cost"], summary["currency"])
+    text += f"  ({_foreseen(summary)} {money(summary['predicted_cost'])}"
     if summary["budget"] is not None:
-        text += f", budget {summary['budget']:.4g}"
+        text += f", budget {money(summary['budget'])}"
     return text + ")"
 
 

@@ -337,6 +337,7 @@ def _snapshot(
     now = execution.dispatcher.now()
     busy, running = execution.dispatcher.figures.busy(), execution.dispatcher.figures.running()
     there = execution.provision.by_site()
+    ledger, spent = execution.guard.ledger, execution.guard.spent(now)
     return ProgressSnapshot(
         campaign=campaign.name,
         elapsed=execution.elapsed,
@@ -346,13 +347,15 @@ def _snapshot(
         waiting=counts.waiting,
         failed=counts.failed,
         skipped=counts.skipped,
-        spent=from_micros(execution.guard.spent(now)),
-        held=from_micros(execution.guard.ledger.held),
+        spent=from_micros(spent),
+        # What leases have accrued is still held in the ledger, and shown as spent.
+        held=from_micros(max(0, ledger.spent + ledger.held - spent)),
         budget=execution.goal.budget,
         currency=plan.currency,
         predicted_finish=plan.makespan,
         current_finish=forecast.finish(execution.elapsed, sum(held for held, _ in there.values())),
         deadline=execution.goal.deadline,
+        follows_plan=plan.processors > 0,
         sites=tuple(
             SiteProgress(
                 name=site,

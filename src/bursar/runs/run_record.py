@@ -1,8 +1,10 @@
 """A run read back: what was planned, what happened, what it cost."""
 
 import contextlib
+import math
+import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -159,8 +161,12 @@ class RunRecord:
     @cached_property
     def skipped(self) -> frozenset[int]:
         """Tasks that cannot run, as an ancestor ended without success; by number."""
+        return self._skipped_by(self.final.values())
+
+    def _skipped_by(self, ends: Iterable[AttemptRecord]) -> frozenset[int]:
+        """Return the tasks that cannot run when the final attempts are these."""
         children = self.campaign.workflow.children
-        stack = [t for t, r in self.final.items() if r.outcome.status is not Status.SUCCEEDED]
+        stack = [r.outcome.task for r in ends if r.outcome.status is not Status.SUCCEEDED]
         found: set[int] = set()
         while stack:
             for child in children[stack.pop()]:
@@ -169,6 +175,26 @@ class RunRecord:
                     found.add(child)
                     stack.append(child)
         return frozenset(found)
+
+    @cached_property
+    def all_ended(self) -> float | None:
+        """
+        Moment at which all tasks had ended or could not run any more; None: not yet.
+
+        Later attempts, of failed tasks that the user asked for again, do not move the moment.
+        """
+        ends = sorted((r for r in self.journal.records if r.final), key=lambda r: r.outcome.end)
+        tasks = self.info.tasks
+        bounds = [begin for begin, _ in self.incarnations[1:]] + [math.inf]
+        for bound in bounds:
+            latest = {r.outcome.task: r for r in ends if r.outcome.end <= bound}
+            if (
+                len(latest) < tasks
+                and len(latest.keys() | self._skipped_by(latest.values())) < tasks
+            ):
+                continue
+            return max((r.outcome.end for r in latest.values()), default=None)
+        return None
 
     @property
     def makespan(self) -> float | None:
@@ -241,6 +267,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     figures = record.bill.figures
     recorded = [one.recorded for one in figures if one.recorded is not None]
     exit_status = EXIT_STATUS[info.state]
+    met = None if late is None else not late
     return {
         "run": record.folder.name,
         "folder": str(record.folder.path),
@@ -268,20 +295,32 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "differing": [name for one in figures for name in one.differing],
         "unsettled": list(record.unsettled),
         "deadline_s": goal.deadline,
-        "deadline_met": None if goal.deadline is None else not late,
+        "deadline_met": met,
         "reason": proposal.get("reason", ""),
     }
 
 
-def is_late(record: RunRecord) -> bool:
-    """Whether the last task ended after the deadline, counted from the run's creation."""
+def is_late(record: RunRecord) -> bool | None:
+    """
+    Return whether the deadline, counted from the run's creation, was missed.
+
+    None without a deadline, and as long as neither all tasks have ended nor the deadline has
+    passed.
+    """
     deadline = record.campaign.goal.deadline
     if deadline is None or not record.incarnations:
-        return False
-    first = record.incarnations[0][0]
-    last = max((r.outcome.end for r in record.journal.records), default=first)
+        return None
+    first, end = record.incarnations[0][0], record.all_ended
     # A plan that meets its deadline exactly must not miss it by rounding in simulated time.
-    return last - first > deadline * (1 + _CLOSE)
+    longest = deadline * (1 + _CLOSE)
+    if end is not None:
+        return end - first > longest
+    if record.info.state in ("new", "running", "interrupted"):
+        now = time.time()
+    else:  # stopped for good unless somebody amends the goal; a simulation has its own clock
+        ends = [r.outcome.end for r in record.journal.records]
+        now = max(ends + [end for _, end in record.incarnations if end is not None], default=first)
+    return True if now - first > longest else None
 
 
 def summaries(base: Path) -> list[dict[str, Any]]:

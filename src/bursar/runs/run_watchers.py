@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bursar.broker.feasibility import Forecast
 from bursar.model.plan import Plan
+from bursar.report.tables import money, span
 from bursar.runs.execution import RunExecution
 from bursar.runs.supply import PlannedSupply
 
@@ -148,10 +149,10 @@ class ReplanMonitor:
         goal, finish, cost = execution.goal, *self._expected()
         if goal.deadline is not None and finish is not None and finish > goal.deadline:
             return (
-                f"it would end {finish:.4g} s from the begin, the deadline is {goal.deadline:.4g} s"
+                f"it would end {span(finish)} from the begin, the deadline is {span(goal.deadline)}"
             )
         if goal.budget is not None and cost is not None and cost > goal.budget:
-            return f"it would cost {cost:.4g}, the budget is {goal.budget:.4g}"
+            return f"it would cost {money(cost)}, the budget is {money(goal.budget)}"
         return None
 
     def _expected(self) -> tuple[float | None, float | None]:

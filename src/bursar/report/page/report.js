@@ -70,9 +70,10 @@ addEventListener("error", (e) => {
   } else {
     figure("state", S.state, null, { finished: "good", failed: "bad", "budget-stopped": "warn", interrupted: "warn" }[S.state]);
     figure("succeeded", `${S.succeeded} of ${S.tasks}`, [S.failed && `${S.failed} failed`, S.skipped && `${S.skipped} skipped`, S.not_run && `${S.not_run} not run`].filter(Boolean).join(", "), S.failed ? "bad" : "");
-    figure("makespan", time(S.makespan_s), "planned " + time(S.predicted_makespan_s));
-    figure("cost", money(S.cost), "planned " + num(S.predicted_cost) + (S.budget === null ? "" : `\nbudget ${num(S.budget)}`), S.budget !== null && S.cost > S.budget ? "bad" : "");
-    if (S.deadline_s !== null) figure("deadline", S.deadline_met ? "met" : "missed", time(S.deadline_s), S.deadline_met ? "good" : "bad");
+    const foreseen = S.processors ? "planned " : "expected "; // a pool follows no plan
+    figure("makespan", time(S.makespan_s), foreseen + time(S.predicted_makespan_s));
+    figure("cost", money(S.cost), foreseen + num(S.predicted_cost) + (S.budget === null ? "" : `\nbudget ${num(S.budget)}`), S.budget !== null && S.cost > S.budget ? "bad" : "");
+    if (S.deadline_s !== null) figure("deadline", S.deadline_met === null ? "open" : S.deadline_met ? "met" : "missed", time(S.deadline_s), S.deadline_met === null ? "" : S.deadline_met ? "good" : "bad");
     figure("attempts", String(S.attempts), S.attempts > S.succeeded + S.failed ? `${S.attempts - S.succeeded - S.failed} repeated` : "");
   }
 
@@ -416,6 +417,16 @@ addEventListener("error", (e) => {
     if (row[4]) box.append(el("pre", row[4]));
     return box;
   };
+  // The options of the curve; of many, evenly many and the chosen one.
+  const slotsOf = (o) => {
+    const there = new Map();
+    for (const s of o.slots) there.set(s.site, [(there.get(s.site) || [0, s.start_s])[0] + s.processors, Math.min((there.get(s.site) || [0, s.start_s])[1], s.start_s)]);
+    return [...there].map(([site, [n, start]]) => `${n} ${site}${start > 0 ? " in " + time(start) : ""}`).join(", ");
+  };
+  const options = P.front || [], picked = P.chosen ? P.chosen.index : -1, every = Math.max(1, Math.ceil(options.length / 24));
+  const shown = options.map((o, i) => [o, i]).filter(([, i]) => i % every === 0 || i === options.length - 1 || i === picked);
+  if (options.length) table($("options"), ["", "#processors", "#makespan", "#cost", "#utilisation", "*where"],
+    shown.map(([o, i]) => [i === picked ? "→" : "", o.processors, time(o.makespan_s), money(o.cost), o.utilisation === null ? "unknown" : Math.round(100 * o.utilisation) + "%", slotsOf(o)]), "");
   table($("failures"), ["*task", "#attempt", "status", "*reason and end of stderr", "then"],
     D.failures.rows.map((r) => [r[0], r[1], r[2], why(r), r[5] ? "given up" : "tried again"]), "None.");
   for (const text of document.querySelectorAll("#failures pre")) text.scrollTop = 1e6; // the end tells
