@@ -1,7 +1,7 @@
 """`bursar run` and `bursar simulate` take the same options, and the documentation says so."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,11 +28,11 @@ BEGIN, END = "<!-- options of run, simulate and tune, as --help has them -->\n",
 
 
 def parameters(*words: str) -> dict[str, Any]:
-    """Return the parameters of a command that `--help` lists, by their longest option."""
+    """Return the parameters of a command, by their longest option."""
     command: Any = typer.main.get_command(app)
     for word in words:
         command = command.commands[word]
-    found = {max(one.opts, key=len): one for one in command.params if not one.hidden}
+    found = {max(one.opts, key=len): one for one in command.params}
     return {name: one for name, one in found.items() if name.startswith("--")}
 
 
@@ -54,6 +54,26 @@ def table() -> Iterator[str]:
         ]
         row = [f"`{spelt}`", " ".join(one.help.split()), *cells]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+@pytest.mark.parametrize(
+    ("command", "refused"), [("run", REFUSED_BY_RUN), ("simulate", REFUSED_BY_SIMULATE)]
+)
+def test_the_help_has_no_option_that_the_command_refuses(
+    command: str, refused: Mapping[str, str]
+) -> None:
+    assert {name for name, one in parameters(command).items() if one.hidden} == set(refused)
+
+
+def test_the_help_of_run_begins_with_the_options_of_the_first_week() -> None:
+    """Ten options and --help, all other options in panels by their purpose."""
+    first = [
+        name
+        for name, one in parameters("run").items()
+        if one.rich_help_panel is None and not one.hidden
+    ]
+    assert len(first) == 10
+    assert {"--sites", "--deadline", "--budget", "--resume"} < set(first)
 
 
 def test_run_and_simulate_take_the_same_options() -> None:

@@ -3,15 +3,20 @@
 import gc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from bursar.broker.policy_choice import ProvisioningMode
 from bursar.broker.strategies import POLICIES
 from bursar.cli.options import (
+    ESTIMATES,
+    PURCHASE,
+    RUNNING,
     RUNS,
     Alpha,
     AsJson,
@@ -31,7 +36,6 @@ from bursar.cli.options import (
     Processors,
     RankBy,
     Refresh,
-    RunsFolder,
     Runtime,
     SitesPath,
     SizeScale,
@@ -45,8 +49,7 @@ from bursar.model.site import BuyingProtocol, SiteFacts, with_market
 
 # The options of ``bursar run`` and ``bursar simulate``, stated once for both commands.
 
-REAL = "In a real run only"
-SIMULATED = "In simulated time only"
+SIMULATED = "Simulated time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +67,14 @@ class CampaignOptions:
     provisioning: Annotated[
         ProvisioningMode | None,
         typer.Option(
+            metavar="MODE",
             help="Reserve what a plan buys (planned), or let a pool acquire and release processors "
             "as there is work (dynamic). In simulated time also: send each task to a queue when "
             "its parents have ended (best-effort), or all tasks at once (queued); or take "
             "whichever serves the goal best (either). Default: dynamic where a site has a batch "
             "scheduler or is another Bursar, else planned.",
             show_default=False,
+            rich_help_panel=PURCHASE,
         ),
     ] = None
     strategy: ByStrategy = None
@@ -92,6 +97,7 @@ class CampaignOptions:
             min=0,
             help="Seed of random draws: of the broker's choices, and in simulated time of runtimes "
             "and failures.",
+            rich_help_panel=ESTIMATES,
         ),
     ] = 0
     replay: Annotated[
@@ -102,27 +108,39 @@ class CampaignOptions:
             "each task by a stand-in that takes its recorded runtime times SCALE. Without a "
             "CAMPAIGN, in simulated time: replay a past RUN under other policies, with the "
             "runtimes that its tasks really had.",
+            rich_help_panel=ESTIMATES,
         ),
     ] = None
     size_scale: SizeScale = 1.0
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Start even if the goal cannot be met.")
+        bool,
+        typer.Option(
+            "--anyway", help="Start even if the goal cannot be met.", rich_help_panel=RUNNING
+        ),
     ] = False
     name: Annotated[
         str | None,
         typer.Option(help="Name of the run. A simulated run is kept only if it has a name."),
     ] = None
-    runs: RunsFolder = RUNS
+    runs: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            envvar="BURSAR_RUNS",
+            help="Folder that contains the runs.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = RUNS
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Resume a run that was stopped.", rich_help_panel=REAL),
+        typer.Option(metavar="RUN", help="Resume a run that was stopped."),
     ] = None
     retry_failed: Annotated[
         bool,
         typer.Option(
             "--retry-failed",
             help="With --resume: also run failed tasks again.",
-            rich_help_panel=REAL,
+            rich_help_panel=RUNNING,
         ),
     ] = False
     account: Annotated[
@@ -133,7 +151,7 @@ class CampaignOptions:
             help="Account in the book that pays; the most that the run may cost is set aside "
             "before it starts.",
             show_default=False,
-            rich_help_panel=REAL,
+            rich_help_panel=PURCHASE,
         ),
     ] = None
     book: Annotated[
@@ -144,7 +162,7 @@ class CampaignOptions:
             envvar="BURSAR_BOOK",
             help="File of the book of accounts. Default: bursar.book.",
             show_default=False,
-            rich_help_panel=REAL,
+            rich_help_panel=PURCHASE,
         ),
     ] = None
     oversubscribe: Annotated[
@@ -152,7 +170,7 @@ class CampaignOptions:
         typer.Option(
             "--oversubscribe",
             help="Use all processors of this machine, also those that other runs use.",
-            rich_help_panel=REAL,
+            rich_help_panel=PURCHASE,
         ),
     ] = False
     detach: Annotated[
@@ -161,7 +179,6 @@ class CampaignOptions:
             "--detach",
             help="Start the run and return; it goes on without this terminal. "
             "See it with bursar attach RUN.",
-            rich_help_panel=REAL,
         ),
     ] = False
     spread: Annotated[
@@ -239,9 +256,14 @@ CampaignCommand = Callable[[CampaignOptions, frozenset[str]], None]
 """Carries the values of options out; also gets the options that the command line names."""
 
 
-def takes_campaign_options(work: CampaignCommand) -> Callable[..., None]:
+def takes_campaign_options(
+    work: CampaignCommand, refused: Mapping[str, str]
+) -> Callable[..., None]:
     """
     Return a command with the options of :class:`CampaignOptions`.
+
+    Options that the command refuses are understood, so that the reason can be told, and are not
+    in the help.
 
     The options that are named on the command line are known to ``work``, because a value may
     also be a default or come from the environment, which refuses nothing.
@@ -261,7 +283,7 @@ def takes_campaign_options(work: CampaignCommand) -> Callable[..., None]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
+            annotation=_shown(field.name, hints[field.name], refused),
         )
         for field in fields(CampaignOptions)
     ]
@@ -271,6 +293,15 @@ def takes_campaign_options(work: CampaignCommand) -> Callable[..., None]:
     command.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
     command.__doc__, command.__name__ = work.__doc__, work.__name__
     return command
+
+
+def _shown(name: str, hint: Any, refused: Mapping[str, str]) -> Any:
+    """Return an option's annotation; what the command refuses is not in the help."""
+    kind, *rules = get_args(hint)
+    (rule,) = (copy(one) for one in rules)
+    if isinstance(rule, OptionInfo):
+        rule.hidden = f"--{name.replace('_', '-')}" in refused
+    return Annotated[kind, rule]
 
 
 def _is_typed(context: typer.Context, name: str | None) -> bool:

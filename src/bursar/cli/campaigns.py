@@ -22,6 +22,7 @@ from bursar.cli.campaign_options import (
     takes_campaign_options,
 )
 from bursar.cli.options import (
+    ESTIMATES,
     AsJson,
     Budget,
     CampaignPath,
@@ -69,27 +70,27 @@ def plan_campaign(
     scheduler: PlanScheduler = "heft",
     population: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
+        typer.Option(metavar="N", min=1, help="Of ga, moga and nsga2.", rich_help_panel=ESTIMATES),
     ] = None,
     generations: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
+        typer.Option(metavar="N", min=0, help="Of ga, moga and nsga2.", rich_help_panel=ESTIMATES),
     ] = None,
     evaluations: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Schedules that method auto tries.", rich_help_panel="Search"
+            metavar="N", min=1, help="Schedules that method auto tries.", rich_help_panel=ESTIMATES
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", help="Seed of random choices.", rich_help_panel="Search")
+        int, typer.Option(metavar="N", help="Seed of random choices.", rich_help_panel=ESTIMATES)
     ] = 0,
     time_limit: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
             help="Stop the search after this time; the result then depends on the machine's speed.",
-            rich_help_panel="Search",
+            rich_help_panel=ESTIMATES,
         ),
     ] = None,
     accounting: Annotated[
@@ -97,7 +98,7 @@ def plan_campaign(
         typer.Option(
             help="Pay only for slots in which tasks run (scheduled), or for every slot "
             "of the plan (whole, as in HPDC'07).",
-            rich_help_panel="Search",
+            rich_help_panel=ESTIMATES,
         ),
     ] = "scheduled",
     replay: Replay = None,
@@ -107,7 +108,7 @@ def plan_campaign(
         typer.Option(
             metavar="TIME",
             help="After the search, let CP-SAT improve the front and prove bounds for this long.",
-            rich_help_panel="Search",
+            rich_help_panel=ESTIMATES,
         ),
     ] = None,
     check: Annotated[
@@ -193,7 +194,7 @@ def _check(violations: list[str], plans: int) -> None:
 
 def register_run(app: typer.Typer) -> None:
     """Add ``bursar run`` to the command line."""
-    app.command("run")(takes_campaign_options(run_campaign))
+    app.command("run")(takes_campaign_options(run_campaign, REFUSED_BY_RUN))
 
 
 def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
@@ -263,7 +264,7 @@ def _go_on(options: CampaignOptions) -> "RunResult":
 
 def register_simulate(app: typer.Typer) -> None:
     """Add ``bursar simulate`` to the command line."""
-    app.command("simulate")(takes_campaign_options(simulate_campaign))
+    app.command("simulate")(takes_campaign_options(simulate_campaign, REFUSED_BY_SIMULATE))
 
 
 def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:

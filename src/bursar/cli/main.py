@@ -6,6 +6,7 @@ the goal; 4 stopped by the budget; 5 deadline missed; 130 interrupted, the run c
 """
 
 import gc
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -379,9 +380,9 @@ class LoadedCommands(MutableMapping[str, Any]):
             app.callback()(_nothing)  # a group also where it holds one command
             loaded = typer.main.get_group(app).commands
             for command in loaded.values():
-                _convert_late(command.params)
-                for part in getattr(command, "commands", {}).values():
+                for part in (command, *getattr(command, "commands", {}).values()):
                     _convert_late(part.params)
+                    part.help = _reflowed(part.help or "")
             self._loaded |= loaded
         return self._loaded[name]
 
@@ -439,6 +440,11 @@ def _is_usable(path: str) -> bool:
 class LateArgument(TyperArgument):
     """An argument that is converted by :class:`LateConversion`."""
 
+    def display_type_rich(self, ctx: "Context") -> str | None:
+        """Return the choices in the help; None where the name says enough."""
+        shown = super().display_type_rich(ctx)
+        return None if shown in ("<str>", "<path>") else shown
+
     def get_runtime_param(self) -> Any:
         """Return what converts the values."""
         return LateConversion(super().get_runtime_param)
@@ -446,6 +452,10 @@ class LateArgument(TyperArgument):
 
 class LateOption(TyperOption):
     """An option that is converted by :class:`LateConversion`."""
+
+    def display_type_rich(self, ctx: "Context") -> str | None:
+        """Return the placeholder of the value in the help; a flag has none."""
+        return None if self.is_flag else super().display_type_rich(ctx)
 
     def get_runtime_param(self) -> Any:
         """Return what converts the values."""
@@ -460,6 +470,11 @@ def _convert_late(params: Iterable[Any]) -> None:
     for param in params:
         if type(param) in LATE:
             param.__class__ = LATE[type(param)]  # Typer has no setting for the class of parameters
+
+
+def _reflowed(text: str) -> str:
+    """Return a docstring with a line for each paragraph, so that any terminal can fold it."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _nothing() -> None:
@@ -487,7 +502,8 @@ class CommandTable(TyperGroup):
         """Return a command by its name, or None."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            _convert_late([command.get_help_option(ctx)])
+            for part in (command, *getattr(command, "commands", {}).values()):
+                _convert_late([part.get_help_option(ctx)])
         return command
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:

@@ -11,9 +11,15 @@ import typer
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.model.matching import CHOICES
 from bursar.model.site import BuyingProtocol
-from bursar.planning.policy import Method, Scheduler
+from bursar.planning.policy import METHODS, SCHEDULERS, Method, Scheduler
 
 # Options that several commands share, and the parsers for the option values.
+
+PURCHASE = "How processors are bought"
+ESTIMATES = "Runtimes and the search for plans"
+STRATEGY = "Sending jobs one by one"
+BROKER = "Matching jobs to sites"
+RUNNING = "The run and its folder"
 
 CampaignPath = Annotated[
     Path,
@@ -40,6 +46,7 @@ MarketOption = Annotated[
         help="How processors are bought at all sites whose owners sell: at the posted price, by "
         "bargaining, or by tender. Default: as the sites file says of each.",
         show_default=False,
+        rich_help_panel=PURCHASE,
     ),
 ]
 BilledIn = Annotated[
@@ -69,7 +76,11 @@ TradeOff = Annotated[
 ]
 Runtime = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Estimate for tasks that state no runtime."),
+    typer.Option(
+        metavar="TIME",
+        help="Estimate for tasks that state no runtime.",
+        rich_help_panel=ESTIMATES,
+    ),
 ]
 Processors = Annotated[
     int | None,
@@ -81,37 +92,44 @@ Replay = Annotated[
         metavar="SCALE",
         help="Replay a recorded workflow: each task is replaced by a stand-in that "
         "takes its recorded runtime times SCALE.",
+        rich_help_panel=ESTIMATES,
     ),
 ]
 SizeScale = Annotated[
     float,
     typer.Option(
-        "--size-scale", metavar="SCALE", help="With --replay: factor for the recorded file sizes."
+        "--size-scale",
+        metavar="SCALE",
+        help="With --replay: factor for the recorded file sizes.",
+        rich_help_panel=ESTIMATES,
     ),
 ]
 PlanMethod = Annotated[
     Method,
     typer.Option(
         "--method",
-        help="Method that searches for the processors to buy.",
-        rich_help_panel="Search",
+        metavar="NAME",
+        help=f"Method that searches for the processors to buy: {', '.join(METHODS)}.",
+        rich_help_panel=ESTIMATES,
     ),
 ]
 PlanScheduler = Annotated[
     Scheduler,
     typer.Option(
         "--scheduler",
-        help="Rule that places tasks on the processors bought.",
-        rich_help_panel="Search",
+        metavar="NAME",
+        help=f"Rule that places tasks on the processors: {', '.join(SCHEDULERS)}.",
+        rich_help_panel=ESTIMATES,
     ),
 ]
-STRATEGY = "By deadline and budget"
 ByStrategy = Annotated[
     Named | None,
     typer.Option(
         "--strategy",
+        metavar="NAME",
         help="Send the jobs of a bag to the sites one by one, by Bursar's own strategy (adaptive) "
-        "or a rule of Nimrod/G; a workflow is planned by the trade-off that matches the strategy. "
+        "or a rule of Nimrod/G (time, cost, cost-time, conservative-time, none); a workflow is "
+        "planned by the trade-off that matches the strategy. "
         "Default: a plan; adaptive for a bag with a deadline or budget on several sites.",
         rich_help_panel=STRATEGY,
     ),
@@ -143,7 +161,6 @@ BudgetFactor = Annotated[
         rich_help_panel=STRATEGY,
     ),
 ]
-BROKER = "By matchmaking"
 Choice = Annotated[
     str | None,
     typer.Option(
